@@ -4,8 +4,8 @@
 use std::arch::{global_asm, is_x86_feature_detected};
 
 use trapline_plan::x86_64::stub::{
-    ExitKind, Latency, Liveness, Machine, Pending, ThreadId, Timed, count, count_by_thread, latency_arm,
-    latency_enter, latency_exit, latency_exit_branch,
+    ExitKind, Latency, Liveness, Machine, ThreadId, Timed, UnfinishedStub, count, count_by_thread,
+    latency_arm, latency_enter, latency_exit, latency_exit_branch,
 };
 
 use crate::arena::{Arena, machines, set, thread_pointer, unregister};
@@ -113,7 +113,7 @@ fn sites() -> impl Iterator<Item = Liveness> {
     })
 }
 
-fn build<'a>(arena: &mut Arena, stub: impl FnOnce(&mut Vec<u8>, u64) -> Option<Pending<'a>>) -> u64 {
+fn build<'a>(arena: &mut Arena, stub: impl FnOnce(&mut Vec<u8>, u64) -> Option<UnfinishedStub<'a>>) -> u64 {
     let mut out = Vec::new();
     let pending = stub(&mut out, arena.next());
     out.extend(back());

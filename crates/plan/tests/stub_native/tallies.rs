@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
 use trapline_plan::filter::{GroupBy, Int, Known, Late, Sort, Tally, TargetFilter, Tree, parse};
-use trapline_plan::x86_64::stub::tally::Table;
+use trapline_plan::x86_64::stub::tally::TableLocation;
 use trapline_plan::x86_64::stub::{Filtered, Latency, Liveness, Machine, Rings, Traced, tally};
 use trapline_plan::{Stacks, Unwind};
 use trapline_record::ring::{RecordKind, RingArea};
@@ -26,7 +26,7 @@ pub(crate) struct Set {
     machine: Machine,
     rings: Rings,
     pub(crate) filter: TargetFilter,
-    pub(crate) table: Table,
+    pub(crate) table: TableLocation,
     /// Memory where entries leave what returns aggregate.
     places: Option<Latency>,
 }
@@ -37,7 +37,13 @@ impl Set {
         let (area_of_rings, id) = (RingArea::default(), id_for(machine));
         let rings = Rings { area: area_of_rings, base: 0, id, stacks: Stacks::default(), known: None };
         let filter = TargetFilter { condition, sample: 1, tally: Some(tally), ..TargetFilter::default() };
-        Self { machine: *machine, rings, filter, table: Table { area, base: arena.rows() }, places: None }
+        Self {
+            machine: *machine,
+            rings,
+            filter,
+            table: TableLocation { area, base: arena.rows() },
+            places: None,
+        }
     }
     /// The same, aggregated at returns of calls for which `late` holds.
     pub(crate) fn of_calls(self, arena: &mut Arena, late: Tree, go: Option<i32>) -> Self {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trapline_plan::aarch64::stub::deferred::DEFERRED_BYTES;
 use trapline_plan::aarch64::stub::filter::NODE_BYTES;
 use trapline_plan::aarch64::stub::rows::ROW_BYTES;
-use trapline_plan::aarch64::stub::{Code as _, Machine, Table, Tallied, aggregate_call};
+use trapline_plan::aarch64::stub::{Code as _, Machine, TableLocation, Tallied, aggregate_call};
 use trapline_plan::filter::{
     Facts, GroupBy, Known, Late, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, TargetFilter, Tree,
 };
@@ -30,7 +30,7 @@ pub(super) const TRUE: Tree = Tree::Number(1, false);
 /// Calls, and the tables that they are added to.
 pub(super) struct Set {
     pub(super) calls: Calls,
-    pub(super) table: Table,
+    pub(super) table: TableLocation,
     pub(super) words: Vec<AtomicU64>,
 }
 
@@ -47,7 +47,7 @@ impl Set {
     ) -> Self {
         let area = TallyArea { off: 0, tables: 1, lines: machine.lines, shape: tally.shape() };
         let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
-        let table = Table { area, base: words.as_ptr() as u64 };
+        let table = TableLocation { area, base: words.as_ptr() as u64 };
         let late = Some(Late { condition: late, tick: TICK });
         let filter = TargetFilter {
             condition: early,

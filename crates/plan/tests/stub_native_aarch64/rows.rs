@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapline_insn::aarch64::encode;
 use trapline_plan::ThreadId;
-use trapline_plan::aarch64::stub::{Machine, Table};
+use trapline_plan::aarch64::stub::{Machine, TableLocation};
 use trapline_plan::filter::{GroupBy, Sort, Tally, Tree};
 use trapline_record::ring::RecordKind;
 use trapline_record::tally::{CELLS, Rest, TAKING, TableShape, first_owned_row, first_row, text_key};
@@ -41,7 +41,7 @@ fn word(n: u64) -> u64 {
 pub(super) type Found = BTreeMap<(Option<u64>, u64), u64>;
 
 /// Rows of all lines by thread, if they belong to one, and key; the key of a text is that of its bytes.
-pub(super) fn rows(table: Table, words: &[AtomicU64], texts: bool) -> (Found, Rest) {
+pub(super) fn rows(table: TableLocation, words: &[AtomicU64], texts: bool) -> (Found, Rest) {
     let (mut rows, mut sum) = (Found::new(), Rest::default());
     for line in 0..table.area.lines {
         let rest = table.area.read_rows(View::new(words), 0, line, |row, word| {

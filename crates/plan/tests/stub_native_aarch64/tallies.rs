@@ -9,7 +9,7 @@ use trapline_insn::aarch64::encode;
 use trapline_plan::ThreadId;
 use trapline_plan::aarch64::stub::filter::NODE_BYTES;
 use trapline_plan::aarch64::stub::rows::ROW_BYTES;
-use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, Table, Tallied, tally};
+use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, TableLocation, Tallied, tally};
 use trapline_plan::filter::{
     Binary, Facts, GroupBy, Int, Known, Sort, Symbol, Tally, TargetFilter, Tree, Unary, parse,
 };
@@ -39,7 +39,7 @@ pub(super) struct Set {
     pub(super) room: CodeMemory,
     pub(super) machine: Machine,
     pub(super) filter: TargetFilter,
-    pub(super) table: Table,
+    pub(super) table: TableLocation,
     id: ThreadId,
     /// Whether x28 holds g.
     pub(super) goroutine: bool,
@@ -59,7 +59,7 @@ impl Set {
     ) -> Self {
         let area = TallyArea { off: 0, tables: 1, lines: machine.lines, shape };
         let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
-        let table = Table { area, base: words.as_ptr() as u64 };
+        let table = TableLocation { area, base: words.as_ptr() as u64 };
         let filter = TargetFilter { tally: Some(tally), ..of(condition, 1) };
         Self { room: CodeMemory::new(), machine, filter, table, id, goroutine: false, words }
     }

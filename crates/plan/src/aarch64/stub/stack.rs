@@ -34,7 +34,7 @@
 //! What x29 may be, and what may come in between: as on x86-64, described in the twin of this file. x30 is
 //! loaded from where it was saved each time a section begins again.
 
-use trapline_record::ring::RecordKind as Kind;
+use trapline_record::ring::RecordKind;
 use trapline_record::stack::{END as END_WORD, FIRST, FRAME as FRAME_WORD, USED};
 
 use super::asm::{Asm, Cond, Fix, SP, ZERO};
@@ -63,7 +63,7 @@ pub(super) struct Walk {
 
 impl Traced<'_> {
     /// The stack part of this record, if it has one.
-    pub(super) fn walk(&self, kind: Kind) -> Option<Walk> {
+    pub(super) fn walk(&self, kind: RecordKind) -> Option<Walk> {
         let Self { unwind, at_entry, goroutine, .. } = *self;
         let (stacks, most) = (self.rings.stacks, self.rings.area.most);
         let step = self.step(kind);

@@ -16,7 +16,7 @@
 //! as they are. So a thread that is moved or interrupted there repeats only G3's section.
 //! The thread counted is the entry's. Other interleavings are those of `defer`.
 
-use trapline_record::ring::{FIRST_TEXT, RecordKind as Kind};
+use trapline_record::ring::{FIRST_TEXT, RecordKind};
 
 use super::asm::{Asm, Fix, R11, RSI};
 use super::counted::count;
@@ -24,7 +24,7 @@ use super::deferred::{Deferred, MARK, OfProbe, SAVED_RSI, Words, asks_for_durati
 use super::latency::{Claim, Lookup};
 use super::rows::Copied;
 use super::rseq::{self, Section};
-use super::tally::{Into, Shared, Table, add, add_anywhere, add_shared, unseen, value};
+use super::tally::{Into, Shared, TableLocation, add, add_anywhere, add_shared, unseen, value};
 use super::traced::{ARGUMENTS, Traced};
 use crate::filter::Tally;
 
@@ -33,10 +33,10 @@ const LEFT: Copied = Copied { at: RSI, answer: FIRST_TEXT as i32 * 8 };
 
 /// What is left to append behind an exit's displaced code.
 #[derive(Clone, Debug)]
-pub(super) struct Tail {
+pub(super) struct AggregationTail {
     of_probe: OfProbe,
     words: Words,
-    table: Table,
+    table: TableLocation,
     /// With rseq: the section, and the jump of threads without an area.
     owned: Option<(Section, Fix)>,
     pointer: Fix,
@@ -56,21 +56,26 @@ pub(super) struct Tail {
 pub(super) fn aggregate_call(
     asm: &mut Asm<'_>,
     traced: &Traced<'_>,
-    (tally, table): (&Tally, Table),
-    kind: Kind,
-) -> Option<Tail> {
+    (tally, table): (&Tally, TableLocation),
+    kind: RecordKind,
+) -> Option<AggregationTail> {
     Deferred::of(traced, ARGUMENTS).map(|defer| defer.add(asm, (tally, table), kind))
 }
 
 impl Deferred<'_> {
-    fn add(&self, asm: &mut Asm<'_>, (tally, table): (&Tally, Table), kind: Kind) -> Tail {
+    fn add(
+        &self,
+        asm: &mut Asm<'_>,
+        (tally, table): (&Tally, TableLocation),
+        kind: RecordKind,
+    ) -> AggregationTail {
         let Self { traced, of_probe, words, .. } = *self;
         let machine = of_probe.machine;
         traced.enter(asm, kind);
         let lookup = of_probe.look(asm);
         let unmarked = self.look(asm);
         let condition = self.condition(kind);
-        let seen = kind == Kind::Return || !tally.asks_for_end();
+        let seen = kind == RecordKind::Return || !tally.asks_for_end();
         if [&condition].into_iter().chain(tally.trees()).any(asks_for_duration) {
             self.time(asm, true);
         }
@@ -97,7 +102,7 @@ impl Deferred<'_> {
         }
         traced.leave(asm, kind);
         let shared = into.shared();
-        Tail {
+        AggregationTail {
             of_probe,
             words,
             table,
@@ -114,7 +119,7 @@ impl Deferred<'_> {
     }
 }
 
-impl Tail {
+impl AggregationTail {
     /// Appends the paths of threads without an area, and of calls that do not pass or have no mark, the
     /// descriptors and the addresses.
     pub(super) fn finish(self, asm: &mut Asm<'_>) {

@@ -7,7 +7,7 @@
 //! At an exit the condition is about the returned value. If a tail call leaves the condition undecided, the
 //! hit does not pass ([`Tree::at_tail`](crate::filter::Tree::at_tail)).
 
-use trapline_record::ring::RecordKind as Kind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::{Alu, Asm, Mem};
 use super::counted::{Counted, count};
@@ -19,7 +19,7 @@ use crate::filter::{TargetFilter, Tree};
 
 /// What is left to append behind the displaced code.
 #[derive(Clone, Debug)]
-pub(super) struct Tail {
+pub(super) struct FilteredCountTail {
     machine: Machine,
     counted: Counted,
     /// Address of the counter on line 0.
@@ -31,7 +31,7 @@ pub(super) struct Tail {
 
 /// Appends the part of a stub that comes before the displaced code. The counter is the one of `traced`'s
 /// dropped records. Of its rings only the way to read a thread's number is used.
-pub(super) fn count_filtered(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: Kind) -> Tail {
+pub(super) fn count_filtered(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: RecordKind) -> FilteredCountTail {
     let machine = *traced.machine;
     traced.enter(asm, kind);
     if traced.filters_by_thread() {
@@ -39,7 +39,7 @@ pub(super) fn count_filtered(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: Kind)
     }
     let passed = traced.filter.map_or_else(FilterExits::default, |filtered| {
         let tail = filtered.filter.at_tail();
-        let filter = if kind == Kind::Tail { &tail } else { filtered.filter };
+        let filter = if kind == RecordKind::Tail { &tail } else { filtered.filter };
         traced.pass(asm, Filtered { filter, ..filtered }, kind)
     });
     let counted = count(asm, &machine);
@@ -48,7 +48,7 @@ pub(super) fn count_filtered(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: Kind)
         rseq::clear(asm, rseq);
     }
     traced.leave(asm, kind);
-    Tail { machine, counted, word: traced.dropped, passed, leave }
+    FilteredCountTail { machine, counted, word: traced.dropped, passed, leave }
 }
 
 impl TargetFilter {
@@ -58,7 +58,7 @@ impl TargetFilter {
     }
 }
 
-impl Tail {
+impl FilteredCountTail {
     /// Appends the paths of threads without an area and of rejected hits, the descriptors and the addresses.
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
         self.shared(asm, self.counted, self.word);

@@ -8,7 +8,7 @@
 //! recorded calls take the jumps.
 //! A hit that does not pass takes away the mark that an abandoned call left in its cell, and is counted.
 
-use trapline_record::ring::RecordKind as Kind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem};
 use super::counted::{Counted, count};
@@ -44,11 +44,11 @@ pub(super) struct Unmarked {
 impl Traced<'_> {
     /// Whether a hit that does not pass can go on without spoiling what only a record spoils. That is so if
     /// the filter does not divide, does not sample and makes no system call.
-    pub(super) fn rejects_early(&self, kind: Kind) -> bool {
+    pub(super) fn rejects_early(&self, kind: RecordKind) -> bool {
         let Some(filtered) = self.filter else { return false };
         let (filter, id) = (filtered.filter, self.rings.id);
         let by_name = filtered.names.is_some() && id != ThreadId::Unknown;
-        kind == Kind::Entry
+        kind == RecordKind::Entry
             && (by_name || filter.condition.is_some())
             && filter.sample <= 1
             && filter.fields.is_none()
@@ -79,7 +79,7 @@ impl Traced<'_> {
     }
     /// Jumps if the hit passes. Spoils rax, r11 and flags.
     fn passes(&self, asm: &mut Asm<'_>) -> Vec<Fix> {
-        let conditions = self.conditions(Kind::Entry);
+        let conditions = self.conditions(RecordKind::Entry);
         let condition = self.filter.and_then(|filtered| filtered.filter.condition.as_ref());
         match (condition, self.filter.and_then(|filtered| filtered.names)) {
             (Some(tree), None) => conditions.branch(asm, tree, true),

@@ -1,13 +1,13 @@
 //! The entry of a call whose record is deferred: steps E1 to E4.
 
-use trapline_record::ring::RecordKind as Kind;
+use trapline_record::ring::RecordKind;
 
 use super::call::{DEPTH, Deferred, FOUND, MARK, PLACE, enter};
 use crate::aarch64::stub::asm::{Asm, Fix, SP, ZERO};
 use crate::aarch64::stub::counted::{count, count_last};
 use crate::aarch64::stub::filtering::{self, Rare};
 use crate::aarch64::stub::latency::{Claim, Lookup};
-use crate::aarch64::stub::put::Key;
+use crate::aarch64::stub::put::RecordKey;
 use crate::aarch64::stub::rseq::{self, Section};
 use crate::aarch64::stub::saves::{SLOT, TIME};
 use crate::aarch64::stub::threads;
@@ -28,7 +28,7 @@ pub(super) struct EntryTail {
 impl Deferred<'_> {
     /// Steps E1 to E4.
     pub(super) fn entry(&self, asm: &mut Asm) -> Option<EntryTail> {
-        let (traced, kind) = (&self.traced, Kind::Entry);
+        let (traced, kind) = (&self.traced, RecordKind::Entry);
         let filtered = traced.filter?;
         enter(asm);
         let by_condition = filtered.filter.condition.as_ref().is_some_and(Tree::asks_for_thread);
@@ -46,7 +46,7 @@ impl Deferred<'_> {
         texts.fetch(asm);
         asm.load_at(SLOT, SP, texts.depth() + PLACE);
         asm.clock(TIME);
-        traced.put(asm, kind, self.values, Key::Itself);
+        traced.put(asm, kind, self.values, RecordKey::Itself);
         if texts.depth() > 0 {
             asm.add_imm(SP, SP, texts.depth().cast_signed());
         }

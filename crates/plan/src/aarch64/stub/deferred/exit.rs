@@ -1,10 +1,10 @@
 //! The exit of a call whose record is deferred: steps X1 to X4.
 
-use trapline_record::ring::{HEAD, RecordKind as Kind};
+use trapline_record::ring::{HEAD, RecordKind};
 
 use super::call::{Deferred, Looked, PLACE, STAMP, asks_for_duration, enter};
 use crate::aarch64::stub::asm::{Asm, Fix, SP};
-use crate::aarch64::stub::put::Key;
+use crate::aarch64::stub::put::RecordKey;
 use crate::aarch64::stub::rseq::{self, Section};
 use crate::aarch64::stub::saves::{A, AT, B, C, RING, SLOT, TIME};
 use crate::aarch64::stub::{text, threads};
@@ -28,7 +28,7 @@ pub(super) struct ExitTail {
 
 impl Deferred<'_> {
     /// Steps X1 to X4.
-    pub(super) fn exit(&self, asm: &mut Asm, kind: Kind) -> ExitTail {
+    pub(super) fn exit(&self, asm: &mut Asm, kind: RecordKind) -> ExitTail {
         let traced = &self.traced;
         let condition = self.condition(kind);
         enter(asm);
@@ -80,12 +80,12 @@ impl Deferred<'_> {
     }
 
     /// Writes both records, and commits them. In: `RING`, `AT` = its head. Spoils all but `RING`.
-    fn write(&self, asm: &mut Asm, kind: Kind) {
+    fn write(&self, asm: &mut Asm, kind: RecordKind) {
         let (traced, slot) = (&self.traced, self.traced.rings.area.slot.cast_signed());
         asm.add_imm(AT, AT, slot);
         traced.slot(asm);
         asm.load_at(TIME, SP, STAMP);
-        traced.put(asm, kind, self.values, Key::Left(PLACE));
+        traced.put(asm, kind, self.values, RecordKey::Left(PLACE));
         asm.add_imm(AT, AT, -slot);
         traced.slot(asm);
         asm.load_at(A, SP, PLACE);

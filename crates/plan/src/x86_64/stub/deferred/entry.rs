@@ -1,6 +1,6 @@
 //! The entry of a call whose record is deferred: steps E1 to E4.
 
-use trapline_record::ring::RecordKind as Kind;
+use trapline_record::ring::RecordKind;
 
 use super::call::{Deferred, MARK, OfProbe, SAVED_RSI, Words};
 use crate::x86_64::stub::asm::{Alu, Asm, Fix, Mem, R10, RSI, RSP};
@@ -32,7 +32,7 @@ pub(in crate::x86_64::stub) struct EntryTail {
 impl Deferred<'_> {
     /// Steps E1 to E4.
     pub(super) fn entry(&self, asm: &mut Asm<'_>) -> Option<EntryTail> {
-        let (traced, kind) = (self.traced, Kind::Entry);
+        let (traced, kind) = (self.traced, RecordKind::Entry);
         traced.enter(asm, kind);
         threads::ask(traced.rings.id, asm);
         let passed = traced.pass(asm, traced.filter?, kind);
