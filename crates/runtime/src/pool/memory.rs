@@ -199,7 +199,7 @@ impl Pool {
     pub fn put(&self, at: At, held: Held) -> Returned {
         protocol::put(self, at, held.0)
     }
-    /// Address of the object: [`object_bytes`](Shape::object_bytes) bytes on cache lines of its own. Its
+    /// Address of the object: [`object_bytes`](PoolSize::object_bytes) bytes on cache lines of its own. Its
     /// content stays as it was while it is free.
     #[inline]
     #[must_use]

@@ -182,7 +182,7 @@ impl Machine {
     /// Makes a machine. `cpus` is the number of CPUs that can ever come online.
     ///
     /// # Errors
-    /// There is no CPU, or there are more than [`MAX_SLOTS`] registers.
+    /// There is no CPU, or there are more than [`MAX_REGISTERS`] registers.
     pub const fn new(cpus: u32, registers: DebugRegisters) -> Result<Self, BadMachine> {
         let most = match registers {
             DebugRegisters::Shared(n) => n,
