@@ -20,8 +20,8 @@ from gdb.unwinder import Unwinder, register_unwinder
 
 # crates/record/src/control.rs and trampolines.rs; a test compares them.
 MAGIC = b"TRAPLINE"
-SLOTS_CODE, SLOTS_TABLE, SLOTS_COUNT = 296, 304, 312
-HOMES_LEN, CODE, ENTRY, REAL, CHAIN = 4096, 32, 64, 0, 16
+TRAMPOLINES_CODE, TRAMPOLINES_TABLE, TRAMPOLINES_COUNT = 296, 304, 312
+HINTS_LEN, CODE, ENTRY, REAL, CHAIN = 4096, 32, 64, 0, 16
 
 # What gdb calls the processor: registers that a slot leaves as they are, the stack pointer, the program counter, and the bits of an address: a return address may be signed above them.
 X86_64 = ("rax rbx rcx rdx rsi rdi rbp r8 r9 r10 r11 r12 r13 r14 r15".split(), "rsp", "rip", 64)
@@ -49,9 +49,9 @@ def tables(inferior):
             block = int(fields[0].split("-")[0], 16)
             if bytes(inferior.read_memory(block, 8)) != MAGIC:
                 continue
-            code, table, count = (word(inferior, block + at) for at in (SLOTS_CODE, SLOTS_TABLE, SLOTS_COUNT))
+            code, table, count = (word(inferior, block + at) for at in (TRAMPOLINES_CODE, TRAMPOLINES_TABLE, TRAMPOLINES_COUNT))
             if count:
-                found.append((code, count, table + (HOMES_LEN + count + 4095) // 4096 * 4096))
+                found.append((code, count, table + (HINTS_LEN + count + 4095) // 4096 * 4096))
     return found
 
 

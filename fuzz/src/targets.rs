@@ -12,7 +12,7 @@ use trapline_record::control::at;
 use trapline_record::journal::Journal;
 use trapline_record::ring::RingArea;
 use trapline_record::stack::{FIRST, Stack};
-use trapline_record::tally::{Shape, TallyArea};
+use trapline_record::tally::{TableShape, TallyArea};
 use trapline_record::view::View;
 use trapline_tracee::filter::{Answer, Call, Insn, worst};
 use trapline_watch::expr::{Expr, Facts};
@@ -376,19 +376,21 @@ fn tally(bytes: &[u8]) {
         .map(|word| AtomicU64::new(word.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))))
         .collect();
     let rows = [
-        Shape::Rows(0),
-        Shape::Rows(5),
-        Shape::Texts(0),
-        Shape::Texts(5),
-        Shape::OwnedRows(5),
-        Shape::OwnedTexts(0),
+        TableShape::Rows(0),
+        TableShape::Rows(5),
+        TableShape::Texts(0),
+        TableShape::Texts(5),
+        TableShape::OwnedRows(5),
+        TableShape::OwnedTexts(0),
     ];
-    for shape in [Shape::Nothing, Shape::Cells(5), Shape::Cells(u32::MAX)].into_iter().chain(rows) {
+    for shape in
+        [TableShape::Nothing, TableShape::Cells(5), TableShape::Cells(u32::MAX)].into_iter().chain(rows)
+    {
         let area = TallyArea { off: 0, tables: 2, lines: 2, shape };
         for (probe, line) in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (0, u32::MAX), (u32::MAX, 1)] {
             let mut seen = 0;
             let _rest = area.read_rows(View::new(&words), probe, line, |row, word| {
-                assert!(row.hits > 0, "what was not hit is not told");
+                assert!(row.hits > 0, "what was not hit is not reported");
                 assert_eq!([8, 1 << 60, u64::MAX].map(word), [0; 3], "a text has eight words");
                 seen += 1;
             });

@@ -10,9 +10,9 @@ fn what_is_no_number_is_refused() {
     for more in [&["--seconds", "x"][..], &["--seconds"], &["--seconds", "1", "--seed", "-1"]] {
         let mut driver = Command::new(env!("CARGO_BIN_EXE_trapline-fuzz"));
         let output = driver.arg("all").args(more).output().expect("it runs");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-        assert!(said.contains("takes a number"), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), stderr.lines().count()), (Some(2), 1), "{stderr}");
+        assert!(stderr.contains("takes a number"), "{stderr}");
     }
 }
 

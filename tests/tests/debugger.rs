@@ -11,7 +11,7 @@ use trapline_tests::tracing::Tracing;
 use trapline_tests::{or_skip, victims};
 
 #[test]
-fn gdb_walks_through_slots() {
+fn gdb_walks_through_trampolines() {
     let path = or_skip!(victims::cpp("returning"));
     let mut running = Running::start(&path, &[]);
     running.begin(2);
@@ -94,13 +94,13 @@ fn the_script_knows_both_processors() {
 fn the_script_knows_the_layout() {
     let script = include_str!("../../docs/gdb/trapline_slots.py");
     let control = format!(
-        "SLOTS_CODE, SLOTS_TABLE, SLOTS_COUNT = {}, {}, {}\n",
-        at::SLOTS_CODE,
-        at::SLOTS_TABLE,
-        at::SLOTS_COUNT
+        "TRAMPOLINES_CODE, TRAMPOLINES_TABLE, TRAMPOLINES_COUNT = {}, {}, {}\n",
+        at::TRAMPOLINES_CODE,
+        at::TRAMPOLINES_TABLE,
+        at::TRAMPOLINES_COUNT
     );
     let entries = format!(
-        "HOMES_LEN, CODE, ENTRY, REAL, CHAIN = {}, {}, {}, {}, {}\n",
+        "HINTS_LEN, CODE, ENTRY, REAL, CHAIN = {}, {}, {}, {}, {}\n",
         Trampolines::LENT_OFF,
         trampolines::CODE,
         trampolines::ENTRY,

@@ -203,7 +203,7 @@ fn the_target_is_killed_while_traced() {
     let mut victim = Running::start(&path, &["4", "endless"]);
     let pid = victim.pid().to_string();
     let mut tracing = Tracing::start("count", &["-p", &pid, "shared"]).expect("attaches");
-    let _told = victim.run(100_000);
+    let _reported = victim.run(100_000);
     drop(victim);
     let report = tracing.end();
     assert!(report.hits("shared") > 0, "{}", report.errors);

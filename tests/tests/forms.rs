@@ -121,7 +121,7 @@ fn a_regular_run_prints_a_table_and_a_summary() {
         assert!(summary.contains(word), "no `{word}` in {summary}");
     }
     println!("{summary}");
-    let _told = victim.reported();
+    let _reported = victim.reported();
 }
 
 #[test]

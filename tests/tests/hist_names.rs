@@ -42,13 +42,13 @@ fn rows_are_of_the_names_that_threads_had() {
         victim.run(0);
         let name = |worker: u64| Some(format!("w{}", worker % 4));
         let patience = Instant::now() + Duration::from_secs(120);
-        let heard = |tracing: &Tracing| {
+        let names_known = |tracing: &Tracing| {
             let objects = tracing.objects();
             let last = objects.iter().rfind(|object| object["type"] == "hist");
             let hits = last.map(|object| by_name(&object["probes"][0])).unwrap_or_default();
             (0..4).all(|worker| hits.contains_key(&(name(worker + 1), worker)))
         };
-        while !heard(&tracing) {
+        while !names_known(&tracing) {
             assert!(Instant::now() < patience, "{}", tracing.output_text());
             reported += victim.run(5)["named"];
         }

@@ -284,7 +284,7 @@ fn a_go_http_server_traced() {
     // On a busy machine rings fill up. A hit that finds no room is missed, and counted as that.
     let (least, most) = (*began(2000).start(), *began(2000).end());
     assert!(hits <= most && least <= hits + missed, "{hits}: {}", report.errors);
-    assert!(handled <= hits && hits - handled <= missed, "{handled} of {hits} told, {missed} missed");
+    assert!(handled <= hits && hits - handled <= missed, "{handled} of {hits} reported, {missed} missed");
     assert_eq!(text::differences(victim.pid()), [""; 0]);
     assert_eq!(victim.run(2000)["wrong"], 0);
 }

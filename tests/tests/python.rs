@@ -120,5 +120,5 @@ fn its_own_test_suite_with_calls_recorded() {
     let reported = texts + lists + reads + raised;
     let recorded = errors.split_once("hits: ").and_then(|(_, rest)| rest.split_once(" recorded"));
     let recorded = recorded.map(|(number, _)| number.replace(',', "").parse().expect("a number"));
-    assert!(raised > 0 && recorded == Some(reported), "{reported} told; {errors}");
+    assert!(raised > 0 && recorded == Some(reported), "{reported} reported; {errors}");
 }

@@ -140,7 +140,7 @@ fn calls_that_block_on_many_stacks_return_to_their_callers_after_a_detach() {
         running.begin(2);
         assert_eq!(running.line(), "blocking");
         // Four stacks with two calls each, a chain of two, and the one that was left.
-        assert_eq!(slots(running.pid()).0, 11);
+        assert_eq!(trampolines(running.pid()).0, 11);
         let pid = running.pid().to_string();
         if kill {
             tracing.signal(libc::SIGKILL);
@@ -166,7 +166,7 @@ fn calls_that_block_on_many_stacks_return_to_their_callers_after_a_detach() {
 /// Return trampolines run short while calls block. Only those of calls that were left are reused. Neither
 /// trampoline of a chain is, although the stack names only one of them.
 #[test]
-fn slots_of_calls_that_block_are_not_given_back() {
+fn trampolines_of_calls_that_block_are_not_given_back() {
     const FUNCS: [&str; 5] = ["above", "held", "tail_start", "tail_end", "leaves_for_good"];
     let path = or_skip!(victims::cpp("blocked_many"));
     let mut running = Running::start(&path, &[]);
@@ -176,7 +176,7 @@ fn slots_of_calls_that_block_are_not_given_back() {
     let tracing = Tracing::start("lat", &[&words[..], &FUNCS].concat()).expect("attaches");
     running.begin(2);
     assert_eq!(running.line(), "blocking");
-    assert_eq!(slots(running.pid()), (10, 64));
+    assert_eq!(trampolines(running.pid()), (10, 64));
     let leave = |running: &mut Running, times: u64| {
         running.send(&format!("leave {times}"));
         assert_eq!(running.line(), "left");
@@ -184,7 +184,7 @@ fn slots_of_calls_that_block_are_not_given_back() {
     // First half of the trampolines are in use, and those of calls that were left are reused. Then all are in
     // use; one that was wrongly given back would now belong to another call.
     leave(&mut running, 22);
-    while slots(running.pid()).0 >= 32 {
+    while trampolines(running.pid()).0 >= 32 {
         assert!(running.alive());
         std::thread::yield_now();
     }
@@ -203,7 +203,7 @@ fn slots_of_calls_that_block_are_not_given_back() {
 }
 
 /// Return trampolines that are in use, and all that there are, read from the process' own memory.
-fn slots(pid: u32) -> (usize, usize) {
+fn trampolines(pid: u32) -> (usize, usize) {
     use std::os::unix::fs::FileExt as _;
     use trapline_record::control::at;
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("alive");
@@ -216,10 +216,12 @@ fn slots(pid: u32) -> (usize, usize) {
     let blocks = maps.lines().filter(|l| l.contains("rw-s 00000000") && l.contains("/memfd:trapline "));
     let starts =
         blocks.filter_map(|line| u64::from_str_radix(line.split_once('-')?.0, 16).ok()).collect::<Vec<_>>();
-    let block =
-        starts.into_iter().find(|block| word(block + at::SLOTS_COUNT) != 0).expect("a segment with slots");
-    let mut lent = vec![0; word(block + at::SLOTS_COUNT) as usize];
-    let first = word(block + at::SLOTS_TABLE) + trapline_record::trampolines::Trampolines::LENT_OFF;
+    let block = starts
+        .into_iter()
+        .find(|block| word(block + at::TRAMPOLINES_COUNT) != 0)
+        .expect("a segment with slots");
+    let mut lent = vec![0; word(block + at::TRAMPOLINES_COUNT) as usize];
+    let first = word(block + at::TRAMPOLINES_TABLE) + trapline_record::trampolines::Trampolines::LENT_OFF;
     memory.read_exact_at(&mut lent, first).expect("mapped");
     (lent.iter().filter(|byte| **byte != 0).count(), lent.len())
 }
@@ -271,18 +273,18 @@ fn panics_unwind_through_replaced_return_addresses() {
 /// Exceptions leave more return trampolines in use than there are. Some calls are missed, and counted as
 /// missed, until trampolines are given back.
 #[test]
-fn slots_left_by_exceptions_come_back() {
+fn trampolines_left_by_exceptions_come_back() {
     let path = or_skip!(victims::cpp("unwind"));
     let mut running = Running::start(&path, &[]);
     let bare = running.run(20_000);
     let tracing = attached(running.pid(), "stack", &["*thrower*", "*catcher*"]).expect("attaches");
     const RUNS: u64 = 2;
-    let half = slots(running.pid()).1 / 2;
+    let half = trampolines(running.pid()).1 / 2;
     for _ in 0..RUNS {
         assert_eq!(running.run(20_000), bare);
         // More than half are in use now, or were and have been given back. However slow the tracer is, it
         // gives them back before it ends.
-        while slots(running.pid()).0 >= half {
+        while trampolines(running.pid()).0 >= half {
             assert!(running.alive());
             std::thread::yield_now();
         }
@@ -300,14 +302,14 @@ fn slots_left_by_exceptions_come_back() {
 /// There are as many return trampolines as were asked for, and calls beyond that number are missed. The
 /// report says all of this.
 #[test]
-fn slots_are_as_many_as_were_asked_for() {
+fn trampolines_are_as_many_as_were_asked_for() {
     let path = or_skip!(victim());
     let mut running = Running::start(&path, &[]);
     let bare = running.run(TIMES);
     let pid = running.pid().to_string();
     let words = ["-p", &pid, "-F", "--ret=stack", "--maxactive=100", "recurse"];
     let tracing = Tracing::start("lat", &words).expect("attaches");
-    assert_eq!(slots(running.pid()), (0, 128), "rounded up to a power of two");
+    assert_eq!(trampolines(running.pid()), (0, 128), "rounded up to a power of two");
     assert_eq!(running.run(TIMES), bare);
     let report = tracing.stop();
     assert_eq!(report.field("recurse", "calls") + report.number("missed"), bare["recurse"]);
@@ -315,7 +317,7 @@ fn slots_are_as_many_as_were_asked_for() {
 
 /// No address space for return trampolines: an error says so, and nothing is changed.
 #[test]
-fn no_memory_for_slots() {
+fn no_memory_for_trampolines() {
     let path = or_skip!(victim());
     let mut running = Running::start(&path, &[]);
     let bare = running.run(TIMES);
@@ -463,7 +465,7 @@ fn an_unwinder_that_is_loaded_later_is_informed() {
     let patience = Instant::now() + Duration::from_secs(120);
     let (mut calls, mut short) = (1, 0);
     while running.run(1)["frames"] != whole {
-        assert!(Instant::now() < patience, "not told");
+        assert!(Instant::now() < patience, "not set up");
         (calls, short) = (calls + 1, short + 1);
     }
     for _ in 0..100 {
@@ -473,7 +475,7 @@ fn an_unwinder_that_is_loaded_later_is_informed() {
     }
     let report = tracing.stop();
     println!("{short} saw less");
-    assert!(short > 0, "somebody was told before");
+    assert!(short > 0, "an unwinder was set up before");
     assert_eq!(["outer", "walker"].map(|name| report.field(name, "calls")), [calls; 2], "{}", report.errors);
     assert!(running.alive());
 }

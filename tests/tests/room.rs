@@ -61,7 +61,7 @@ fn a_control_block_names_no_memory_that_was_unmapped() {
     assert!(blocks.len() >= 2, "a segment with return trampolines, and one without: {maps}");
     for block in blocks {
         let named = [
-            (word(block + at::SLOTS_COUNT), word(block + at::SLOTS_TABLE)),
+            (word(block + at::TRAMPOLINES_COUNT), word(block + at::TRAMPOLINES_TABLE)),
             (word(block + at::STAMPS_LEN), word(block + at::STAMPS_ADDR)),
         ];
         for (size, address) in named {

@@ -102,9 +102,9 @@ fn a_tracer_that_is_killed_leaves_handlers_that_can_be_taken_back() {
     drop(tracing.end());
     let left = text::signals(victim.pid());
     assert!(left.iter().any(|thread| caught(thread) & SERVED == SERVED), "{left:?}");
-    assert_eq!(victim.run(TIMES)["check"], check, "nobody reads");
+    assert_eq!(victim.run(TIMES)["check"], check, "no reader is left");
     let (handler, tables) = noted(victim.pid());
-    assert!(handler != 0 && tables > 0, "pages were noted, and nobody is there to forget them");
+    assert!(handler != 0 && tables > 0, "pages were noted, and no tracer is left to forget them");
     let output = once(&["detach", "-q", "-p", &pid]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(noted(victim.pid()), (0, 0), "nothing is loaded any more when the handler is gone");

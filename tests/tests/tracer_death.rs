@@ -73,7 +73,7 @@ fn every_point(side: &str) {
 
 /// The same with replaced return addresses: return trampolines are mapped, and frames are registered with an
 /// unwinder by a call of its own function.
-fn every_point_of_slots(side: &str) {
+fn every_point_of_trampolines(side: &str) {
     let mut victim = Running::start(&or_skip!(victims::cpp("returns")), &[]);
     let bare = victim.run(60);
     let signals = text::signals(victim.pid());
@@ -102,13 +102,13 @@ fn every_point_of_slots(side: &str) {
 }
 
 #[test]
-fn killed_before_each_request_for_slots() {
-    every_point_of_slots("before");
+fn killed_before_each_request_for_trampolines() {
+    every_point_of_trampolines("before");
 }
 
 #[test]
-fn killed_after_each_request_for_slots() {
-    every_point_of_slots("after");
+fn killed_after_each_request_for_trampolines() {
+    every_point_of_trampolines("after");
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn watched(path: &std::path::Path, how: &str, args: &[&str]) -> (Printed, Report
     let tracing = Tracing::start("watch", &words)
         .unwrap_or_else(|report| panic!("the tracer ended: {}\n{}", report.status, report.errors));
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    assert!(status.contains("TracerPid:\t0\n"), "somebody traces it");
+    assert!(status.contains("TracerPid:\t0\n"), "it is traced");
     let reported = victim.run(TIMES);
     let report = tracing.stop();
     assert_eq!(report.status.code(), Some(0), "{}", report.errors);
@@ -201,7 +201,7 @@ fn without_following_an_exec_ends_the_watch_and_says_so() {
     victim.begin(7);
     assert_eq!(victim.line(), "ready", "it runs anew");
     tracing.wait_for("watch_exec");
-    let _told = victim.run(TIMES);
+    let _reported = victim.run(TIMES);
     let report = tracing.stop();
     assert!(
         program(&report)["misses"][0].as_str().is_some_and(|why| why.contains("-f")),
@@ -371,7 +371,7 @@ fn conditions_filter_and_end() {
     let pid = victim.pid().to_string();
     let words = ["--until", "value == 20", "-p", &pid, "own_count"];
     let mut tracing = Tracing::start("watch", &words).unwrap_or_else(|report| panic!("{}", report.errors));
-    let _told = victim.run(TIMES);
+    let _reported = victim.run(TIMES);
     let report = tracing.end();
     assert_eq!(exact(&accesses(&report, "own_count")), (0..=20).collect::<Vec<_>>(), "{}", report.errors);
 }
@@ -407,7 +407,7 @@ fn too_many_places_arm_nothing_or_take_turns() {
     // Until the rotation has gone round: each run takes some milliseconds.
     let begun = std::time::Instant::now();
     while begun.elapsed() < std::time::Duration::from_secs(2) {
-        let _told = victim.run(TIMES);
+        let _reported = victim.run(TIMES);
     }
     let report = tracing.stop();
     let summary = last(&report);

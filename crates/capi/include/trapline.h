@@ -36,7 +36,7 @@
 // As TRAPLINE_RETURNS_EXITS if that is possible, else as TRAPLINE_RETURNS_STACK.
 #define TRAPLINE_RETURNS_AUTO 1
 
-// The return address of each call is replaced by a return trampoline, of which unwinders are told. All
+// The return address of each call is replaced by a return trampoline, which unwinders can walk through. All
 // return handlers at one site have the same form.
 #define TRAPLINE_RETURNS_STACK 2
 

@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_an_error_and_the_last_failure_is_told() {
+    fn a_panic_is_an_error_and_the_last_failure_is_reported() {
         assert_eq!(guard(|| Ok(())), Error::None);
         assert_eq!(guard(|| Err(Fault::new(Error::NoRow, "row\x005"))), Error::NoRow);
         assert_eq!((text(trapline_last_error()).as_str(), trapline_last_errno()), ("row 5", 0));

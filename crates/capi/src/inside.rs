@@ -87,7 +87,7 @@ pub const TRAPLINE_PROBE_BY_TRAP: u32 = 8;
 pub const TRAPLINE_RETURNS_EXITS: u64 = 0;
 /// As TRAPLINE_RETURNS_EXITS if that is possible, else as TRAPLINE_RETURNS_STACK.
 pub const TRAPLINE_RETURNS_AUTO: u64 = 1;
-/// The return address of each call is replaced by a return trampoline, of which unwinders are told. All
+/// The return address of each call is replaced by a return trampoline, which unwinders can walk through. All
 /// return handlers at one site have the same form.
 pub const TRAPLINE_RETURNS_STACK: u64 = 2;
 

@@ -99,9 +99,9 @@ fn the_interface_keeps_its_word() {
     for (compiler, link) in [(C, Link::Shared), (C, Link::Archive), ("c++ -x c++ -std=c++17", Link::Archive)]
     {
         let output = program("tests/abi.c", compiler, link).output().expect("runs");
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{compiler}: {said}{}", String::from_utf8_lossy(&output.stderr));
-        assert!(said.ends_with("done\n"), "{said}");
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{compiler}: {stdout}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(stdout.ends_with("done\n"), "{stdout}");
     }
 }
 
@@ -110,8 +110,8 @@ fn the_interface_keeps_its_word() {
 fn the_shared_object_exports_what_the_header_declares() {
     let output =
         Command::new("nm").args(["-D", "--defined-only"]).arg(prefix().join("lib/libtrapline.so")).output();
-    let said = String::from_utf8(output.expect("nm").stdout).expect("names");
-    let mut exported: Vec<&str> = said.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    let stdout = String::from_utf8(output.expect("nm").stdout).expect("names");
+    let mut exported: Vec<&str> = stdout.lines().filter_map(|line| line.split(' ').nth(2)).collect();
     let header = std::fs::read_to_string(prefix().join("include/trapline.h")).expect("the header");
     let code =
         header.lines().filter(|line| !line.trim_start().starts_with("//") && !line.starts_with("typedef"));

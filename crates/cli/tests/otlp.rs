@@ -132,7 +132,7 @@ fn a_collector_gets_what_was_counted() {
     assert_eq!(before, nested);
     let hits = last.iter().filter(|point| point["name"] == "trapline.hits");
     assert_eq!(hits.map(|point| point["value"].as_u64().expect("a number")).sum::<u64>(), 2 * plain + nested);
-    let traced = last.iter().find(|point| point["name"] == "trapline.process_traced").expect("told");
+    let traced = last.iter().find(|point| point["name"] == "trapline.process_traced").expect("reported");
     assert_eq!((&traced["kind"], &traced["labels"]["process"]), (&"gauge".into(), &"trapline-victim".into()));
 }
 

@@ -9,7 +9,7 @@ use object::elf;
 use trapline_record::Svma;
 
 use crate::elf::Elf;
-use crate::symbols::Table;
+use crate::symbols::SymbolTable;
 
 /// A variable, described by its symbol.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,7 +26,7 @@ pub struct DataSymbol {
 
 /// Calls `each` for all data symbols of a table, with their raw names.
 pub(crate) fn each<'a>(main: &Elf, from: &'a Elf, kind: u32, each: &mut dyn FnMut(&'a str, DataSymbol)) {
-    let Some(table) = Table::find(from, kind) else { return };
+    let Some(table) = SymbolTable::find(from, kind) else { return };
     let bytes = from.bytes.get();
     let mut index = 1;
     while let Some(symbol) = table.symbol(index) {

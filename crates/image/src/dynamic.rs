@@ -74,7 +74,7 @@ impl Dynamic {
     }
 }
 
-/// The value that a relocation stores in its slot.
+/// The value that a relocation stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RelocKind {
     /// Bias + `addend`.
@@ -88,13 +88,13 @@ pub(crate) enum RelocKind {
 /// One relocation of a 64-bit word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Reloc {
-    pub(crate) slot: u64,
+    pub(crate) word: u64,
     pub(crate) kind: RelocKind,
     pub(crate) symbol: u32,
     pub(crate) addend: u64,
 }
 
-/// All relocations of words, sorted by slot.
+/// All relocations of words, sorted by the address of the word.
 pub(crate) fn relocations(elf: &Elf, dynamic: &Dynamic) -> Vec<Reloc> {
     let mut found = Vec::new();
     if dynamic.present {
@@ -108,7 +108,7 @@ pub(crate) fn relocations(elf: &Elf, dynamic: &Dynamic) -> Vec<Reloc> {
             rela(elf.machine, elf.data(section).unwrap_or_default(), &mut found);
         }
     }
-    found.sort_unstable_by_key(|r| r.slot);
+    found.sort_unstable_by_key(|r| r.word);
     found.dedup();
     found
 }
@@ -128,22 +128,22 @@ fn rela(machine: Machine, data: &[u8], found: &mut Vec<Reloc>) {
             }
             _ => continue,
         };
-        let (slot, addend) = (entry.r_offset.get(LE), entry.r_addend.get(LE).cast_unsigned());
-        found.push(Reloc { slot, kind, symbol: entry.r_sym(LE, false), addend });
+        let (word, addend) = (entry.r_offset.get(LE), entry.r_addend.get(LE).cast_unsigned());
+        found.push(Reloc { word, kind, symbol: entry.r_sym(LE, false), addend });
     }
 }
 
-/// RELR: an even word is a slot's address; an odd one is a bitmap of the next 63 slots. The addend is in the
-/// slot.
+/// RELR: an even entry is the address of a word; an odd one is a bitmap of the next 63 words. The addend is in
+/// the word.
 fn relr(elf: &Elf, data: &[u8], found: &mut Vec<Reloc>) {
-    // Each slot is another word of the file, so a valid table does not list more slots than that.
+    // No word of the file is listed twice, so a valid table does not list more words than the file has.
     let mut budget = elf.bytes.get().len() / 8;
     let mut next = 0u64;
-    let mut put = |slot: u64| {
+    let mut put = |word: u64| {
         let Some(left) = budget.checked_sub(1) else { return };
         budget = left;
-        if let Some(addend) = elf.at(slot, 8).and_then(|word| u64_at(word, 0)) {
-            found.push(Reloc { slot, kind: RelocKind::Relative, symbol: 0, addend });
+        if let Some(addend) = elf.at(word, 8).and_then(|word| u64_at(word, 0)) {
+            found.push(Reloc { word, kind: RelocKind::Relative, symbol: 0, addend });
         }
     };
     for word in data.chunks_exact(8).filter_map(|word| u64_at(word, 0)) {

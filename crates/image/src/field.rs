@@ -113,15 +113,15 @@ pub struct Misplaced {
 
 /// A step of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Step<'a> {
+enum PathPart<'a> {
     Field(&'a str),
     Index(u64),
 }
 
 /// A step, and the range of bytes of the path that contain it.
-type Placed<'a> = (Step<'a>, Range<usize>);
+type Placed<'a> = (PathPart<'a>, Range<usize>);
 /// Offsets, type of the value, and how many bytes of it are read.
-type Found = (Vec<i32>, ValueType, u8);
+type FieldAccess = (Vec<i32>, ValueType, u8);
 
 /// State of a walk along a path.
 #[derive(Clone, Debug)]
@@ -164,11 +164,11 @@ fn steps(path: &str) -> Result<(&str, Vec<Placed<'_>>), Misplaced> {
         if rest.starts_with("->") || rest.starts_with('.') {
             let field = word(at + if rest.starts_with('.') { 1 } else { 2 })?;
             at = field.end;
-            steps.push((Step::Field(&path[field.clone()]), field));
+            steps.push((PathPart::Field(&path[field.clone()]), field));
         } else if rest.starts_with('[') {
             let end = at + rest.find(']').ok_or_else(|| wrong(at))?;
             let index = path[at + 1..end].trim().parse().map_err(|_| wrong(at + 1))?;
-            steps.push((Step::Index(index), at..end + 1));
+            steps.push((PathPart::Index(index), at..end + 1));
             at = end + 1;
         } else {
             return Err(wrong(at));
@@ -229,14 +229,14 @@ impl DebugInfo {
         &self,
         unit: &Unit<Slice>,
         walk: &mut Walk,
-        step: &Step<'_>,
+        step: &PathPart<'_>,
         reached: &str,
     ) -> gimli::Result<Result<(), NoField>> {
         let mut entry = self.bare(unit, walk.of)?;
         let is_pointer = matches!(entry.tag(), gimli::DW_TAG_pointer_type | gimli::DW_TAG_reference_type);
-        let no = |step: &Step<'_>| match step {
-            Step::Field(_) => NoField::NotAStructure(reached.to_owned()),
-            Step::Index(_) => NoField::NotIndexed(reached.to_owned()),
+        let no = |step: &PathPart<'_>| match step {
+            PathPart::Field(_) => NoField::NotAStructure(reached.to_owned()),
+            PathPart::Index(_) => NoField::NotIndexed(reached.to_owned()),
         };
         if is_pointer {
             let Some(to) = Self::type_of(&entry)? else { return Ok(Err(no(step))) };
@@ -250,13 +250,13 @@ impl DebugInfo {
             gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type
         );
         match step {
-            Step::Field(field) if record => self.member(unit, walk, entry.offset(), field, reached),
-            Step::Index(index) if is_pointer => {
+            PathPart::Field(field) if record => self.member(unit, walk, entry.offset(), field, reached),
+            PathPart::Index(index) if is_pointer => {
                 let size = self.size(unit, walk.of)?;
                 let of = walk.of;
                 Ok(if size == 0 { Err(no(step)) } else { walk.add(index.saturating_mul(size), of) })
             }
-            Step::Index(index) if entry.tag() == gimli::DW_TAG_array_type => {
+            PathPart::Index(index) if entry.tag() == gimli::DW_TAG_array_type => {
                 let lens = self.dimensions(unit, entry.offset())?;
                 let Some(of) = Self::type_of(&entry)? else { return Ok(Err(no(step))) };
                 let size = self.size(unit, of)?;
@@ -321,7 +321,7 @@ impl DebugInfo {
         unit: &Unit<Slice>,
         mut walk: Walk,
         path: &str,
-    ) -> gimli::Result<Result<Found, NoField>> {
+    ) -> gimli::Result<Result<FieldAccess, NoField>> {
         if walk.is_bits {
             return Ok(Err(NoField::Bits(path.to_owned())));
         }
@@ -348,7 +348,7 @@ impl DebugInfo {
 
 #[cfg(test)]
 mod tests {
-    use super::{NoField, Step, steps};
+    use super::{NoField, PathPart, steps};
 
     #[test]
     fn paths_are_taken_apart() {
@@ -356,7 +356,10 @@ mod tests {
         let all: Vec<_> = all.into_iter().map(|(step, at)| (step, at.start)).collect();
         assert_eq!(
             (name, all),
-            ("req", vec![(Step::Field("next"), 5), (Step::Index(12), 9), (Step::Field("len_2"), 14),])
+            (
+                "req",
+                vec![(PathPart::Field("next"), 5), (PathPart::Index(12), 9), (PathPart::Field("len_2"), 14),]
+            )
         );
         for (wrong, at) in
             [("", 0), ("a->", 3), ("a.", 2), ("a[", 1), ("a[x]", 2), ("a b", 1), ("a-b", 1), ("->a", 0)]

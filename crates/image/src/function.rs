@@ -27,11 +27,11 @@ pub enum Source {
 
 /// What the symbol of a function denotes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kind {
+pub enum FunctionKind {
     /// The function itself.
     Plain,
     /// The resolver of an IFUNC: the loader calls it once; the implementation is elsewhere (see
-    /// [`crate::Image::pointer_slots`]).
+    /// [`crate::Image::pointer_words`]).
     Ifunc,
 }
 
@@ -47,7 +47,7 @@ pub struct Function {
     /// Source of its bounds.
     pub source: Source,
     /// Function or IFUNC resolver.
-    pub kind: Kind,
+    pub kind: FunctionKind,
     /// Pieces of it that the compiler put elsewhere (`foo.cold`), as (start, bytes).
     pub cold: Vec<(Svma, u64)>,
 }

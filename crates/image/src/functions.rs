@@ -9,7 +9,7 @@
 use crate::elf::Elf;
 use crate::symbols::{NameRef, Pool, Symbol, SymbolKind};
 use crate::unwind::Fde;
-use crate::{Function, Kind, Names, Source};
+use crate::{Function, FunctionKind, Names, Source};
 use object::elf as constants;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -111,7 +111,14 @@ pub(crate) fn build(elf: &Elf, pool: &Pool, symbols: Vec<Symbol>, fdes: &[Fde]) 
 }
 
 fn function(start: u64, len: u64, source: Source) -> Function {
-    Function { start: Svma(start), len, names: Names::default(), source, kind: Kind::Plain, cold: Vec::new() }
+    Function {
+        start: Svma(start),
+        len,
+        names: Names::default(),
+        source,
+        kind: FunctionKind::Plain,
+        cold: Vec::new(),
+    }
 }
 
 /// Separates function symbols from cold pieces. Untyped symbols are kept only if an unwind entry begins
@@ -151,7 +158,7 @@ fn merge(pool: &Pool, group: &[Symbol], fdes: &[Fde], names: &mut Vec<NameRef>) 
     let unwound = || fde_at(fdes, start).map(|fde| fde.end() - start);
     let mut merged = function(start, stated.or_else(unwound).unwrap_or(0), group[0].source);
     if group.iter().any(|s| s.kind == SymbolKind::Ifunc) {
-        merged.kind = Kind::Ifunc;
+        merged.kind = FunctionKind::Ifunc;
     }
     let first = names.len();
     if let [only] = group {

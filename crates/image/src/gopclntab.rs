@@ -188,7 +188,7 @@ pub(crate) fn g_offset(elf: &Elf) -> Option<i64> {
     }
     let Some(tls) = elf.header(object::elf::PT_TLS) else { return Some(-8) };
     let end = tls.memsz.checked_next_multiple_of(tls.align.max(1))?;
-    let stated = crate::symbols::Table::find(elf, object::elf::SHT_SYMTAB)
+    let stated = crate::symbols::SymbolTable::find(elf, object::elf::SHT_SYMTAB)
         .and_then(|table| table.tls(elf.bytes.get(), "runtime.tlsg"));
     match stated {
         Some(at) => Some(at.wrapping_sub(end).cast_signed()),

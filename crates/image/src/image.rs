@@ -11,7 +11,7 @@ use crate::functions::{self, Functions};
 use crate::gopclntab::{self, GoFunction, Passes};
 use crate::readers::READERS;
 use crate::sources::{dynamic_table, find_debug, go_symbols, own_symbols, packed_symbols, symtab};
-use crate::symbols::{Import, Pool, Table};
+use crate::symbols::{Import, Pool, SymbolTable};
 use crate::unwind::{self, Fde};
 use crate::{
     Btf, Bytes, DataSymbol, DebugFiles, DebugInfo, Function, FunctionIndex, ImageError, ImageKind, Machine,
@@ -324,7 +324,7 @@ impl Image {
         }
     }
     fn has_symbols(&self) -> bool {
-        Table::find(&self.elf, constants::SHT_SYMTAB).is_some()
+        SymbolTable::find(&self.elf, constants::SHT_SYMTAB).is_some()
     }
     /// Addresses that no branch leads to, sorted: exception landing pads, and where Go resumes after a panic.
     pub fn landings(&self) -> &[Svma] {
@@ -376,10 +376,10 @@ impl Image {
     pub fn rseq_sections(&self) -> &[RseqSection] {
         self.rseq.get_or_init(|| targets::rseq_sections(&self.elf, self.relocs()))
     }
-    /// Words that the loader fills with the implementation of an IFUNC: slots whose resolver is `resolver`,
-    /// and GOT and PLT slots of the symbol `name`. Pass 0 as resolver for a symbol that another file defines.
+    /// Words that the loader fills with the implementation of an IFUNC: those with the resolver `resolver`,
+    /// and GOT and PLT words of the symbol `name`. Pass 0 as resolver for a symbol that another file defines.
     #[must_use]
-    pub fn pointer_slots(&self, name: &str, resolver: Svma) -> Vec<Svma> {
+    pub fn pointer_words(&self, name: &str, resolver: Svma) -> Vec<Svma> {
         let table = dynamic_table(&self.elf, &self.dynamic);
         let named = |r: &Reloc| {
             let found = table.as_ref().and_then(|t| t.symbol_name(self.elf.bytes.get(), r.symbol));
@@ -390,11 +390,11 @@ impl Image {
             RelocKind::Symbol => named(r),
             RelocKind::Relative => false,
         };
-        self.relocs().iter().filter(wanted).map(|r| Svma(r.slot)).collect()
+        self.relocs().iter().filter(wanted).map(|r| Svma(r.word)).collect()
     }
     /// Words of the GOT and the PLT that lead to functions of other files that read their own return address.
     /// Sorted.
-    pub fn reader_slots(&self) -> &[Svma] {
+    pub fn reader_words(&self) -> &[Svma] {
         self.readers.get_or_init(|| {
             let Some(table) = dynamic_table(&self.elf, &self.dynamic) else { return Vec::new() };
             let bytes = self.elf.bytes.get();
@@ -402,16 +402,16 @@ impl Image {
                 let name = (r.kind == RelocKind::Symbol).then(|| table.symbol_name(bytes, r.symbol));
                 name.flatten().is_some_and(|name| READERS.contains(&name))
             };
-            let mut slots: Vec<Svma> = self.relocs().iter().filter(is_one).map(|r| Svma(r.slot)).collect();
-            slots.sort_unstable();
-            slots
+            let mut words: Vec<Svma> = self.relocs().iter().filter(is_one).map(|r| Svma(r.word)).collect();
+            words.sort_unstable();
+            words
         })
     }
     /// Words in which the loader stores the address that this file uses for one of its own variables, if it
     /// leaves that to the loader. Another file's definition may take precedence, most often the program's
     /// copy.
     #[must_use]
-    pub fn data_slots(&self, variable: Svma) -> Vec<Svma> {
+    pub fn data_words(&self, variable: Svma) -> Vec<Svma> {
         use object::{LittleEndian as LE, elf};
         let Some(table) = dynamic_table(&self.elf, &self.dynamic) else { return Vec::new() };
         let wanted = |r: &&Reloc| {
@@ -420,7 +420,7 @@ impl Image {
                 && r.addend == 0
                 && symbol.is_some_and(|one| one.st_value.get(LE) == variable.0)
         };
-        self.relocs().iter().filter(wanted).map(|r| Svma(r.slot)).collect()
+        self.relocs().iter().filter(wanted).map(|r| Svma(r.word)).collect()
     }
     /// Code addresses that may be reached by other ways than a direct branch. They are relocated pointers,
     /// the loader's arrays, every symbol, every unwind entry, landing pads, where Go resumes after a panic,

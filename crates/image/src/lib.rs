@@ -42,7 +42,9 @@ pub use debuginfo::{DebugInfo, Encoding, Line, NoVariable, Variable};
 pub use elf::{ImageKind, Machine, Segment};
 pub use error::{ImageError, SpecError};
 pub use field::{Field, Misplaced, NoField};
-pub use function::{Convention, Function, FunctionIndex, Kind, Name, Names, NoMatch, Selected, Source};
+pub use function::{
+    Convention, Function, FunctionIndex, FunctionKind, Name, Names, NoMatch, Selected, Source,
+};
 pub use image::Image;
 pub use notes::Usdt;
 pub use operands::{MarkArgument, MarkPlace};

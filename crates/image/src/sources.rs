@@ -6,20 +6,20 @@
 use crate::dynamic::Dynamic;
 use crate::elf::Elf;
 use crate::gopclntab::GoFunction;
-use crate::symbols::{Import, Pool, Symbol, SymbolKind, Table, Versions};
+use crate::symbols::{Import, Pool, Symbol, SymbolKind, SymbolTable, Versions};
 use crate::{Bytes, DebugFile, DebugFiles, Source, debugdata, notes};
 use object::elf as constants;
 
 /// The dynamic symbol table, found by section or by the dynamic table.
-pub(crate) fn dynamic_table<'a>(elf: &'a Elf, dynamic: &Dynamic) -> Option<Table<'a>> {
-    Table::find(elf, constants::SHT_DYNSYM)
-        .or_else(|| Table::from_dynamic(elf, dynamic.symtab, dynamic.strtab, dynamic.strsz))
+pub(crate) fn dynamic_table<'a>(elf: &'a Elf, dynamic: &Dynamic) -> Option<SymbolTable<'a>> {
+    SymbolTable::find(elf, constants::SHT_DYNSYM)
+        .or_else(|| SymbolTable::from_dynamic(elf, dynamic.symtab, dynamic.strtab, dynamic.strsz))
 }
 
 /// Collects `.symtab` of the file itself, or of one that belongs to it; returns its number in the pool.
 pub(crate) fn symtab(elf: &Elf, of: &Elf, source: Source, pool: &mut Pool, symbols: &mut Vec<Symbol>) -> u32 {
     let file = pool.add_file(&of.bytes);
-    if let Some(table) = Table::find(of, constants::SHT_SYMTAB) {
+    if let Some(table) = SymbolTable::find(of, constants::SHT_SYMTAB) {
         table.collect(elf, pool, file, source, None, symbols);
     }
     file
@@ -65,7 +65,7 @@ pub(crate) fn go_symbols(go: &[GoFunction], pool: &mut Pool, symbols: &mut Vec<S
 /// The separate debug file, if the file has no symbol table and one is found; one of another build is
 /// ignored.
 pub(crate) fn find_debug(elf: &Elf, build_id: &[u8], debug: &mut dyn DebugFiles) -> Option<Elf> {
-    if Table::find(elf, constants::SHT_SYMTAB).is_some() && elf.section(".debug_info").is_some() {
+    if SymbolTable::find(elf, constants::SHT_SYMTAB).is_some() && elf.section(".debug_info").is_some() {
         return None;
     }
     let link = elf.section_data(".gnu_debuglink").and_then(|data| {

@@ -106,13 +106,13 @@ pub(crate) struct Import {
 }
 
 /// One symbol table and its strings.
-pub(crate) struct Table<'a> {
+pub(crate) struct SymbolTable<'a> {
     symbols: &'a [elf::Sym64<LE>],
     /// File offset of the string table, and its length.
     strings: (u64, u64),
 }
 
-impl<'a> Table<'a> {
+impl<'a> SymbolTable<'a> {
     /// The table of that section type, if the file has one.
     pub(crate) fn find(elf: &'a Elf, kind: u32) -> Option<Self> {
         let section = elf.sections.iter().find(|s| s.kind == kind)?;

@@ -9,7 +9,7 @@
 
 use crate::dynamic::{Dynamic, Reloc, RelocKind};
 use crate::elf::{Elf, ImageKind, u32_at, u64_at};
-use crate::symbols::Table;
+use crate::symbols::SymbolTable;
 use object::LittleEndian as LE;
 use object::elf as constants;
 use trapline_record::Svma;
@@ -27,7 +27,7 @@ pub struct RseqSection {
 
 /// The word at an address as the loader leaves it, minus the load bias.
 fn word(elf: &Elf, relocs: &[Reloc], at: u64) -> Option<u64> {
-    match relocs.binary_search_by_key(&at, |r| r.slot) {
+    match relocs.binary_search_by_key(&at, |r| r.word) {
         Ok(index) if relocs[index].kind == RelocKind::Relative => Some(relocs[index].addend),
         _ => u64_at(elf.at(at, 8)?, 0),
     }
@@ -44,7 +44,7 @@ pub(crate) fn pointers(
     elf: &Elf,
     dynamic: &Dynamic,
     relocs: &[Reloc],
-    table: Option<&Table<'_>>,
+    table: Option<&SymbolTable<'_>>,
 ) -> Vec<u64> {
     let mut found: Vec<u64> = vec![elf.entry];
     for reloc in relocs {

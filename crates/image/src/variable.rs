@@ -19,13 +19,13 @@ const MAX_MEMBERS: u32 = 100_000;
 
 /// One step of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Step {
+enum PathPart {
     Field(String),
     Index(u64),
 }
 
 /// Splits `name.field[3]` into the name and the steps.
-fn steps(path: &str) -> Result<(String, Vec<Step>), NoVariable> {
+fn steps(path: &str) -> Result<(String, Vec<PathPart>), NoVariable> {
     let wrong = || NoVariable::Syntax(path.to_owned());
     let end = path.find(['.', '[']).unwrap_or(path.len());
     let (name, mut rest) = path.split_at(end);
@@ -34,18 +34,18 @@ fn steps(path: &str) -> Result<(String, Vec<Step>), NoVariable> {
         rest = &rest[1..];
         if first == '.' {
             let end = rest.find(['.', '[']).unwrap_or(rest.len());
-            steps.push(Step::Field(rest[..end].to_owned()));
+            steps.push(PathPart::Field(rest[..end].to_owned()));
             rest = &rest[end..];
         } else {
             let (index, behind) = rest.split_once(']').ok_or_else(wrong)?;
-            steps.push(Step::Index(index.trim().parse().map_err(|_| wrong())?));
+            steps.push(PathPart::Index(index.trim().parse().map_err(|_| wrong())?));
             rest = behind;
             if !(rest.is_empty() || rest.starts_with(['.', '['])) {
                 return Err(wrong());
             }
         }
     }
-    let empty = |step: &Step| matches!(step, Step::Field(name) if name.is_empty());
+    let empty = |step: &PathPart| matches!(step, PathPart::Field(name) if name.is_empty());
     if name.is_empty() || steps.iter().any(empty) { Err(wrong()) } else { Ok((name.to_owned(), steps)) }
 }
 
@@ -114,7 +114,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn units(&mut self, steps: &[Step], path: &str) -> gimli::Result<()> {
+    fn units(&mut self, steps: &[PathPart], path: &str) -> gimli::Result<()> {
         let dwarf = self.info.dwarf.clone();
         let mut units = dwarf.units();
         while let Some(header) = units.next()? {
@@ -123,7 +123,7 @@ impl Search<'_> {
         }
         Ok(())
     }
-    fn unit(&mut self, unit: &Unit<Slice>, steps: &[Step], path: &str) -> gimli::Result<()> {
+    fn unit(&mut self, unit: &Unit<Slice>, steps: &[PathPart], path: &str) -> gimli::Result<()> {
         // Declarations (of class members) by offset, for the definitions that refer to them.
         let mut declared: HashMap<UnitOffset, String> = HashMap::new();
         let mut scopes = Scopes::default();
@@ -177,7 +177,7 @@ impl Search<'_> {
         unit: &Unit<Slice>,
         entry: &Entry<'_>,
         typed: Option<AttributeValue<Slice>>,
-        steps: &[Step],
+        steps: &[PathPart],
         path: &str,
     ) -> gimli::Result<Result<Variable, NoVariable>> {
         let not_fixed = |why| NoVariable::NotFixed { name: self.name.to_owned(), why };
@@ -188,7 +188,7 @@ impl Search<'_> {
         let Some(AttributeValue::UnitRef(of)) = typed else {
             return Ok(Err(not_fixed("its type is not in the debug information")));
         };
-        let mut place = Place { offset: 0, of, path: self.name.to_owned() };
+        let mut place = Member { offset: 0, of, path: self.name.to_owned() };
         for step in steps {
             place = match self.step(unit, &place, step)? {
                 Ok(next) => next,
@@ -218,15 +218,15 @@ impl Search<'_> {
     fn step(
         &self,
         unit: &Unit<Slice>,
-        place: &Place,
-        step: &Step,
-    ) -> gimli::Result<Result<Place, NoVariable>> {
+        place: &Member,
+        step: &PathPart,
+    ) -> gimli::Result<Result<Member, NoVariable>> {
         let entry = self.info.bare(unit, place.of)?;
         if entry.tag() == gimli::DW_TAG_pointer_type {
             return Ok(Err(NoVariable::Pointer { of: place.path.clone() }));
         }
         match step {
-            Step::Field(field) => {
+            PathPart::Field(field) => {
                 let record = matches!(
                     entry.tag(),
                     gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type
@@ -249,7 +249,7 @@ impl Search<'_> {
                     })),
                 }
             }
-            Step::Index(index) => self.element(unit, &entry, place, *index),
+            PathPart::Index(index) => self.element(unit, &entry, place, *index),
         }
     }
     /// Offset and type of a field, also of one in an anonymous member or a base class; and whether it is a
@@ -296,9 +296,9 @@ impl Search<'_> {
         &self,
         unit: &Unit<Slice>,
         array: &Entry<'_>,
-        place: &Place,
+        place: &Member,
         index: u64,
-    ) -> gimli::Result<Result<Place, NoVariable>> {
+    ) -> gimli::Result<Result<Member, NoVariable>> {
         let none = |len| NoVariable::Index { of: place.path.clone(), len, index };
         let typed = array.attr_value(gimli::DW_AT_type)?;
         let (gimli::DW_TAG_array_type, Some(AttributeValue::UnitRef(of))) = (array.tag(), typed) else {
@@ -317,13 +317,13 @@ impl Search<'_> {
 
 /// A place inside a variable, and the type there.
 #[derive(Debug)]
-struct Place {
+struct Member {
     offset: u64,
     of: UnitOffset,
     path: String,
 }
 
-impl Place {
+impl Member {
     const fn inside(&self, by: u64, of: UnitOffset, path: String) -> Self {
         Self { offset: self.offset.wrapping_add(by), of, path }
     }
@@ -331,7 +331,7 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
-    use super::{Scopes, Step, means, steps};
+    use super::{PathPart, Scopes, means, steps};
 
     #[test]
     fn qualified_names_mean_what_ends_in_them() {
@@ -359,9 +359,9 @@ mod tests {
 
     #[test]
     fn paths_are_taken_apart() {
-        let field = |name: &str| Step::Field(name.to_owned());
+        let field = |name: &str| PathPart::Field(name.to_owned());
         assert_eq!(steps("a"), Ok(("a".into(), vec![])));
-        assert_eq!(steps("a.b[3].c"), Ok(("a".into(), vec![field("b"), Step::Index(3), field("c")])));
+        assert_eq!(steps("a.b[3].c"), Ok(("a".into(), vec![field("b"), PathPart::Index(3), field("c")])));
         for wrong in ["", ".a", "a.", "a..b", "a[", "a[x]", "a[1]b", "a[]", "a[-1]"] {
             assert!(steps(wrong).is_err(), "{wrong}");
         }

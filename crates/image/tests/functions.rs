@@ -5,7 +5,8 @@ mod common;
 use common::{GIT, LIBC, LIBSTDCXX, PYTHON, compile, image, present, readelf_fdes, readelf_functions, run};
 use std::collections::{BTreeMap, BTreeSet};
 use trapline_image::{
-    Bytes, Convention, DebugFile, DebugFiles, Function, FunctionIndex, Image, Kind, NoDebugFiles, Source,
+    Bytes, Convention, DebugFile, DebugFiles, Function, FunctionIndex, FunctionKind, Image, NoDebugFiles,
+    Source,
 };
 use trapline_record::Svma;
 
@@ -61,7 +62,7 @@ fn every_function_symbol_is_a_function_with_its_name_and_length() {
                 versioned.as_deref() == Some(&symbol.name) || name.raw == symbol.name
             });
             assert!(named, "{path}: {symbol:?} is called {:?}", image.names(function).collect::<Vec<_>>());
-            assert!(!symbol.ifunc || function.kind == Kind::Ifunc, "{path}: {symbol:?}");
+            assert!(!symbol.ifunc || function.kind == FunctionKind::Ifunc, "{path}: {symbol:?}");
             let room = starts.range(symbol.start + 1..).next().map_or(u64::MAX, |next| next - symbol.start);
             let same =
                 symbols.iter().filter(|s| s.start == symbol.start && s.size != 0).map(|s| s.size.min(room));

@@ -283,7 +283,7 @@ fn pointers_to_code_are_found_in_every_kind_of_program() {
         for wanted in [one, two, early, pick, bare.entry()] {
             assert!(bare.code_targets().binary_search(&wanted).is_ok(), "{name}: {wanted} of {symbols}");
         }
-        assert_eq!(bare.pointer_slots("chosen", pick).len(), 1, "{name}");
+        assert_eq!(bare.pointer_words("chosen", pick).len(), 1, "{name}");
         let [section] = bare.rseq_sections() else { panic!("{name}: {:?}", bare.rseq_sections()) };
         assert_eq!((section.len, section.abort - section.start), (3, 9), "{name}");
         assert_eq!(bare.text(section.start, 3), Some(&[0x90; 3][..]), "{name}");

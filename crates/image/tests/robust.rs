@@ -66,7 +66,7 @@ fn exercise(bytes: Vec<u8>) {
         image.usdt(),
         image.rseq_sections(),
         image.code_targets(),
-        image.pointer_slots("puts", image.entry()),
+        image.pointer_words("puts", image.entry()),
     ));
     let btf = image.btf();
     for function in ["f", "main", "puts"] {

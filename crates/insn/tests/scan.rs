@@ -54,7 +54,7 @@ fn compare(path: &str, addr: u64, bytes: &[u8]) -> usize {
         }
         let mut got = Vec::new();
         let result = scan(&bytes[begin..end], addr + begin as u64, |found| {
-            got.push(if found == ScanItem::ThroughSlot { ScanItem::Indirect } else { found });
+            got.push(if found == ScanItem::ThroughEntry { ScanItem::Indirect } else { found });
         });
         if !invalid {
             assert_eq!(got, want, "{path}: {:#x}", addr + begin as u64);
@@ -87,7 +87,7 @@ fn every_opcode_steps_like_the_decoder() {
         let mut got = Vec::new();
         let whole = &bytes[..usize::from(insn.len)];
         let result = scan(whole, 0x1000, |found| {
-            got.push(if found == ScanItem::ThroughSlot { ScanItem::Indirect } else { found });
+            got.push(if found == ScanItem::ThroughEntry { ScanItem::Indirect } else { found });
         });
         assert_eq!((got, result.leaves), (want, !insn.flow.falls_through()), "{whole:02x?} {insn:?}");
     }

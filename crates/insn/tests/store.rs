@@ -81,7 +81,7 @@ fn effects_are_what_the_processor_does() {
     let mut machine = Machine::new(&Image::libc());
     let mut rng = Rng(0x5851_F42D_4C95_7F2D);
     let nop = machine.place(&[0x90, 0xcc]);
-    let mut told: BTreeMap<String, [usize; 2]> = BTreeMap::new();
+    let mut known: BTreeMap<String, [usize; 2]> = BTreeMap::new();
     let mut tried = 0;
     for bytes in instructions(&machine) {
         let at = machine.arena();
@@ -97,20 +97,20 @@ fn effects_are_what_the_processor_does() {
                 continue;
             }
             let knows = check(&machine, &accessor, &before, &after, &bytes, &state);
-            let row = told.entry(format!("{:?}", raw.mnemonic())).or_default();
+            let row = known.entry(format!("{:?}", raw.mnemonic())).or_default();
             row[usize::from(knows)] += 1;
             tried += 1;
         }
     }
-    println!("{tried} runs; by mnemonic [not told, told]: {told:?}");
+    println!("{tried} runs; by mnemonic [not known, known]: {known:?}");
     assert!(tried > 3000, "only {tried}");
     for must in
         ["Mov", "Add", "Sub", "Inc", "Dec", "And", "Or", "Xor", "Not", "Neg", "Shl", "Sar", "Rol", "Ror"]
     {
-        assert!(told.get(must).is_some_and(|row| row[1] > 0), "{must} was never told");
+        assert!(known.get(must).is_some_and(|row| row[1] > 0), "{must} was never known");
     }
     for must in ["Cmpxchg", "Sete", "Push", "Stosb", "Stosq", "Movbe", "Movnti", "Bts", "Btr", "Btc"] {
-        assert!(told.get(must).is_some_and(|row| row[1] > 0), "{must} was never told");
+        assert!(known.get(must).is_some_and(|row| row[1] > 0), "{must} was never known");
     }
 }
 
@@ -207,11 +207,11 @@ fn check(
         );
     }
     assert!(accessor.writes() || before == after.memory, "a load wrote: {}", what());
-    told(effect, &before[range.clone()], &after.memory[range], &what)
+    known(effect, &before[range.clone()], &after.memory[range], &what)
 }
 
 /// Compares the new bytes; returns whether `effect` gave them.
-fn told(effect: Effect, before: &[u8], after: &[u8], what: &dyn Fn() -> String) -> bool {
+fn known(effect: Effect, before: &[u8], after: &[u8], what: &dyn Fn() -> String) -> bool {
     let word =
         |bytes: &[u8]| bytes.iter().take(8).rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
     let check_old = |old: Option<u64>| {

@@ -76,7 +76,7 @@ pub struct AttachReport {
     /// Probes with an exit that is a jump to another function, whether placed or refused.
     pub tails: Vec<u32>,
     /// Probes whose calls get a return trampoline, though exits were tried first.
-    pub slotted: Vec<u32>,
+    pub armed: Vec<u32>,
     /// Sites for the caller to reach by kernel uprobes, each with the index of its module.
     pub kernel: Vec<(u32, KernelSite)>,
     /// The process catches faults, so no instruction that may fault was moved.

@@ -9,14 +9,14 @@ use std::arch::asm;
 use std::time::Instant;
 
 use trapline_plan::filter::{GroupBy, Int, Known, Sort, Tally, Tree};
-use trapline_plan::x86_64::stub::tally::Table;
+use trapline_plan::x86_64::stub::tally::TableLocation;
 use trapline_plan::x86_64::stub::{
-    ExitKind, Latency, Liveness, Machine, Pending, Rings, Rseq, ThreadId, Timed, Traced, count,
+    ExitKind, Latency, Liveness, Machine, Rings, Rseq, ThreadId, Timed, Traced, UnfinishedStub, count,
     latency_enter, latency_exit, tally,
 };
 use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::latency::STAMPS_LEN;
-use trapline_record::ring::{Kind, RingArea};
+use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::tally::TallyArea;
 
 unsafe extern "C" {
@@ -96,7 +96,7 @@ impl Memory {
     }
 }
 
-type Stub<'a> = Option<&'a dyn Fn(&mut Vec<u8>, u64, u64) -> Option<Pending<'a>>>;
+type Stub<'a> = Option<&'a dyn Fn(&mut Vec<u8>, u64, u64) -> Option<UnfinishedStub<'a>>>;
 
 fn time(function: u64) -> f64 {
     let start = Instant::now();
@@ -191,7 +191,7 @@ fn main() {
     for (name, sort) in sorts {
         let tallied = Tally { value: value.clone(), sort, group_by: GroupBy::Nothing };
         let shape = TallyArea { off: 0, tables: 1, lines: LINES, shape: tallied.shape() };
-        let table = Table { area: shape, base: memory.data() + (2 << 20) };
+        let table = TableLocation { area: shape, base: memory.data() + (2 << 20) };
         let stub = move |out: &mut Vec<u8>, at, dropped| {
             let traced = Traced {
                 machine: &with,
@@ -208,7 +208,7 @@ fn main() {
                 at_entry: true,
                 trampolines: None,
             };
-            Some(tally(out, at, &traced, (&tallied, table), Kind::Entry))
+            Some(tally(out, at, &traced, (&tallied, table), RecordKind::Entry))
         };
         memory.row(name, Some(&stub), None);
     }

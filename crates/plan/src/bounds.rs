@@ -9,7 +9,7 @@ use crate::request::{Action, ActionRequest, Unwind};
 use trapline_image::Image;
 use trapline_record::ring::{LEAST_SLOT, RingArea};
 use trapline_record::stack::{room_for_copy, room_for_frames};
-use trapline_record::tally::Shape;
+use trapline_record::tally::TableShape;
 
 /// Upper bound of the guards in a window: its interior boundaries, and its start.
 const GUARDS_PER_PATCH: u32 = 5;
@@ -48,7 +48,7 @@ pub fn bounds(
         texts: copies != 0,
         locked: traits.rseq.is_none(),
         filtered: false,
-        tally: Shape::Nothing,
+        tally: TableShape::Nothing,
         named: false,
         regions: MODULE_REGIONS,
     }

@@ -14,10 +14,10 @@ use trapline_record::Svma;
 
 /// Possible branch targets of a module, the padding between its functions, and the number of their exits.
 #[derive(Debug)]
-pub struct CodeMap(Known);
+pub struct CodeMap(ByProcessor);
 
 #[derive(Debug)]
-enum Known {
+enum ByProcessor {
     X86_64(BranchMap, Speculation),
     /// For each function: upper bound of the words by which it is left.
     Aarch64(Vec<u32>),
@@ -28,14 +28,16 @@ impl CodeMap {
     #[must_use]
     pub fn build(image: &Image, scope: Scope<'_>, threads: usize) -> Self {
         Self(match image.machine() {
-            Machine::X86_64 => Known::X86_64(BranchMap::build(image, scope, threads), Speculation::default()),
-            Machine::Aarch64 => Known::Aarch64(exit_bounds(image)),
+            Machine::X86_64 => {
+                ByProcessor::X86_64(BranchMap::build(image, scope, threads), Speculation::default())
+            }
+            Machine::Aarch64 => ByProcessor::Aarch64(exit_bounds(image)),
         })
     }
     /// Sweeps whatever else these requests need, with up to `threads` threads. The map is then as if it had
     /// been built for them too.
     pub fn cover(&mut self, image: &Image, requests: &[ActionRequest], threads: usize) {
-        if let Known::X86_64(map, _) = &mut self.0 {
+        if let ByProcessor::X86_64(map, _) = &mut self.0 {
             map.cover(image, requests, threads);
         }
     }
@@ -48,8 +50,8 @@ impl CodeMap {
     /// The map of branches, and what was planned in advance: of a file for x86-64.
     pub(crate) const fn x86_64(&self) -> Option<(&BranchMap, &Speculation)> {
         match &self.0 {
-            Known::X86_64(map, speculation) => Some((map, speculation)),
-            Known::Aarch64(_) => None,
+            ByProcessor::X86_64(map, speculation) => Some((map, speculation)),
+            ByProcessor::Aarch64(_) => None,
         }
     }
     fn branches(&self) -> Option<&BranchMap> {
@@ -99,8 +101,8 @@ impl CodeMap {
     #[must_use]
     pub fn exit_bound(&self, function: FunctionIndex) -> u32 {
         match &self.0 {
-            Known::X86_64(map, _) => map.exit_bound(function),
-            Known::Aarch64(exits) => exits.get(function.0 as usize).copied().unwrap_or(0),
+            ByProcessor::X86_64(map, _) => map.exit_bound(function),
+            ByProcessor::Aarch64(exits) => exits.get(function.0 as usize).copied().unwrap_or(0),
         }
     }
     /// Whether a function that was swept jumps back to its own entry. If so, the bytes below the stack

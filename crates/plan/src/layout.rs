@@ -9,7 +9,7 @@ use trapline_record::counters::{CounterArea, LINE, filtered};
 use trapline_record::names::{self, NameArea};
 use trapline_record::pages::PageArea;
 use trapline_record::ring::RingArea;
-use trapline_record::tally::{Shape, TallyArea};
+use trapline_record::tally::{TableShape, TallyArea};
 use trapline_record::threads::ThreadArea;
 use trapline_record::{RemoteAddr, journal, latency};
 
@@ -50,7 +50,7 @@ pub struct DataCounts {
     /// Some hits are filtered.
     pub filtered: bool,
     /// Shape of the largest table of values that a counter has.
-    pub tally: Shape,
+    pub tally: TableShape,
     /// Some filter depends on thread names.
     pub named: bool,
     /// Number of regions of all modules.

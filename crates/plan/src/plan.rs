@@ -253,7 +253,7 @@ pub struct ModulePlan {
     pub tails: Vec<u32>,
     /// Requests for exits that got a return trampoline instead, and why: the exits could not be found or
     /// patched, or one of them jumps to another function.
-    pub slotted: Vec<Refused>,
+    pub armed: Vec<Refused>,
     /// What was refused, in the order of the requests.
     pub refused: Vec<Refused>,
     /// Sites by tactic.

@@ -90,11 +90,11 @@ fn tactics(plan: &ModulePlan, requests: usize) -> Vec<(Result<Tactic, Refusal>, 
             *answer = Err(refused.why.clone());
         }
     }
-    let mut slotted = vec![false; requests];
-    for one in &plan.slotted {
-        if let Some(is_slotted) = slotted.get_mut(one.request as usize) {
-            *is_slotted = true;
+    let mut armed = vec![false; requests];
+    for one in &plan.armed {
+        if let Some(is_armed) = armed.get_mut(one.request as usize) {
+            *is_armed = true;
         }
     }
-    all.into_iter().zip(slotted).collect()
+    all.into_iter().zip(armed).collect()
 }

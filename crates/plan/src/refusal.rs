@@ -216,7 +216,7 @@ pub enum Refusal {
     },
     /// The request is not implemented for this processor.
     #[error("{at:#x}: not on arm64 yet: {what}")]
-    NotHere {
+    Unsupported {
         /// The function or instruction.
         at: Svma,
         /// What is missing.
@@ -295,7 +295,7 @@ impl Refusal {
             Self::MustNotTrap { .. } => "must-not-trap",
             Self::NoRoom { .. } | Self::NoSpace { .. } => "no-room",
             Self::Word { why } => why.kind(),
-            Self::NotHere { .. } => "not-on-arm64",
+            Self::Unsupported { .. } => "not-on-arm64",
             Self::Undecided { .. } => "undecided",
             Self::Incomplete { .. } => "incomplete",
         }

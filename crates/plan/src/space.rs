@@ -96,7 +96,7 @@ pub struct CodeRegion {
     /// Where the code region is mapped: mirrored range, shared code, stubs.
     pub code: Region,
     /// First byte behind the mirrored range.
-    pub mirror_end: RemoteAddr,
+    pub mirrored_end: RemoteAddr,
     /// First byte that no batch has used.
     pub free: RemoteAddr,
 }

@@ -163,7 +163,7 @@ fn what_cannot_be_done_is_refused_by_name_and_the_rest_is_done() {
     let plan = planned(&image, &caught, &space(), &requests);
     assert_eq!(plan.patches.len(), 1);
     assert_eq!(kinds(&plan), ["immovable", "not-on-arm64", "inside-instruction", "not-in-file", "may-fault"]);
-    assert_eq!(planned(&image, &traits(), &space(), &requests).patches.len(), 2, "nobody catches faults");
+    assert_eq!(planned(&image, &traits(), &space(), &requests).patches.len(), 2, "no handler catches faults");
 }
 
 #[test]
@@ -180,8 +180,8 @@ fn a_room_is_in_reach_or_there_is_none() {
     near.occupied[0].1 = at(200 << 20);
     let plan = planned(&image, &traits(), &near, &requests);
     assert_eq!((plan.patches.len(), kinds(&plan)), (0, vec!["no-room", "no-room"]));
-    let said = plan.refused[1].why.to_string();
-    assert!(said.contains("within 128 MiB of it there is no room"), "{said}");
+    let reason = plan.refused[1].why.to_string();
+    assert!(reason.contains("within 128 MiB of it there is no room"), "{reason}");
 }
 
 /// An address space with a free page within reach, and room for stubs far away.

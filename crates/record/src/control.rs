@@ -70,17 +70,17 @@ pub mod at {
     pub const THREADS_COUNTERS: u64 = THREADS_OFF + 16;
     /// Return trampolines of the process (see [`crate::trampolines`]), in the segment that contains them:
     /// address of the code, of the private memory, number; 0 in other segments.
-    pub const SLOTS_CODE: u64 = THREADS_OFF + 24;
-    pub const SLOTS_TABLE: u64 = THREADS_OFF + 32;
-    pub const SLOTS_COUNT: u64 = THREADS_OFF + 40;
+    pub const TRAMPOLINES_CODE: u64 = THREADS_OFF + 24;
+    pub const TRAMPOLINES_TABLE: u64 = THREADS_OFF + 32;
+    pub const TRAMPOLINES_COUNT: u64 = THREADS_OFF + 40;
     /// First address of the code that the trampolines share, and the first behind it.
-    pub const SLOTS_SHARED: u64 = THREADS_OFF + 48;
-    pub const SLOTS_SHARED_END: u64 = THREADS_OFF + 56;
+    pub const TRAMPOLINES_SHARED: u64 = THREADS_OFF + 48;
+    pub const TRAMPOLINES_SHARED_END: u64 = THREADS_OFF + 56;
     /// Frame information of the trampolines, as it is registered with unwinders.
     pub const UNWIND: u64 = THREADS_OFF + 64;
     /// Bit 2n: the information may be registered with unwinder n, so its memory must stay; bit 2n + 1: it is
     /// registered, and not yet deregistered.
-    pub const UNWIND_TOLD: u64 = THREADS_OFF + 72;
+    pub const UNWIND_REGISTERED: u64 = THREADS_OFF + 72;
     /// Address of unwinder n's `__deregister_frame`, [`super::MAX_UNWINDERS`] words.
     pub const UNWIND_TAKE_BACK: u64 = THREADS_OFF + 80;
     /// As `OLD_SIGTRAP`.

@@ -20,7 +20,7 @@ pub struct Entry {
     /// Number of bytes that changed, 1 to 8.
     pub len: u8,
     /// Kind of the change.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// Bit n: an instruction that may run starts at byte n, which is not the first; `new` has a trapping
     /// opcode there.
     pub starts: u8,
@@ -33,7 +33,7 @@ pub struct Entry {
 /// Kind of the change that an entry undoes. Removal takes entries before exits, and islands last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum EntryKind {
     /// A patch at a function's entry or at any counted instruction.
     Entry = 1,
     /// A patch at an exit.
@@ -76,10 +76,10 @@ impl<'a> Journal<'a> {
         let at = self.at(index)?;
         let head = self.view.get(at + 8);
         let kind = match (head >> 8) as u8 {
-            1 => Kind::Entry,
-            2 => Kind::Exit,
-            3 => Kind::Island,
-            4 => Kind::Semaphore,
+            1 => EntryKind::Entry,
+            2 => EntryKind::Exit,
+            3 => EntryKind::Island,
+            4 => EntryKind::Semaphore,
             _ => return None,
         };
         let len = head as u8;
@@ -103,14 +103,14 @@ fn head_of(entry: &Entry) -> u64 {
 mod tests {
     use core::sync::atomic::AtomicU64;
 
-    use super::{ENTRY_LEN, Entry, Journal, Kind};
+    use super::{ENTRY_LEN, Entry, EntryKind, Journal};
     use crate::RemoteAddr;
     use crate::view::View;
 
     const ENTRY: Entry = Entry {
         addr: RemoteAddr(0x1000),
         len: 5,
-        kind: Kind::Exit,
+        kind: EntryKind::Exit,
         starts: 0b1010,
         old: [1; 8],
         new: [2; 8],

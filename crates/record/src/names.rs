@@ -103,7 +103,7 @@ mod tests {
         area.take_back(view, other);
         assert!(area.passes_over(view, 7), "another's word is left alone");
         area.take_back(view, 7);
-        assert!(area.pass_over(view, other) && !area.pass_over(view, 0), "0 is nobody's number");
+        assert!(area.pass_over(view, other) && !area.pass_over(view, 0), "0 is no thread's number");
         let none = NameArea::default();
         assert!(!none.pass_over(view, 9) && !none.passes_over(view, 9) && view.get(0) == 0);
     }

@@ -69,7 +69,7 @@
 mod record;
 
 pub use record::{
-    FIRST_TEXT, FIRST_VALUE, KIND_MASK, Kind, LEAST_SLOT, MAX_VALUES, Record, TEXT_BYTES, TEXT_WORDS,
+    FIRST_TEXT, FIRST_VALUE, KIND_MASK, LEAST_SLOT, MAX_VALUES, Record, RecordKind, TEXT_BYTES, TEXT_WORDS,
     first_float,
 };
 
@@ -232,7 +232,7 @@ impl RingArea {
     /// than the maximum.
     fn length(&self, record: &Record) -> u64 {
         let (slot, most) = (u64::from(self.slot), u64::from(self.most));
-        if most <= slot || record.kind != Kind::Entry {
+        if most <= slot || record.kind != RecordKind::Entry {
             return slot;
         }
         let used = record.values[(USED - FIRST_VALUE) as usize].clamp(FIRST * 8, most);
@@ -277,7 +277,8 @@ impl RingArea {
 mod tests {
     extern crate std;
     use super::{
-        Broken, FIRST_TEXT, HEAD, Kind, LOCKED, RingArea, SLOTS, TAIL, TEXT_BYTES, TEXT_WORDS, first_float,
+        Broken, FIRST_TEXT, HEAD, LOCKED, RecordKind, RingArea, SLOTS, TAIL, TEXT_BYTES, TEXT_WORDS,
+        first_float,
     };
     use crate::stack::{FIRST, USED};
     use crate::sync::AtomicU64;
@@ -317,7 +318,7 @@ mod tests {
                 let at = AREA.ring(1) + SLOTS + head % 256;
                 view.set(at, 7 | (round * 3 + n) << 32);
                 view.set(at + 8, 1000 + round);
-                view.set(at + 16, 0x7000 | Kind::Return as u64);
+                view.set(at + 16, 0x7000 | RecordKind::Return as u64);
                 view.set(at + 56, n);
                 view.set(AREA.ring(1) + HEAD, head + 64);
             }
@@ -328,7 +329,7 @@ mod tests {
             assert_eq!(view.get(AREA.ring(1) + TAIL), tail);
         }
         let expected: Vec<_> = (0..15)
-            .map(|n| (7, n, 1000 + u64::from(n) / 3, Kind::Return, 0x7000, u64::from(n) % 3))
+            .map(|n| (7, n, 1000 + u64::from(n) / 3, RecordKind::Return, 0x7000, u64::from(n) % 3))
             .collect();
         assert_eq!(seen, expected);
     }
@@ -390,7 +391,7 @@ mod tests {
         }
         let base = at + SLOTS + head % 512;
         view.set(base, n);
-        view.set(base + 16, Kind::Entry as u64);
+        view.set(base + 16, RecordKind::Entry as u64);
         view.set(base + USED * 8, words * 8);
         (FIRST..words).for_each(|word| assert!(view.set(base + word * 8, n << 8 | word)));
         view.set(at + HEAD, head + (words * 8).next_multiple_of(64))
@@ -430,7 +431,7 @@ mod tests {
         for (used, ends) in [(0, 8), (47, 8), (65, 16), (256, 32), (257, 32), (u64::MAX, 32)] {
             let base = at + SLOTS + tail % 512;
             (0..64).for_each(|word| assert!(view.set(at + SLOTS + word * 8, 8)));
-            view.set(base + 16, Kind::Entry as u64);
+            view.set(base + 16, RecordKind::Entry as u64);
             view.set(base + USED * 8, used);
             view.set(at + HEAD, tail + 256);
             let mut first = None;
@@ -446,7 +447,7 @@ mod tests {
             let each =
                 |_: &super::Record, word: &dyn Fn(u64) -> u64| end = u64::from(word(7) != 0 && word(8) == 0);
             let base = at + SLOTS + tail % 512;
-            view.set(base + 16, Kind::Entry as u64);
+            view.set(base + 16, RecordKind::Entry as u64);
             view.set(base + USED * 8, 256);
             assert_eq!(LONG.take_words(view, 1, &mut tail, each), Ok(1));
             assert_eq!(end, 1);
@@ -456,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_cannot_be_is_told_and_taken_up_again() {
+    fn a_head_that_cannot_be_is_reported_and_taken_up_again() {
         let words = memory();
         let view = View::new(&words);
         let mut tail = 0;

@@ -83,12 +83,12 @@ const fn room(bytes: u32) -> u32 {
 #[cfg(all(test, not(feature = "loom_words")))]
 mod tests {
     use super::{END, FIRST, FRAME, MAX_FRAMES, Stack, USED, room_for_copy, room_for_frames};
-    use crate::ring::{Kind, MAX_VALUES, Record};
+    use crate::ring::{MAX_VALUES, Record, RecordKind};
 
     fn record(used: u64, frame: u64, end: u64) -> Record {
         let mut values = [0; MAX_VALUES];
         values[..3].copy_from_slice(&[used, frame, end]);
-        Record { kind: Kind::Entry, probe: 0, tid: 1, ticks: 2, sp: 3, values }
+        Record { kind: RecordKind::Entry, probe: 0, tid: 1, ticks: 2, sp: 3, values }
     }
 
     #[test]
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_that_had_to_end_is_told() {
+    fn a_walk_that_had_to_end_is_reported() {
         let cut = |used: u64, frame, end| Stack::new(&record(used, frame, end), 128).is_cut(16);
         assert!(!cut(56, 0, 0x8000) && !cut(56, 0x9000, 0x8000), "the stack ends, or the chain");
         assert!(cut(48 + 16 * 8, 0x7000, 0x8000) && !cut(48 + 16 * 8, 0, 0x8000), "no room");

@@ -1,7 +1,7 @@
 //! Aggregations: how often an expression had which value, in a table for each probe on each CPU's line.
 //!
 //! A table begins with [`OVERFLOW`], hits for which no row was left, and [`UNSEEN`], hits that had no value
-//! (a tail call has no return value yet). From [`CELLS`] on, its [`Shape`] decides: either cells that are
+//! (a tail call has no return value yet). From [`CELLS`] on, its [`TableShape`] decides: either cells that are
 //! words, found by index; or rows of two words, a key and its hits. A row is at most [`PROBES`] behind the
 //! one that the key's hash selects.
 //!
@@ -51,7 +51,7 @@
 
 mod shape;
 
-pub use shape::{BITS, CELLS, MAX_CELLS, PROBES, Rows, Shape, TEXT_BYTES, bits_in_reach};
+pub use shape::{BITS, CELLS, MAX_CELLS, PROBES, Rows, TEXT_BYTES, TableShape, bits_in_reach};
 
 use crate::counters::LINE;
 use crate::view::View;
@@ -132,13 +132,13 @@ pub struct TallyArea {
     /// Number of lines.
     pub lines: u32,
     /// Layout of each table.
-    pub shape: Shape,
+    pub shape: TableShape,
 }
 
 impl TallyArea {
     /// An area at `off`, with as many rows as fit into [`MAX_LEN`].
     #[must_use]
-    pub const fn new(off: u64, tables: u32, lines: u32, shape: Shape) -> Self {
+    pub const fn new(off: u64, tables: u32, lines: u32, shape: TableShape) -> Self {
         let mut area = Self { off, tables, lines, shape };
         while area.len() > MAX_LEN {
             area.shape = match area.shape.rows() {
@@ -218,8 +218,8 @@ impl TallyArea {
 mod tests {
     extern crate std;
     use super::{
-        CELLS, FNV, LOG2_CELLS, OVERFLOW, OWNER, PROBES, Rest, Shape, TAKING, TableRow, TallyArea, UNSEEN,
-        first_owned_row, first_row, log2_cell, text_key,
+        CELLS, FNV, LOG2_CELLS, OVERFLOW, OWNER, PROBES, Rest, TAKING, TableRow, TableShape, TallyArea,
+        UNSEEN, first_owned_row, first_row, log2_cell, text_key,
     };
     use crate::sync::AtomicU64;
     use crate::view::View;
@@ -228,16 +228,19 @@ mod tests {
     #[test]
     fn the_layout_is_a_contract() {
         assert_eq!((OVERFLOW, UNSEEN, CELLS, PROBES, LOG2_CELLS), (0, 8, 16, 16, 66));
-        let log = TallyArea { off: 64, tables: 2, lines: 3, shape: Shape::Cells(LOG2_CELLS) };
+        let log = TallyArea { off: 64, tables: 2, lines: 3, shape: TableShape::Cells(LOG2_CELLS) };
         assert_eq!((log.stride(), log.table(1), log.len()), (576, 64 + 3 * 576, 6 * 576));
-        let rows = TallyArea { shape: Shape::Rows(10), ..log };
+        let rows = TallyArea { shape: TableShape::Rows(10), ..log };
         assert_eq!(rows.stride(), (16_u64 + 16 * (1024 + 16)).next_multiple_of(64));
         assert_eq!(TallyArea::default().len(), 0);
-        assert_eq!(TallyArea::new(64, 2, 3, Shape::Rows(12)).shape, Shape::Rows(12));
-        let many = TallyArea::new(64, 5000, 65, Shape::Rows(12));
-        assert!(matches!(many.shape, Shape::Rows(4..12)), "{many:?}");
-        assert_eq!(TallyArea::new(64, 1 << 20, 65, Shape::Rows(12)).shape, Shape::Rows(4));
-        assert_eq!((Shape::Rows(200).words(), Shape::Cells(u32::MAX).words()), (2 + 2 * (16384 + 16), 4098));
+        assert_eq!(TallyArea::new(64, 2, 3, TableShape::Rows(12)).shape, TableShape::Rows(12));
+        let many = TallyArea::new(64, 5000, 65, TableShape::Rows(12));
+        assert!(matches!(many.shape, TableShape::Rows(4..12)), "{many:?}");
+        assert_eq!(TallyArea::new(64, 1 << 20, 65, TableShape::Rows(12)).shape, TableShape::Rows(4));
+        assert_eq!(
+            (TableShape::Rows(200).words(), TableShape::Cells(u32::MAX).words()),
+            (2 + 2 * (16384 + 16), 4098)
+        );
         assert_eq!((first_row(0, 10), first_row(1, 10), first_row(u64::MAX, 4)), (0, 0x9E37 >> 6, 6));
     }
 
@@ -247,7 +250,7 @@ mod tests {
             (text_key(b""), text_key(b"a"), text_key(b"foobar\0x")),
             (FNV.0, 0xaf63_dc4c_8601_ec8c, 0x8594_4171_f739_67e8)
         );
-        let area = TallyArea { off: 64, tables: 1, lines: 2, shape: Shape::Texts(4) };
+        let area = TallyArea { off: 64, tables: 1, lines: 2, shape: TableShape::Texts(4) };
         let texts = area.shape.rows().expect("rows").first_text();
         assert_eq!((texts, area.stride()), (16 + 16 * 32, (16 + 16 * 32 + 64 * 32_u64).next_multiple_of(64)));
         let words: Vec<AtomicU64> = (0..1000).map(|_| AtomicU64::new(0)).collect();
@@ -262,12 +265,15 @@ mod tests {
         let rest =
             area.read_rows(view, 0, 1, |row, word| seen.push((row.key, row.hits, [0, 6, 7, 8].map(word))));
         assert_eq!((rest.overflow, seen), (3, Vec::from([(7, 9, [5, 0, 6, 0])])));
-        assert!(matches!(TallyArea::new(64, 5000, 65, Shape::Texts(12)).shape, Shape::Texts(4..12)));
+        assert!(matches!(
+            TallyArea::new(64, 5000, 65, TableShape::Texts(12)).shape,
+            TableShape::Texts(4..12)
+        ));
     }
 
     #[test]
     fn rows_may_have_owners() {
-        let area = TallyArea { off: 64, tables: 1, lines: 2, shape: Shape::OwnedTexts(4) };
+        let area = TallyArea { off: 64, tables: 1, lines: 2, shape: TableShape::OwnedTexts(4) };
         let texts = area.shape.rows().expect("rows").first_text();
         assert_eq!(
             (OWNER, texts, area.stride()),
@@ -287,8 +293,8 @@ mod tests {
             (0..64).map(|owner| first_owned_row(5, owner, 10)).collect::<std::collections::HashSet<_>>();
         assert!(apart.len() > 48, "{apart:?}");
         assert!(matches!(
-            TallyArea::new(64, 5000, 65, Shape::OwnedTexts(12)).shape,
-            Shape::OwnedTexts(4..12)
+            TallyArea::new(64, 5000, 65, TableShape::OwnedTexts(12)).shape,
+            TableShape::OwnedTexts(4..12)
         ));
     }
 
@@ -305,7 +311,7 @@ mod tests {
     fn what_was_counted_is_read() {
         let words: Vec<AtomicU64> = (0..1000).map(|_| AtomicU64::new(0)).collect();
         let view = View::new(&words);
-        let area = TallyArea { off: 64, tables: 2, lines: 2, shape: Shape::Rows(4) };
+        let area = TallyArea { off: 64, tables: 2, lines: 2, shape: TableShape::Rows(4) };
         let at = area.table(1) + area.stride();
         let taking = [(32, 5), (40, TAKING)];
         let counted = [(0, 3), (8, 4), (16, 77), (24, 0), (16 + 16 * 31, 0), (24 + 16 * 31, 9)];
@@ -319,7 +325,7 @@ mod tests {
             let rest = area.read(view, probe, line, |key, _| panic!("{key}"));
             assert_eq!(rest, Rest::default());
         }
-        let cells = TallyArea { shape: Shape::Cells(3), ..area };
+        let cells = TallyArea { shape: TableShape::Cells(3), ..area };
         assert!(view.set(cells.table(0) + CELLS + 16, 5));
         let mut seen = Vec::new();
         cells.read(view, 0, 0, |cell, hits| seen.push((cell, hits)));

@@ -7,7 +7,7 @@
 //! stack is a copy, has its own:
 //!
 //! ```text
-//!   HOMES × 64         where to look for a free trampoline first: one line for each home (a CPU, or a hash of the stack)
+//!   HINT_LINES × 64         where to look for a free trampoline first: one line for each home (a CPU, or a hash of the stack)
 //!   count              one byte for each trampoline: 0 free, 0xff in use
 //!   count × ENTRY      entries, from the next page on
 //! ```
@@ -22,7 +22,7 @@
 pub use crate::native::RETURN;
 
 /// Number of lines of hints; a power of two.
-pub const HOMES: u64 = 64;
+pub const HINT_LINES: u64 = 64;
 /// Length of a trampoline's code in bytes.
 pub const CODE: u64 = 32;
 /// In our own process, offset of a second way through a trampoline: a call of the function, from within the
@@ -81,7 +81,7 @@ impl Trampolines {
     pub const LIMITS: (u32, u32) = (64, 1 << 22);
 
     /// Byte offset in the private memory of the bytes that say which trampolines are in use.
-    pub const LENT_OFF: u64 = HOMES * 64;
+    pub const LENT_OFF: u64 = HINT_LINES * 64;
 
     /// Length in bytes of the code of the trampolines alone.
     #[must_use]
@@ -101,7 +101,7 @@ impl Trampolines {
     /// Hints that are written once before use, so that CPUs begin at different trampolines: (address, word).
     pub fn hints(&self) -> impl Iterator<Item = (u64, u64)> {
         let Self { table, count, .. } = *self;
-        (0..HOMES).map(move |home| (table + home * 64, (home * 64) & (count as u64 - 1)))
+        (0..HINT_LINES).map(move |line| (table + line * 64, (line * 64) & (count as u64 - 1)))
     }
     /// Address of a trampoline's entry.
     #[must_use]
@@ -128,7 +128,7 @@ mod tests {
     const TRAMPOLINES: Trampolines = Trampolines { code: 0x1000, table: 0x10_0000, count: 64 };
 
     #[test]
-    fn a_slot_is_found_by_any_address_in_it_and_by_no_other() {
+    fn a_trampoline_is_found_by_any_address_in_it_and_by_no_other() {
         for trampoline in 0..64 {
             assert_eq!(TRAMPOLINES.number_of(TRAMPOLINES.address(trampoline)), Some(trampoline));
             assert_eq!(

@@ -159,7 +159,7 @@ pub unsafe fn entered(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut
 /// A call whose return is waited for.
 struct Waited {
     call: Call<'static>,
-    slot: Option<TakenTrampoline>,
+    trampoline: Option<TakenTrampoline>,
 }
 
 /// D3: takes an instance, or counts the hit as missed.
@@ -174,7 +174,7 @@ fn begin(probe: &Probe, row: usize, regs: &Regs) -> Option<Waited> {
             // K1, so that the next call can be kept in place.
             probe.engine().returns().0.of(at.1).bind(at.1);
         }
-        instance(probe, row, at, at.1).map(|call| Waited { call, slot: None })
+        instance(probe, row, at, at.1).map(|call| Waited { call, trampoline: None })
     };
     if begun.is_none() {
         probe.engine().counts().empty(row, probe.number());
@@ -194,19 +194,20 @@ fn instance(probe: &Probe, row: usize, (ip, sp): (u64, u64), key: u64) -> Option
 fn begin_armed(probe: &Probe, row: usize, (ip, sp): (u64, u64), real: u64) -> Option<Waited> {
     let returns = probe.engine().returns();
     // SAFETY: as in `begin`.
-    let slot = unsafe { returns.1.trampolines?.take((sp, real), returns.1.home(), probe.address()) }?;
+    let trampoline =
+        unsafe { returns.1.trampolines?.take((sp, real), returns.1.cpu_hint(), probe.address()) }?;
     // SAFETY: the trampoline is in use, so that is the address of a probe that is never freed
     // (`TrampolineTable::new`).
-    let left = slot.left.map(|(left, is_alone)| (unsafe { Probe::at(left) }, is_alone));
+    let left = trampoline.left.map(|(left, is_alone)| (unsafe { Probe::at(left) }, is_alone));
     if let Some((left, is_alone)) = left
-        && (is_alone || left.instances().end(returns, slot.key(), left.address()).is_some())
+        && (is_alone || left.instances().end(returns, trampoline.key(), left.address()).is_some())
     {
         left.engine().counts().unreturned(row, left.number());
     }
-    match instance(probe, row, (ip, sp), slot.key()) {
-        Some(call) => Some(Waited { call, slot: Some(slot) }),
+    match instance(probe, row, (ip, sp), trampoline.key()) {
+        Some(call) => Some(Waited { call, trampoline: Some(trampoline) }),
         None => {
-            slot.cancel();
+            trampoline.cancel();
             None
         }
     }
@@ -215,12 +216,12 @@ fn begin_armed(probe: &Probe, row: usize, (ip, sp): (u64, u64), real: u64) -> Op
 impl Waited {
     /// D6, if a consumer waits. Returns the number of returns that will not be reported.
     fn go_on(self, probe: &Probe, regs: &mut Regs, same_stack: bool) -> u32 {
-        let armed = self.slot.as_ref().is_none_or(|slot| {
+        let armed = self.trampoline.as_ref().is_none_or(|trampoline| {
             // SAFETY: as in `begin`: the function has not begun.
             let held = same_stack.then(|| unsafe { returning::address(regs) });
-            let slot = held.and_then(|held| slot.arm(held));
+            let trampoline = held.and_then(|held| trampoline.arm(held));
             // SAFETY: as in `begin`.
-            slot.is_some_and(|slot| unsafe { returning::replace(regs, slot) })
+            trampoline.is_some_and(|trampoline| unsafe { returning::replace(regs, trampoline) })
         });
         if !armed {
             self.cancel(probe);
@@ -230,7 +231,7 @@ impl Waited {
     /// D6, if no consumer waits.
     fn cancel(self, probe: &Probe) {
         self.call.cancel(probe.engine().returns());
-        self.slot.into_iter().for_each(TakenTrampoline::cancel);
+        self.trampoline.into_iter().for_each(TakenTrampoline::cancel);
     }
 }
 

@@ -9,8 +9,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use trapline_runtime::pool::{
-    At, BadRegion, BadShape, Held, NotClosed, OwnedPool, Pool, Registered, Returned, Shape,
-    register_restarts, restart_sequences, shape,
+    At, BadPoolSize, BadRegion, Held, NotClosed, OwnedPool, Pool, PoolSize, Registered, Returned,
+    register_restarts, restart_sequences, size,
 };
 
 /// An rseq area of our own: no kernel aborts a sequence, and no other thread runs.
@@ -32,7 +32,7 @@ impl Area {
 }
 
 fn pool(cpus: u32, maxactive: u32, depth: u32) -> OwnedPool {
-    let shape = Shape::new(cpus, Some(maxactive), 64).and_then(|shape| shape.with_depth(depth));
+    let shape = PoolSize::new(cpus, Some(maxactive), 64).and_then(|shape| shape.with_depth(depth));
     OwnedPool::new(shape.expect("a shape")).expect("memory")
 }
 
@@ -55,31 +55,31 @@ impl Region {
 
 #[test]
 fn shapes_are_checked() {
-    assert_eq!(Shape::new(0, Some(1), 64), Err(BadShape::Cpus(0)));
-    assert_eq!(Shape::new(shape::MOST_CPUS + 1, Some(1), 64), Err(BadShape::Cpus(8192)));
-    assert_eq!(Shape::new(2, Some(0), 64), Err(BadShape::MaxActive(0)));
-    assert_eq!(Shape::new(2, Some(u32::MAX), 64), Err(BadShape::MaxActive(u32::MAX)));
-    assert_eq!(Shape::new(2, None, 0), Err(BadShape::ObjectBytes(0)));
-    assert_eq!(Shape::new(2, None, (1 << 16) + 1), Err(BadShape::ObjectBytes(65537)));
-    let shape = Shape::new(2, None, 64).expect("a shape");
+    assert_eq!(PoolSize::new(0, Some(1), 64), Err(BadPoolSize::Cpus(0)));
+    assert_eq!(PoolSize::new(size::MOST_CPUS + 1, Some(1), 64), Err(BadPoolSize::Cpus(8192)));
+    assert_eq!(PoolSize::new(2, Some(0), 64), Err(BadPoolSize::MaxActive(0)));
+    assert_eq!(PoolSize::new(2, Some(u32::MAX), 64), Err(BadPoolSize::MaxActive(u32::MAX)));
+    assert_eq!(PoolSize::new(2, None, 0), Err(BadPoolSize::ObjectBytes(0)));
+    assert_eq!(PoolSize::new(2, None, (1 << 16) + 1), Err(BadPoolSize::ObjectBytes(65537)));
+    let shape = PoolSize::new(2, None, 64).expect("a shape");
     assert_eq!(shape.maxactive(), 8, "four for each CPU");
-    assert_eq!(shape.with_depth(5), Err(BadShape::Depth(5)));
-    let said = BadShape::MaxActive(0).to_string();
-    assert_eq!(said, "maxactive 0: possible are 1 to 32768");
+    assert_eq!(shape.with_depth(5), Err(BadPoolSize::Depth(5)));
+    let text = BadPoolSize::MaxActive(0).to_string();
+    assert_eq!(text, "maxactive 0: possible are 1 to 32768");
 }
 
 #[test]
 fn bytes_are_as_documented() {
-    let bytes = |cpus, maxactive| Shape::new(cpus, maxactive, 64).expect("a shape").bytes();
+    let bytes = |cpus, maxactive| PoolSize::new(cpus, maxactive, 64).expect("a shape").bytes();
     assert_eq!(bytes(2, Some(10)), 256 + 2 * (128 + 128) + (10 + 8) * 64);
     // A header, 96 CPUs with a magazine and a bitmap of 13 words, and twice 384 objects.
     assert_eq!(bytes(96, None), 256 + 96 * (128 + 128) + 768 * 64);
     assert!(bytes(96, None) < 75 << 10);
     // The size that `trapline::inside` states for its own.
-    assert_eq!(Shape::new(2, None, 128).expect("a shape").bytes(), 2816);
+    assert_eq!(PoolSize::new(2, None, 128).expect("a shape").bytes(), 2816);
     // Exactly the bytes that a pool on a passed-in region needs.
     let region = Region::new();
-    let shape = Shape::new(2, Some(10), 64).expect("a shape");
+    let shape = PoolSize::new(2, Some(10), 64).expect("a shape");
     // SAFETY: no more bytes are claimed than there are, and only this test uses them.
     let (whole, short) = unsafe {
         (
@@ -95,7 +95,7 @@ fn bytes_are_as_documented() {
 fn a_region_holds_one_pool_for_all_that_open_it() {
     let region = Region::new();
     let bytes = size_of::<Region>();
-    let shape = Shape::new(2, Some(3), 40).and_then(|shape| shape.with_depth(0)).expect("a shape");
+    let shape = PoolSize::new(2, Some(3), 40).and_then(|shape| shape.with_depth(0)).expect("a shape");
     // SAFETY: the region is ours, and lives to the end of the test.
     let (none, odd, first, second) = unsafe {
         let none = Pool::open(region.start(), bytes).map(|_| ());
@@ -126,7 +126,7 @@ fn any_cpu_number_serves() {
     for at in [At::Cpu(7), At::Cpu(u32::MAX), area.at()] {
         let held = take_all(&pool, at);
         assert_eq!(held.len() as u32, pool.shape().objects());
-        held.into_iter().for_each(|held| assert_eq!(pool.put(at, held), Returned::Home));
+        held.into_iter().for_each(|held| assert_eq!(pool.put(at, held), Returned::Free));
         assert_eq!(pool.free(), pool.shape().objects());
     }
 }
@@ -136,7 +136,7 @@ fn what_rests_on_other_shelves_is_paid_for() {
     let pool = pool(2, 6, 4);
     let (here, there) = (Area::on(0), Area::on(1));
     let held = take_all(&pool, here.at());
-    held.into_iter().for_each(|held| assert_eq!(pool.put(there.at(), held), Returned::Home));
+    held.into_iter().for_each(|held| assert_eq!(pool.put(there.at(), held), Returned::Free));
     // Four are out of reach, in the other CPU's magazine; maxactive objects, and those that the own magazine
     // could have held, are not.
     let held = take_all(&pool, here.at());
@@ -151,12 +151,12 @@ fn closed_while_held_the_last_one_releases() {
     let area = Area::on(1);
     let (first, second) = (pool.get(area.at()).expect("free"), pool.get(area.at()).expect("free"));
     let kept = *pool;
-    assert_eq!(kept.put(area.at(), pool.get(area.at()).expect("free")), Returned::Home);
+    assert_eq!(kept.put(area.at(), pool.get(area.at()).expect("free")), Returned::Free);
     // SAFETY: only this thread uses the pool.
     let refused = unsafe { pool.close(|| false) };
     let (pool, error) = refused.expect_err("sequences could not be restarted");
     assert_eq!(error, NotClosed::NoRestart);
-    assert_eq!(kept.put(area.at(), kept.get(area.at()).expect("as before")), Returned::Home);
+    assert_eq!(kept.put(area.at(), kept.get(area.at()).expect("as before")), Returned::Free);
     assert_eq!(kept.free(), 14 - 2, "still open");
     // SAFETY: as above.
     let leaving = unsafe { pool.close(restart_sequences) }.expect("restarted");
@@ -173,7 +173,7 @@ fn closed_while_all_objects_are_in_the_pool() {
     let pool = pool(2, 6, 4);
     let area = Area::on(1);
     let held = take_all(&pool, area.at());
-    held.into_iter().for_each(|held| assert_eq!(pool.put(area.at(), held), Returned::Home));
+    held.into_iter().for_each(|held| assert_eq!(pool.put(area.at(), held), Returned::Free));
     let kept = *pool;
     assert_eq!(kept.close(restart_sequences), Ok(Returned::Last));
     // SAFETY: only this thread uses the pool.

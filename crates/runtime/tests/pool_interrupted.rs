@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst};
 
-use trapline_runtime::pool::{At, Held, OwnedPool, Pool, Registered, Returned, Shape};
+use trapline_runtime::pool::{At, Held, OwnedPool, Pool, PoolSize, Registered, Returned};
 
 /// `struct rseq_cs` of rseq(2).
 #[repr(C, align(32))]
@@ -74,13 +74,13 @@ static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 static WHERE: AtomicU64 = AtomicU64::new(0);
 static BYTE: AtomicU32 = AtomicU32::new(0);
 static HITS: AtomicU32 = AtomicU32::new(0);
-/// What the handler does: an index into `DEEDS`.
-static DEED: AtomicU32 = AtomicU32::new(0);
+/// What the handler does: an index into `OPERATIONS`.
+static OPERATION: AtomicU32 = AtomicU32::new(0);
 /// An object that the handler gets or leaves: its number + 1.
 static PASSED: AtomicU32 = AtomicU32::new(0);
 static FAULTS: AtomicU32 = AtomicU32::new(0);
 
-const DEEDS: [&str; 4] = ["takes and puts", "takes one and keeps it", "puts one that was held", "forks"];
+const OPERATIONS: [&str; 4] = ["takes and puts", "takes one and keeps it", "puts one that was held", "forks"];
 
 fn write_code(at: u64, byte: u8) -> u8 {
     let page = at & !4095;
@@ -109,36 +109,36 @@ extern "C" fn trapped(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
     HITS.fetch_add(1, SeqCst);
     // SAFETY: set by the test, which waits for this handler.
     let pool = unsafe { &*POOL.load(SeqCst) };
-    let here = registered().expect("registered");
+    let at = registered().expect("registered");
     let fault = |is: bool| {
         FAULTS.fetch_add(u32::from(is), SeqCst);
     };
-    match DEED.load(SeqCst) {
-        0 => match get(pool, here) {
-            Some(held) => fault(put(pool, here, held) != Returned::Home),
+    match OPERATION.load(SeqCst) {
+        0 => match get(pool, at) {
+            Some(held) => fault(put(pool, at, held) != Returned::Free),
             None => fault(true),
         },
-        1 => match get(pool, here) {
+        1 => match get(pool, at) {
             Some(held) => PASSED.store(held.into_number() + 1, SeqCst),
             None => fault(true),
         },
         2 => {
             // SAFETY: the test passed this number, and keeps no other copy.
             let given = unsafe { Held::from_number(PASSED.swap(0, SeqCst) - 1) };
-            fault(put(pool, here, given) != Returned::Home);
+            fault(put(pool, at, given) != Returned::Free);
         }
-        _ => forked(pool, here, fault),
+        _ => forked(pool, at, fault),
     }
 }
 
 /// The child has all objects except those that are held, and takes and puts as before.
-fn forked(pool: &Pool, here: At, fault: impl Fn(bool)) {
+fn forked(pool: &Pool, at: At, fault: impl Fn(bool)) {
     // SAFETY: the child calls only the pool and _exit.
     unsafe {
         let child = libc::fork();
         if child == 0 {
             let (mut held, mut seen) = (0, 0_u64);
-            while let Some(one) = get(pool, here) {
+            while let Some(one) = get(pool, at) {
                 held += 1;
                 seen |= 1 << one.into_number();
             }
@@ -173,7 +173,7 @@ fn a_signal_at_every_instruction_of_every_sequence() {
         return;
     };
     let cpus = possible_cpus();
-    let shape = Shape::new(cpus, Some(6), 64).and_then(|shape| shape.with_depth(3)).expect("a shape");
+    let shape = PoolSize::new(cpus, Some(6), 64).and_then(|shape| shape.with_depth(3)).expect("a shape");
     let pool = OwnedPool::new(shape).expect("memory");
     POOL.store((&raw const *pool).cast_mut(), SeqCst);
     // SAFETY: a handler that calls what signal handlers may, and the pool.
@@ -186,33 +186,33 @@ fn a_signal_at_every_instruction_of_every_sequence() {
     let sequences = sequences();
     assert_eq!(sequences.len(), 2, "taking and putting");
     for place in sequences.into_iter().flatten() {
-        for deed in 0..DEEDS.len() as u32 {
+        for operation in 0..OPERATIONS.len() as u32 {
             // Again if something else aborted the sequence on its way.
-            assert!((0..100).any(|_| interrupted(&pool, at, place, deed)), "{place:#x} is not reached");
+            assert!((0..100).any(|_| interrupted(&pool, at, place, operation)), "{place:#x} is not reached");
         }
     }
 }
 
 /// Takes and puts, interrupted at `place` if it is reached. All objects are there afterwards.
-fn interrupted(pool: &Pool, at: At, place: u64, deed: u32) -> bool {
-    let when = format!("{place:#x}: the handler {}", DEEDS[deed as usize]);
-    DEED.store(deed, SeqCst);
+fn interrupted(pool: &Pool, at: At, place: u64, operation: u32) -> bool {
+    let when = format!("{place:#x}: the handler {}", OPERATIONS[operation as usize]);
+    OPERATION.store(operation, SeqCst);
     // One is in the magazine, so that neither operation finds it empty or full. Another is held, and the
     // handler may get it.
     let [first, second] = [(); 2].map(|()| get(pool, at).expect("free"));
-    assert_eq!(put(pool, at, first), Returned::Home);
+    assert_eq!(put(pool, at, first), Returned::Free);
     let given = second.into_number();
-    PASSED.store(if deed == 2 { given + 1 } else { 0 }, SeqCst);
+    PASSED.store(if operation == 2 { given + 1 } else { 0 }, SeqCst);
     let hits = with_breakpoint(place, || {
         let one = get(pool, at).expect("one is free");
-        assert_eq!(put(pool, at, one), Returned::Home);
+        assert_eq!(put(pool, at, one), Returned::Free);
     });
     let passed = PASSED.swap(0, SeqCst).checked_sub(1);
-    let out: BTreeSet<u32> = passed.into_iter().chain((deed != 2).then_some(given)).collect();
+    let out: BTreeSet<u32> = passed.into_iter().chain((operation != 2).then_some(given)).collect();
     whole(pool, at, &out, &when);
     for number in out {
         // SAFETY: held by this test.
-        assert_eq!(put(pool, at, unsafe { Held::from_number(number) }), Returned::Home);
+        assert_eq!(put(pool, at, unsafe { Held::from_number(number) }), Returned::Free);
     }
     assert_eq!(FAULTS.load(SeqCst), 0, "{when}");
     assert_eq!(pool.free(), pool.shape().objects(), "{when}");
@@ -231,7 +231,7 @@ fn whole(pool: &Pool, at: At, out: &BTreeSet<u32>, when: &str) {
     assert_eq!(seen.len() as u32 + pool.free(), pool.shape().objects(), "{when}");
     for number in held.into_iter().rev() {
         // SAFETY: just taken.
-        assert_eq!(put(pool, at, unsafe { Held::from_number(number) }), Returned::Home);
+        assert_eq!(put(pool, at, unsafe { Held::from_number(number) }), Returned::Free);
     }
 }
 

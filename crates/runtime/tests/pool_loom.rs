@@ -90,7 +90,7 @@ impl Model {
         Some(self.answer(put(self, at, object)))
     }
     fn restart(&self) -> bool {
-        self.cpus.iter().for_each(|cpu| drop(cpu.alone.lock().expect("nobody panics")));
+        self.cpus.iter().for_each(|cpu| drop(cpu.alone.lock().expect("no thread panics")));
         true
     }
     fn close(&self) -> Returned {
@@ -131,13 +131,13 @@ impl Parts for Model {
     }
     fn take_from_magazine(&self, at: On) -> Result<u32, u32> {
         let cpu = &self.cpus[at.cpu as usize];
-        let _alone = cpu.alone.lock().expect("nobody panics");
+        let _alone = cpu.alone.lock().expect("no thread panics");
         self.touch();
         if at.abort { Err(at.cpu) } else { cpu.magazine.take().ok_or(at.cpu) }
     }
     fn put_into_magazine(&self, at: On, object: u32) -> Result<(), u32> {
         let cpu = &self.cpus[at.cpu as usize];
-        let _alone = cpu.alone.lock().expect("nobody panics");
+        let _alone = cpu.alone.lock().expect("no thread panics");
         self.touch();
         if !at.abort && cpu.magazine.put(object) { Ok(()) } else { Err(at.cpu) }
     }
@@ -287,7 +287,7 @@ fn a_closing_that_cannot_restart_sequences_changes_nothing() {
             loom::thread::spawn(move || model.take_and_put(on(1)))
         };
         assert!(close(&*model, || false).is_err());
-        assert_eq!(other.join().expect("it ends"), Some(Returned::Home));
+        assert_eq!(other.join().expect("it ends"), Some(Returned::Free));
         model.whole();
     });
 }
@@ -334,7 +334,7 @@ fn twin_put_asks_first_whether_the_pool_is_closed() {
     fn put_asking_first(model: &Model, object: u32) -> Returned {
         if model.closing().load(Acquire) == 0 {
             model.set(0)[0].fetch_add(1 << object, Release);
-            return Returned::Home;
+            return Returned::Free;
         }
         model.answer(if model.refs().fetch_sub(1, AcqRel) == 1 { Returned::Last } else { Returned::Dropped })
     }
@@ -345,7 +345,7 @@ fn twin_put_asks_first_whether_the_pool_is_closed() {
 fn twin_put_looks_at_the_pool_behind_its_commit() {
     fn put_looking_back(model: &Model, object: u32) -> Returned {
         let returned = model.answer(put(model, on(0), object));
-        if returned == Returned::Home {
+        if returned == Returned::Free {
             model.refs().load(Relaxed);
         }
         returned

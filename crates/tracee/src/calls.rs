@@ -30,7 +30,7 @@ pub(crate) enum Repair {
 
 use Interruption::{EintrEndless, EintrTimeout, Restarts};
 
-use crate::numbers::{EPOLL_WAIT, IO_PGETEVENTS, forgets_timeout, waits_outside_here};
+use crate::numbers::{EPOLL_WAIT, IO_PGETEVENTS, forgets_timeout, waits_outside_calls};
 
 /// Classifies a call. `has_timeout(fd, sending)` returns whether a socket has a timeout, `None` if that
 /// cannot be known.
@@ -90,7 +90,7 @@ pub(crate) const fn waits_outside(nr: i64, args: &[u64; 6]) -> bool {
         | libc::SYS_accept4
         | libc::SYS_recvfrom
         | libc::SYS_recvmsg => true,
-        _ => waits_outside_here(nr),
+        _ => waits_outside_calls(nr),
     }
 }
 
@@ -99,7 +99,7 @@ mod tests {
     use super::{EintrEndless, EintrTimeout, Restarts, classify};
 
     #[test]
-    fn timeouts_are_told_apart() {
+    fn timeouts_are_distinguished() {
         let plain = |_: i32, _: bool| Some(false);
         let timed = |_: i32, sending: bool| Some(!sending);
         let unknown = |_: i32, _: bool| None;

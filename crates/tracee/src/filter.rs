@@ -73,46 +73,46 @@ pub fn worst(filter: &[Insn], call: &Call) -> Answer {
             continue;
         }
         match filter.get(state.pc).and_then(|insn| step(*insn, state, call)) {
-            Some(Step::On(next)) => open.push(next),
-            Some(Step::Either(one, other)) => open.extend([one, other]),
-            Some(Step::Returns(answer)) => worst = worst.max(answer),
+            Some(Outcome::On(next)) => open.push(next),
+            Some(Outcome::Either(one, other)) => open.extend([one, other]),
+            Some(Outcome::Returns(answer)) => worst = worst.max(answer),
             None => return Answer::Harms,
         }
     }
     worst
 }
 
-enum Step {
+enum Outcome {
     On(State),
     Either(State, State),
     Returns(Answer),
 }
 
 /// Executes one instruction; `None` for what seccomp does not know.
-fn step(insn: Insn, mut state: State, call: &Call) -> Option<Step> {
+fn step(insn: Insn, mut state: State, call: &Call) -> Option<Outcome> {
     let Insn { code, k, .. } = insn;
     let cell = k as usize;
     state.pc += 1;
     match code {
-        0x20 => state.a = data(k, call)?,               // ld [k]
-        0x00 => state.a = Some(k),                      // ld #k
-        0x60 => state.a = *state.memory.get(cell)?,     // ld M[k]
-        0x80 => state.a = Some(DATA_LEN),               // ld len
-        0x01 => state.x = Some(k),                      // ldx #k
-        0x61 => state.x = *state.memory.get(cell)?,     // ldx M[k]
-        0x81 => state.x = Some(DATA_LEN),               // ldx len
-        0x02 => *state.memory.get_mut(cell)? = state.a, // st M[k]
-        0x03 => *state.memory.get_mut(cell)? = state.x, // stx M[k]
-        0x07 => state.x = state.a,                      // tax
-        0x87 => state.a = state.x,                      // txa
-        0x06 => return Some(Step::Returns(answer(k))),  // ret #k
-        0x16 => return Some(Step::Returns(state.a.map_or(Answer::Harms, answer))), // ret a
-        0x05 => state.pc = state.pc.checked_add(cell)?, // ja
+        0x20 => state.a = data(k, call)?,                 // ld [k]
+        0x00 => state.a = Some(k),                        // ld #k
+        0x60 => state.a = *state.memory.get(cell)?,       // ld M[k]
+        0x80 => state.a = Some(DATA_LEN),                 // ld len
+        0x01 => state.x = Some(k),                        // ldx #k
+        0x61 => state.x = *state.memory.get(cell)?,       // ldx M[k]
+        0x81 => state.x = Some(DATA_LEN),                 // ldx len
+        0x02 => *state.memory.get_mut(cell)? = state.a,   // st M[k]
+        0x03 => *state.memory.get_mut(cell)? = state.x,   // stx M[k]
+        0x07 => state.x = state.a,                        // tax
+        0x87 => state.a = state.x,                        // txa
+        0x06 => return Some(Outcome::Returns(answer(k))), // ret #k
+        0x16 => return Some(Outcome::Returns(state.a.map_or(Answer::Harms, answer))), // ret a
+        0x05 => state.pc = state.pc.checked_add(cell)?,   // ja
         _ if code & 7 == 4 => state.a = alu(code, state.a, operand(insn, &state))?,
         _ if code & 7 == 5 => return jump(insn, state),
         _ => return None,
     }
-    Some(Step::On(state))
+    Some(Outcome::On(state))
 }
 
 /// The right operand of an arithmetic instruction or a comparison.
@@ -156,7 +156,7 @@ fn alu(code: u16, a: Option<u32>, by: Option<u32>) -> Option<Option<u32>> {
     Some(a.zip(by).and_then(|(a, b)| apply(a, b)))
 }
 
-fn jump(insn: Insn, state: State) -> Option<Step> {
+fn jump(insn: Insn, state: State) -> Option<Outcome> {
     let holds: fn(u32, u32) -> bool = match insn.code & 0xf0 {
         0x10 => |a, b| a == b,
         0x20 => |a, b| a > b,
@@ -166,8 +166,8 @@ fn jump(insn: Insn, state: State) -> Option<Step> {
     };
     let to = |skip: u8| State { pc: state.pc + usize::from(skip), ..state };
     Some(match state.a.zip(operand(insn, &state)) {
-        Some((a, b)) => Step::On(to(if holds(a, b) { insn.jt } else { insn.jf })),
-        None => Step::Either(to(insn.jt), to(insn.jf)),
+        Some((a, b)) => Outcome::On(to(if holds(a, b) { insn.jt } else { insn.jf })),
+        None => Outcome::Either(to(insn.jt), to(insn.jf)),
     })
 }
 
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_harms() {
+    fn what_cannot_be_decided_harms() {
         let cases: [&[Insn]; 6] = [
             &[],
             &[insn(0x20, 0, 0, 0)],

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_of_the_kernel_are_told_from_threads_that_block_as_much() {
+    fn workers_of_the_kernel_are_distinguished_from_threads_that_block_as_much() {
         assert!(stat("S", 0x0040_4050, 0x7ffb_feff).is_kernels(), "iou-sqp of Linux 6.18");
         assert!(stat("S", 0x50, 0).is_kernels(), "iou-wrk of Linux 5.15");
         assert!(stat("S", 0x4040, 0x7ffb_feff).is_kernels(), "vhost");

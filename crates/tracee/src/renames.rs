@@ -105,7 +105,7 @@ mod tests {
 
     /// Where the kernel permits it, a thread's birth, its new name and its end are all reported.
     #[test]
-    fn what_a_thread_does_is_told() {
+    fn what_a_thread_does_is_reported() {
         let Ok(mut watcher) = NameWatcher::new(std::process::id()) else { return };
         let thread = std::thread::Builder::new().name("renamed".to_owned());
         let number = || {
@@ -129,13 +129,13 @@ mod tests {
     /// A thread is renamed until the ring is full, and then once more: only then does the kernel write that
     /// it dropped some.
     #[test]
-    fn what_the_kernel_drops_is_told() {
+    fn what_the_kernel_drops_is_reported() {
         let Ok(mut watcher) = NameWatcher::new(std::process::id()) else { return };
         let patience = std::time::Instant::now() + std::time::Duration::from_secs(120);
         while watcher.poll(|_, _| {}) {
             assert!(std::time::Instant::now() < patience, "nothing was dropped");
             (0..10_000).for_each(|_| std::fs::write("/proc/thread-self/comm", "dropped").expect("a name"));
         }
-        assert!(watcher.poll(|_, _| {}), "it is told once");
+        assert!(watcher.poll(|_, _| {}), "it is reported once");
     }
 }

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_memory_behind_it_is_told_and_looking_takes_none() {
+    fn what_has_memory_behind_it_is_reported_and_looking_takes_none() {
         let map = SharedMap::new(fd::memfd(c"shared", true).expect("a memfd"), 64 << 12).expect("a map");
         assert_eq!(map.written(0, 64 << 12), []);
         for page in [3, 4, 9] {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn another_who_has_it_open_cannot_shrink_it() {
+    fn another_process_that_has_it_open_cannot_shrink_it() {
         let ours = fd::memfd(c"shared", true).expect("a memfd");
         let theirs = File::from(ours.try_clone().expect("a second descriptor"));
         let map = SharedMap::new(ours, 8192).expect("a map");
@@ -219,7 +219,7 @@ mod tests {
     /// Another mapping of the same memory stands for a child's: the kernel counts mappings in all processes
     /// alike.
     #[test]
-    fn words_are_final_once_nobody_else_can_write_them() {
+    fn words_are_final_once_no_other_process_can_write_them() {
         let ours = fd::memfd(c"shared", true).expect("a memfd");
         let theirs = ours.try_clone().expect("a second descriptor");
         let mut map = SharedMap::new(ours, 8192).expect("a map");

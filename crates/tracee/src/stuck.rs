@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_waits_for_is_told() {
+    fn what_it_waits_for_is_reported() {
         assert!(stuck('S', "get_signal").is_frozen() && stuck('D', "__refrigerator").is_frozen());
         assert!(!stuck('S', "pipe_read").is_frozen() && !stuck('R', "get_signal").is_frozen());
         assert_eq!(

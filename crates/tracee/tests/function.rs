@@ -35,7 +35,7 @@ struct One {
     victim: Victim,
     process: Process,
     called: RemoteAddr,
-    told: RemoteAddr,
+    reported: RemoteAddr,
     spin: Range<u64>,
 }
 
@@ -44,11 +44,11 @@ impl One {
         let mut victim = Victim::start_with(VICTIM, &[does]);
         let line = victim.line();
         let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap();
-        let [called, told, spin, spun] = line.split(' ').map(number).collect::<Vec<_>>()[..] else {
+        let [called, reported, spin, spun] = line.split(' ').map(number).collect::<Vec<_>>()[..] else {
             panic!("{line}")
         };
         let process = Process::open(victim.pid()).unwrap();
-        Self { victim, process, called: RemoteAddr(called), told: RemoteAddr(told), spin: spin..spun }
+        Self { victim, process, called: RemoteAddr(called), reported: RemoteAddr(reported), spin: spin..spun }
     }
     fn call(&self, argument: u64, own: &[Range<u64>], patience: Duration) -> Result<(), TargetError> {
         Batch::run(&self.process, BatchOptions::default(), |batch| {
@@ -56,9 +56,9 @@ impl One {
         })
         .unwrap()
     }
-    fn told(&self) -> u64 {
+    fn reported(&self) -> u64 {
         let mut word = [0; 8];
-        self.process.read(self.told, &mut word).unwrap();
+        self.process.read(self.reported, &mut word).unwrap();
         u64::from_le_bytes(word)
     }
 }
@@ -72,7 +72,7 @@ fn a_thread_that_waits_outside_is_taken_and_goes_on_waiting() {
         for n in 1..=3 {
             one.victim.until_in_call(one.victim.pid(), nr);
             one.call(7, &[], PATIENCE).unwrap();
-            assert_eq!(one.told(), 7 * n, "{does}");
+            assert_eq!(one.reported(), 7 * n, "{does}");
         }
         one.victim.until_in_call(one.victim.pid(), nr);
         assert!(one.victim.is_running());
@@ -101,7 +101,7 @@ fn a_thread_that_may_hold_a_lock_is_not_taken() {
                 "{does}: {error}"
             );
         }
-        assert_eq!(one.told(), 0, "{does}");
+        assert_eq!(one.reported(), 0, "{does}");
         assert!(one.victim.is_running());
     }
 }
@@ -111,5 +111,5 @@ fn a_thread_that_may_hold_a_lock_is_not_taken() {
 fn a_thread_in_code_that_is_named_is_taken() {
     let one = One::start("x");
     one.call(9, std::slice::from_ref(&one.spin), PATIENCE).unwrap();
-    assert_eq!(one.told(), 9);
+    assert_eq!(one.reported(), 9);
 }

@@ -83,9 +83,9 @@ fn the_kernel_histogram_holds_every_call() {
     let mut case = case();
     let probe = KernelLatency::attach(&case.path, &case.offsets, Some(case.victim.pid())).unwrap();
     case.run(b"w");
-    let slots = probe.log2().unwrap();
-    assert_eq!(slots.iter().sum::<u64>(), 1010);
-    assert!(slots[6..20].iter().sum::<u64>() > 900, "{slots:?}");
+    let buckets = probe.log2().unwrap();
+    assert_eq!(buckets.iter().sum::<u64>(), 1010);
+    assert!(buckets[6..20].iter().sum::<u64>() > 900, "{buckets:?}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn opener() {
 }
 
 /// The answer that another user gets about `pid`.
-fn told_as(uid: u32, pid: u32) -> String {
+fn error_as(uid: u32, pid: u32) -> String {
     // The test binary itself may lie where the other user has no access.
     let copy = std::env::temp_dir().join(format!("trapline-opener-{}-{pid}", std::process::id()));
     // Another process copies the file. Otherwise a child that another test starts now could hold the copy
@@ -83,7 +83,7 @@ fn a_traced_process_is_refused_with_its_tracer() {
     let victim = Victim::start(IDLE);
     let process = Process::open(victim.pid()).unwrap();
     let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
-    let text = Batch::run(&process, BatchOptions::default(), |_| told_as(uid, victim.pid())).unwrap();
+    let text = Batch::run(&process, BatchOptions::default(), |_| error_as(uid, victim.pid())).unwrap();
     assert!(text.contains("is already traced by process") && text.contains("(trapline-batch)"), "{text}");
     // Once it is detached, it can be opened at once.
     Process::open(victim.pid()).unwrap();
@@ -95,7 +95,7 @@ fn another_user_is_named_as_the_obstacle() {
         return;
     }
     let victim = Victim::start(IDLE);
-    let text = told_as(65534, victim.pid());
+    let text = error_as(65534, victim.pid());
     assert!(
         text.contains("it runs as uid 0 (effective 0, saved 0), we are uid 65534; run trapline as"),
         "{text}"
@@ -118,7 +118,7 @@ fn an_undumpable_process_is_named_as_the_obstacle() {
     };
     for (arg, expected) in [("nodump", "it is not dumpable"), ("plain", "opened")] {
         let mut child = start(arg);
-        let text = told_as(65534, child.id());
+        let text = error_as(65534, child.id());
         child.kill().unwrap();
         child.wait().unwrap();
         let yama = text.contains("ptrace_scope is");

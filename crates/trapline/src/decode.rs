@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, Kind, Record, TEXT_WORDS, first_float};
+use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, Record, RecordKind, TEXT_WORDS, first_float};
 
 use crate::calls::{Call, Text};
 use crate::filter::Filter;
@@ -49,7 +49,7 @@ impl Decoder {
             let word = |n: u64| word(bytes, n);
             let Some(record) = Record::read(room, word) else { continue };
             let Some(known) = self.probes.get(segment, record.probe) else { continue };
-            if record.kind == Kind::Entry {
+            if record.kind == RecordKind::Entry {
                 if let Some(shape) = &known.shape {
                     self.texts.insert(text_key(segment, &record), shape.read(&word));
                 }
@@ -154,7 +154,7 @@ impl ProbeFacts {
             floats: beside.floats,
             texts: beside.texts,
             fields: beside.fields,
-            returned: exit.filter(|exit| exit.kind == Kind::Return).map(|exit| exit.values[0]),
+            returned: exit.filter(|exit| exit.kind == RecordKind::Return).map(|exit| exit.values[0]),
             // A difference of times as they are reported, so that rounding lets no call end after its caller.
             took: exit.map(|exit| since_start(exit.ticks).saturating_sub(at)),
             how,

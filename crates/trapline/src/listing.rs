@@ -143,11 +143,11 @@ fn rehearsed(
     let requests = Requests::new(modules, found, is_guarded(process, modules), requested.tick);
     let asked = requests.asked();
     let report = rehearse(process, &requests.request(&asked, requests.filters(), &requested))?;
-    let slotted: HashSet<u32> = report.slotted.iter().copied().collect();
+    let armed: HashSet<u32> = report.armed.iter().copied().collect();
     let one = |(index, tactic): (u32, Result<Tactic, Refused>)| {
         let returns = match form {
             _ if !requested.hit_action.is_timed() => None,
-            Returns::Auto if slotted.contains(&index) => Some(Returns::Stack),
+            Returns::Auto if armed.contains(&index) => Some(Returns::Stack),
             Returns::Auto => Some(Returns::Exits),
             form => Some(form),
         };
@@ -258,10 +258,10 @@ fn list_places(modules: &[Module], places: ProbedPlaces, requested: &SessionRequ
         let map = module.file.code_map(&requests, false, false);
         let or_trampolines = requested.hit_action == HitAction::Time(Returns::Auto);
         let answers = preview(&module.file.image, &map, &traits, &requests, or_trampolines);
-        for (place, (tactic, slotted)) in here.into_iter().zip(answers) {
+        for (place, (tactic, armed)) in here.into_iter().zip(answers) {
             let returns = match requested.hit_action {
                 HitAction::Time(Returns::Stack) => Some(Returns::Stack),
-                HitAction::Time(_) if slotted => Some(Returns::Stack),
+                HitAction::Time(_) if armed => Some(Returns::Stack),
                 HitAction::Time(_) => Some(Returns::Exits),
                 _ => None,
             };

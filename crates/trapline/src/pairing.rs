@@ -23,7 +23,7 @@
 //! entry no exit; both are reported. Calls that were running at the attach have an exit without an entry.
 //! Records of one key with equal times stay in the order of their ring.
 
-use trapline_record::ring::{Kind, Record};
+use trapline_record::ring::{Record, RecordKind};
 
 use crate::calls::CallEnd;
 use crate::quick::Quick;
@@ -94,16 +94,19 @@ impl Pairing {
             let thread = if self.exits_name_no_thread { 0 } else { record.tid };
             let key = (thread, record.sp, segment, record.probe);
             match record.kind {
-                Kind::Entry if waits(segment, record.probe) => {
+                RecordKind::Entry if waits(segment, record.probe) => {
                     if let Some(entry) = self.enter(key, record) {
                         each(unfinished(segment, entry));
                     }
                 }
-                Kind::Entry => each(Paired { segment, entry: record, exit: None, how: CallEnd::Entered }),
+                RecordKind::Entry => {
+                    each(Paired { segment, entry: record, exit: None, how: CallEnd::Entered })
+                }
                 kind => match self.open.get(&key).copied().filter(|entry| entry.ticks <= record.ticks) {
                     Some(entry) => {
                         self.open.remove(&key);
-                        let how = if kind == Kind::Return { CallEnd::Returned } else { CallEnd::TailCall };
+                        let how =
+                            if kind == RecordKind::Return { CallEnd::Returned } else { CallEnd::TailCall };
                         each(Paired { segment, entry, exit: Some(record), how });
                     }
                     None => self.unpaired += 1,
@@ -140,9 +143,9 @@ mod tests {
     use crate::calls::CallEnd;
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use trapline_record::ring::{Kind, MAX_VALUES, Record};
+    use trapline_record::ring::{MAX_VALUES, Record, RecordKind};
 
-    fn record(kind: Kind, tid: u32, sp: u64, ticks: u64) -> (usize, Record) {
+    fn record(kind: RecordKind, tid: u32, sp: u64, ticks: u64) -> (usize, Record) {
         (0, Record { kind, probe: 3, tid, ticks, sp, values: [ticks; MAX_VALUES] })
     }
 
@@ -161,7 +164,7 @@ mod tests {
         let mut round: Vec<FoundRecord> = Vec::new();
         let mut ended_in = |round: &mut Vec<FoundRecord>, ticks: &[u64], begun: Option<u64>| {
             let (mut ended, entries) =
-                (Vec::new(), ticks.iter().map(|&ticks| record(Kind::Entry, 1, ticks, ticks)));
+                (Vec::new(), ticks.iter().map(|&ticks| record(RecordKind::Entry, 1, ticks, ticks)));
             round.extend(entries.map(|(segment, record)| FoundRecord::new(segment, record)));
             pairing.feed(round, begun, |_, _| false, |paired| ended.push(paired.entry.ticks));
             ended
@@ -175,7 +178,7 @@ mod tests {
 
     #[test]
     fn recursion_and_threads_are_told_apart() {
-        use Kind::{Entry, Return, Tail};
+        use RecordKind::{Entry, Return, Tail};
         let mut pairing = Pairing::default();
         // Two rings, one after the other; thread 1 recurses, thread 2 interleaves.
         let round = vec![
@@ -199,10 +202,10 @@ mod tests {
     fn an_exit_without_a_thread_is_of_whoever_has_that_stack() {
         let mut pairing = Pairing { exits_name_no_thread: true, ..Pairing::default() };
         let round = vec![
-            record(Kind::Entry, 1, 0x90, 10),
-            record(Kind::Entry, 2, 0x190, 11),
-            record(Kind::Return, 0, 0x190, 12),
-            record(Kind::Return, 0, 0x90, 13),
+            record(RecordKind::Entry, 1, 0x90, 10),
+            record(RecordKind::Entry, 2, 0x190, 11),
+            record(RecordKind::Return, 0, 0x190, 12),
+            record(RecordKind::Return, 0, 0x90, 13),
         ];
         assert_eq!(
             ended(&mut pairing, round),
@@ -214,18 +217,19 @@ mod tests {
     fn an_exit_belongs_to_no_entry_that_is_younger() {
         let mut pairing = Pairing::default();
         // This call was running at the attach; after it there are calls at the same place.
-        let calls =
-            |begin: u64| [record(Kind::Entry, 1, 0x90, begin), record(Kind::Return, 1, 0x90, begin + 5)];
-        let mut round = vec![record(Kind::Return, 1, 0x90, 9)];
+        let calls = |begin: u64| {
+            [record(RecordKind::Entry, 1, 0x90, begin), record(RecordKind::Return, 1, 0x90, begin + 5)]
+        };
+        let mut round = vec![record(RecordKind::Return, 1, 0x90, 9)];
         round.extend([10, 20, 30].map(calls).concat());
         let expected = [10, 20, 30].map(|begin| (begin, Some(begin + 5), CallEnd::Returned));
         assert_eq!(ended(&mut pairing, round), expected);
         assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 1));
         // Records that come too late for their place.
-        assert_eq!(ended(&mut pairing, vec![record(Kind::Entry, 1, 0x90, 50)]), []);
-        let late = vec![record(Kind::Entry, 1, 0x90, 40), record(Kind::Return, 1, 0x90, 45)];
+        assert_eq!(ended(&mut pairing, vec![record(RecordKind::Entry, 1, 0x90, 50)]), []);
+        let late = vec![record(RecordKind::Entry, 1, 0x90, 40), record(RecordKind::Return, 1, 0x90, 45)];
         assert_eq!(ended(&mut pairing, late), [(40, None, CallEnd::Unfinished)]);
-        let (exit, expected) = (record(Kind::Return, 1, 0x90, 50), (50, Some(50), CallEnd::Returned));
+        let (exit, expected) = (record(RecordKind::Return, 1, 0x90, 50), (50, Some(50), CallEnd::Returned));
         assert_eq!(ended(&mut pairing, vec![exit]), [expected]);
         assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 2));
     }
@@ -233,10 +237,10 @@ mod tests {
     #[test]
     fn an_entry_in_the_place_of_another_ends_it_unseen() {
         let mut pairing = Pairing::default();
-        let entries = vec![record(Kind::Entry, 1, 0x90, 10), record(Kind::Entry, 1, 0x90, 12)];
+        let entries = vec![record(RecordKind::Entry, 1, 0x90, 10), record(RecordKind::Entry, 1, 0x90, 12)];
         assert_eq!(ended(&mut pairing, entries), [(10, None, CallEnd::Unfinished)]);
         assert_eq!(pairing.rest().iter().map(|c| c.entry.ticks).collect::<Vec<_>>(), [12]);
-        let (segment, record) = record(Kind::Entry, 1, 0x90, 13);
+        let (segment, record) = record(RecordKind::Entry, 1, 0x90, 13);
         let each = |other: Paired| assert_eq!(other.how, CallEnd::Entered);
         pairing.feed(&mut vec![FoundRecord::new(segment, record)], None, |_, _| false, each);
     }
@@ -259,17 +263,17 @@ mod tests {
             let kind = if enters && stack.len() < 4 {
                 stack.push(calls);
                 calls += 1;
-                Kind::Entry
+                RecordKind::Entry
             } else if stack.is_empty() {
                 continue;
             } else if late % 2 == 0 {
-                Kind::Return
+                RecordKind::Return
             } else {
-                Kind::Tail
+                RecordKind::Tail
             };
             // Few stack pointers, so that calls have the same key again and again.
             let sp = 0x1000 * u64::from(thread + 1) - 0x10 * stack.len() as u64;
-            let call = if kind == Kind::Entry { stack.last().copied() } else { stack.pop() };
+            let call = if kind == RecordKind::Entry { stack.last().copied() } else { stack.pop() };
             let (_, record) = record(kind, thread, sp, ticks);
             if ticks > attach && !lost {
                 all.push(Written(record, ticks + late, late as usize % 2, call.expect("one")));
@@ -318,7 +322,7 @@ mod tests {
             let (mut expected, mut unpaired) = (Vec::new(), 0);
             for &Written(record, _, _, call) in &all {
                 let key = (record.tid, record.sp);
-                if record.kind == Kind::Entry {
+                if record.kind == RecordKind::Entry {
                     expected.extend(open.insert(key, (record, call)).map(|(entry, _)| (entry, None)));
                 } else if let Some((entry, begun)) = open.remove(&key) {
                     prop_assert!(drops || begun == call, "the judge itself puts calls together that are not one");
@@ -331,7 +335,7 @@ mod tests {
             expected.sort_by_key(|(entry, _)| entry.ticks);
             let (calls, ours) = read(&all, 25);
             let ended = calls.iter().filter_map(|paired| Some(paired.exit?.ticks));
-            prop_assert!(ended.is_sorted(), "calls are told in the order in which they ended");
+            prop_assert!(ended.is_sorted(), "calls are reported in the order in which they ended");
             let mut found: Vec<_> = calls.iter().map(|paired| (paired.entry, paired.exit)).collect();
             found.sort_by_key(|(entry, _)| entry.ticks);
             prop_assert_eq!((found, ours), (expected, unpaired));

@@ -9,7 +9,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use trapline_image::{
-    Convention, Function, FunctionIndex, Image, Kind, MarkArgument, NoMatch, Pattern, ProbeKind, ProbeSpec,
+    Convention, Function, FunctionIndex, FunctionKind, Image, MarkArgument, NoMatch, Pattern, ProbeKind,
+    ProbeSpec,
 };
 use trapline_plan::Action;
 use trapline_record::{FileOffset, Svma};
@@ -110,7 +111,7 @@ impl ProbedPlaces {
                 // This name leads back to the probe as it was typed.
                 named.push(format!("{:#x}", at.0));
             }
-            if function.kind != Kind::Ifunc || process.is_none() {
+            if function.kind != FunctionKind::Ifunc || process.is_none() {
                 let place = Selected { index: selected.function, inside: selected.offset, named };
                 self.put(module, one, spec.kind, place, hit_action);
                 continue;
@@ -288,12 +289,12 @@ fn implementation(
     let own_first = std::iter::once(home).chain(modules.iter().filter(|m| !Arc::ptr_eq(&m.file, &home.file)));
     for module in own_first {
         for name in &raw {
-            for slot in module.file.image.pointer_slots(name, resolver.start) {
-                let Ok(value) = process.read_u64(module.bias.live(slot)) else { continue };
+            for word in module.file.image.pointer_words(name, resolver.start) {
+                let Ok(value) = process.read_u64(module.bias.live(word)) else { continue };
                 let svma = home.bias.stated(trapline_record::RemoteAddr(value));
                 let found = image.function_at(svma).filter(|&index| {
                     let function = image.function(index);
-                    function.start == svma && function.kind == Kind::Plain && svma != resolver.start
+                    function.start == svma && function.kind == FunctionKind::Plain && svma != resolver.start
                 });
                 if found.is_some() {
                     return found;

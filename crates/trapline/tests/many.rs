@@ -176,7 +176,7 @@ fn a_batch_pays_one_grace_period() {
             println!(
                 "by trap: {by_trap}; [graces, core syncs] of coming and going: {one:?} for 1, {many:?} for {COUNT}"
             );
-            assert!(one[1][0] > 0, "nobody waited: {one:?}");
+            assert!(one[1][0] > 0, "no thread waited: {one:?}");
             // If windows change in steps, each kind of patch (exits, entries, islands) takes its own core
             // syncs: two to come, three to go.
             let more: [u64; 2] = std::array::from_fn(|way| many[way][1].abs_diff(one[way][1]));

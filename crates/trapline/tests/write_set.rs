@@ -123,16 +123,16 @@ impl Ranges {
 /// Lines to which each (case, CPU) stores.
 fn stores(trace: impl BufRead, marks: u64) -> BTreeMap<usize, BTreeSet<u64>> {
     let mut stores = BTreeMap::<usize, BTreeSet<u64>>::new();
-    let mut whose = CASES.len() * CPUS;
+    let mut marked_case = CASES.len() * CPUS;
     for line in trace.lines().map_while(Result::ok) {
         let Some((kind @ ("S" | "M"), rest)) = line.trim_start().split_once(' ') else { continue };
         let Some((at, len)) = rest.trim().split_once(',') else { continue };
         let (Ok(at), Ok(len)) = (u64::from_str_radix(at, 16), len.parse::<u64>()) else { continue };
         let marked = at.wrapping_sub(marks) / LINE;
         if kind == "S" && marked <= (CASES.len() * CPUS) as u64 {
-            whose = marked as usize;
+            marked_case = marked as usize;
         } else {
-            stores.entry(whose).or_default().extend(at / LINE..=(at + len - 1) / LINE);
+            stores.entry(marked_case).or_default().extend(at / LINE..=(at + len - 1) / LINE);
         }
     }
     stores
@@ -154,9 +154,9 @@ fn no_call_stores_to_a_line_of_another_cpu() {
     let output = command.output().expect("valgrind starts");
     let trace = std::fs::File::open(&log);
     std::fs::remove_file(&log).ok();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    let ranges = Ranges::parse(&said);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    let ranges = Ranges::parse(&stdout);
     let stores = stores(BufReader::new(trace.expect("a trace")), ranges.marks());
     let mut text = format!("{:32} {:86} {:>7}\n", "lines stored to per call", "on one CPU", "on both");
     let mut wrong = String::new();

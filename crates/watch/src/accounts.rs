@@ -11,19 +11,19 @@ use std::sync::OnceLock;
 use trapline_tracee::perf::{Access, Breakpoint, possible_cpus};
 
 use crate::constraints::{
-    Accounting as _, Claim, Constraints, Cpu, Kind, Machine, Refusal, Reservation, Target, TaskId,
+    Accounting as _, BreakpointKind, Claim, Constraints, Cpu, Machine, Refusal, Reservation, Target, TaskId,
 };
-use crate::native::SLOTS;
+use crate::native::DEBUG_REGISTERS;
 
 /// The debug registers of one thread; given back when dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Slotted {
+pub(crate) struct Reserved {
     reservations: Vec<Reservation>,
 }
 
 fn books() -> Option<&'static Constraints> {
     static BOOKS: OnceLock<Option<Constraints>> = OnceLock::new();
-    let machine = || Machine::new(possible_cpus(), SLOTS).ok();
+    let machine = || Machine::new(possible_cpus(), DEBUG_REGISTERS).ok();
     BOOKS.get_or_init(|| machine().map(Constraints::new)).as_ref()
 }
 
@@ -31,16 +31,16 @@ const fn claim(point: Breakpoint) -> Claim {
     Claim::one(kind(point))
 }
 
-const fn kind(point: Breakpoint) -> Kind {
+const fn kind(point: Breakpoint) -> BreakpointKind {
     match point.access {
-        Access::Write | Access::ReadWrite => Kind::Data,
-        Access::Execute => Kind::Instruction,
+        Access::Write | Access::ReadWrite => BreakpointKind::Data,
+        Access::Execute => BreakpointKind::Instruction,
     }
 }
 
 /// The number of debug registers of each CPU for breakpoints of this kind.
-pub(crate) fn slots(point: Breakpoint) -> u32 {
-    Machine::new(1, SLOTS).map_or(0, |machine| machine.slots_for(kind(point)).into())
+pub(crate) fn registers(point: Breakpoint) -> u32 {
+    Machine::new(1, DEBUG_REGISTERS).map_or(0, |machine| machine.registers_for(kind(point)).into())
 }
 
 /// The number of debug registers that this process holds for a thread, on the CPU where it holds most.
@@ -54,16 +54,16 @@ pub(crate) fn held_for(tid: u32) -> u32 {
     of(None) + bound.unwrap_or(0)
 }
 
-impl Slotted {
+impl Reserved {
     /// Takes one debug register for each breakpoint, or none at all.
     pub(crate) fn take(tid: u32, points: &[Breakpoint]) -> Result<Self, Refusal> {
-        let mut slotted = Self::default();
+        let mut reserved = Self::default();
         if let (Some(books), Some(task)) = (books(), TaskId::new(tid)) {
             for &point in points {
-                slotted.reservations.push(books.reserve(Target::Task(task).wants(claim(point)))?);
+                reserved.reservations.push(books.reserve(Target::Task(task).wants(claim(point)))?);
             }
         }
-        Ok(slotted)
+        Ok(reserved)
     }
     /// Gives the debug register of one breakpoint to another breakpoint.
     pub(crate) fn change(&mut self, which: usize, to: Breakpoint) -> Result<(), Refusal> {
@@ -74,7 +74,7 @@ impl Slotted {
     }
 }
 
-impl Drop for Slotted {
+impl Drop for Reserved {
     fn drop(&mut self) {
         if let Some(books) = books() {
             self.reservations.drain(..).for_each(|reservation| books.release(reservation));
@@ -84,20 +84,20 @@ impl Drop for Slotted {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Access, Breakpoint, Slotted, held_for, slots};
+    use super::{Access, Breakpoint, Reserved, held_for, registers};
     use crate::constraints::Refusal;
     use trapline_record::RemoteAddr;
 
     #[test]
-    fn slots_are_taken_all_or_none_and_come_back() {
+    fn registers_are_taken_all_or_none_and_come_back() {
         const NO_TASK: u32 = 4_194_000;
         let point = |access| Breakpoint { addr: RemoteAddr(8), len: 1, access };
-        let some = Slotted::take(NO_TASK, &[point(Access::Write); 3]);
+        let some = Reserved::take(NO_TASK, &[point(Access::Write); 3]);
         assert_eq!(held_for(NO_TASK), 3);
-        let refused = Slotted::take(NO_TASK, &[point(Access::ReadWrite); 2]);
-        let slots = slots(point(Access::Write));
+        let refused = Reserved::take(NO_TASK, &[point(Access::ReadWrite); 2]);
+        let registers = registers(point(Access::Write));
         assert!(
-            matches!(refused, Err(Refusal::NoSlot { slots: of, by_task, .. }) if (of, by_task) == (slots, slots)),
+            matches!(refused, Err(Refusal::NoRegister { registers: of, by_task, .. }) if (of, by_task) == (registers, registers)),
             "{refused:?}"
         );
         assert_eq!(held_for(NO_TASK), 3, "what was refused holds nothing");

@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 use trapline_tracee::perf::{Armed, Breakpoint, NotArmed, SampleRings, allow_files};
 use trapline_tracee::{Process, TargetError};
 
-use crate::accounts::Slotted;
+use crate::accounts::Reserved;
 use crate::births::Births;
 use crate::error::{ENOSPC, ESRCH, WatchError, explain};
-use crate::holders::no_slots;
+use crate::holders::no_registers;
 
 /// Limit for the listings, after which arming begins again or is given up.
 const LISTINGS: usize = 1000;
@@ -51,7 +51,7 @@ pub(crate) struct ArmedThread {
     pub(crate) tid: u32,
     /// One event for each requested breakpoint. They are closed before the debug registers are given back.
     pub(crate) armed: Vec<Armed>,
-    pub(crate) slotted: Slotted,
+    pub(crate) reserved: Reserved,
 }
 
 /// What is needed to arm threads.
@@ -153,10 +153,10 @@ impl Armory<'_> {
     }
     /// Opens everything for one thread, or nothing.
     pub(crate) fn arm_thread(&mut self, tid: u32, points: &[Breakpoint]) -> Result<ArmedThread, NotNow> {
-        let slotted = Slotted::take(tid, points).map_err(|_| NotNow::Refused)?;
+        let reserved = Reserved::take(tid, points).map_err(|_| NotNow::Refused)?;
         let armed = points.iter().map(|&point| self.rings.arm(tid, point)).collect::<Result<_, _>>()?;
         self.births.follow(tid)?;
-        Ok(ArmedThread { tid, armed, slotted })
+        Ok(ArmedThread { tid, armed, reserved })
     }
     fn make_room(&self, threads: usize, points: usize) -> Result<(), WatchError> {
         let wanted = (threads * (points + 1) * self.rings.cpus()) as u64;
@@ -172,7 +172,7 @@ impl Armory<'_> {
             NotNow::Gone => explain(NotArmed { tid, cpu: 0, source: io::Error::from_raw_os_error(ESRCH) }),
             NotNow::Kernel(_) | NotNow::Refused => {
                 let threads = process.threads().unwrap_or_default();
-                WatchError::NoSlots(Box::new(no_slots(self.rings, tid, &threads, points)))
+                WatchError::NoRegisters(Box::new(no_registers(self.rings, tid, &threads, points)))
             }
         }
     }

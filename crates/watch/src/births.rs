@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_followed_tells_by_its_own_events_alone() {
+    fn a_followed_process_reports_by_its_own_events_alone() {
         let mut lineage = Lineage::default();
         lineage.follow(PID, &[1]);
         assert!(lineage.note(&born(PID, 11, 100, 1)));
@@ -207,6 +207,6 @@ mod tests {
         lineage.follow(11, &[3]);
         assert!(!lineage.note(&born(11, 13, 120, 2)), "by its former events");
         lineage.forget(&[3]);
-        assert!(!lineage.note(&born(11, 14, 130, 3)), "nobody's");
+        assert!(!lineage.note(&born(11, 14, 130, 3)), "it belongs to no target");
     }
 }

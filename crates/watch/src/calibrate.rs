@@ -7,9 +7,9 @@ use std::time::Instant;
 use trapline_record::RemoteAddr;
 use trapline_tracee::perf::{Access, Breakpoint, Family, NotArmed, SampleOptions, SampleRings, this_thread};
 
-use crate::accounts::Slotted;
+use crate::accounts::Reserved;
 use crate::error::{ENOSPC, WatchError, explain};
-use crate::holders::no_slots;
+use crate::holders::no_registers;
 use crate::native;
 use crate::watching::Options;
 
@@ -24,7 +24,7 @@ pub struct Cost {
     /// Nanoseconds by which one access took longer, sample included; the least of a few rounds.
     pub ns_per_trap: f64,
     /// Number of debug registers of a CPU, found by trying.
-    pub slots: u32,
+    pub registers: u32,
 }
 
 /// A word that no other code writes.
@@ -58,13 +58,13 @@ pub fn cost(options: Options) -> Result<Cost, WatchError> {
         access: Access::Write,
     };
     let tid = this_thread();
-    let full = || WatchError::NoSlots(Box::new(no_slots(&rings, tid, &[tid], &[at])));
-    let slotted = Slotted::take(tid, &[at]).map_err(|_| full())?;
+    let full = || WatchError::NoRegisters(Box::new(no_registers(&rings, tid, &[tid], &[at])));
+    let reserved = Reserved::take(tid, &[at]).map_err(|_| full())?;
     let failed = |error: NotArmed| match error.source.raw_os_error() {
         Some(ENOSPC) => full(),
         _ => explain(error),
     };
-    let slots = rings.free_slots(tid, at).map_err(failed)?;
+    let registers = rings.free_registers(tid, at).map_err(failed)?;
     let armed = rings.arm(tid, at).map_err(failed)?;
     let bare = write();
     armed.enable().map_err(|source| WatchError::Kernel { tid, source })?;
@@ -73,9 +73,9 @@ pub fn cost(options: Options) -> Result<Cost, WatchError> {
         ns_per_trap = ns_per_trap.min(write() - bare);
         rings.drain(|_, _, _| traps += 1);
     }
-    drop((armed, slotted));
+    drop((armed, reserved));
     if traps == 0 {
         return Err(WatchError::NoHardware { why: format!("{} writes of our own did not trap", 3 * WRITES) });
     }
-    Ok(Cost { ns_per_trap: ns_per_trap.max(0.0), slots })
+    Ok(Cost { ns_per_trap: ns_per_trap.max(0.0), registers })
 }

@@ -6,7 +6,7 @@ use trapline_record::RemoteAddr;
 use trapline_tracee::TargetError;
 use trapline_tracee::perf::NotArmed;
 
-use crate::holders::NoSlots;
+use crate::holders::NoRegisters;
 
 /// Why something cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ pub enum WatchError {
     },
     /// All debug registers are in use.
     #[error("no free debug register: {0}")]
-    NoSlots(Box<NoSlots>),
+    NoRegisters(Box<NoRegisters>),
     /// perf_event_open is not permitted.
     #[error(
         "cannot watch thread {tid}: {source}; perf_event_paranoid is {paranoid}: run as root, with CAP_PERFMON, or \

@@ -11,7 +11,7 @@ use std::fs;
 use trapline_tracee::perf::{Breakpoint, SampleRings, this_thread};
 use trapline_tracee::{ThreadStatus, comm};
 
-use crate::accounts::{held_for, slots};
+use crate::accounts::{held_for, registers};
 
 /// Limits for the threads that are looked at, and for those that are shown.
 const LOOKED_AT: usize = 64;
@@ -19,13 +19,13 @@ const SHOWN: usize = 8;
 
 /// The holders of a thread's debug registers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NoSlots {
+pub struct NoRegisters {
     /// The thread that could not be armed.
     pub tid: u32,
     /// Its name.
     pub comm: String,
     /// Number of debug registers of a CPU.
-    pub slots: u32,
+    pub registers: u32,
     /// Number of free ones for that thread, found by trying.
     pub free: u32,
     /// Number of those that were requested.
@@ -33,14 +33,14 @@ pub struct NoSlots {
     /// Number of those that others hold for whole CPUs, whatever runs there; found by trying.
     pub cpus: u32,
     /// Threads of the process for which debug registers are held.
-    pub tasks: Vec<TaskSlots>,
+    pub tasks: Vec<TaskRegisters>,
     /// Other processes that have breakpoints, as far as that can be seen.
     pub holders: Vec<Holder>,
 }
 
 /// The debug registers held for one thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TaskSlots {
+pub struct TaskRegisters {
     /// The thread.
     pub tid: u32,
     /// Its name.
@@ -82,7 +82,7 @@ impl fmt::Display for Holder {
     }
 }
 
-impl fmt::Display for TaskSlots {
+impl fmt::Display for TaskRegisters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tid, comm, ours, others } = self;
         write!(f, "of thread {tid} ({comm}) ")?;
@@ -94,11 +94,11 @@ impl fmt::Display for TaskSlots {
     }
 }
 
-impl fmt::Display for NoSlots {
+impl fmt::Display for NoRegisters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { tid, comm, slots, free, wanted, cpus, tasks, holders } = self;
-        write!(f, "{wanted} wanted, {slots} in each CPU, {free} free for thread {tid} ({comm})")?;
-        let mut held: Vec<String> = tasks.iter().take(SHOWN).map(TaskSlots::to_string).collect();
+        let Self { tid, comm, registers, free, wanted, cpus, tasks, holders } = self;
+        write!(f, "{wanted} wanted, {registers} in each CPU, {free} free for thread {tid} ({comm})")?;
+        let mut held: Vec<String> = tasks.iter().take(SHOWN).map(TaskRegisters::to_string).collect();
         if tasks.len() > SHOWN {
             held.push(format!("of {} more threads some", tasks.len() - SHOWN));
         }
@@ -119,22 +119,27 @@ impl fmt::Display for NoSlots {
 }
 
 /// Finds the holders for a thread that could not be armed, and for the others of its process.
-pub(crate) fn no_slots(rings: &SampleRings, tid: u32, threads: &[u32], points: &[Breakpoint]) -> NoSlots {
-    let slots = points.first().map_or(0, |&point| slots(point));
-    let free = |tid| points.first().and_then(|&point| rings.free_slots(tid, point).ok());
-    let held = |tid| slots.saturating_sub(free(tid).unwrap_or(slots));
+pub(crate) fn no_registers(
+    rings: &SampleRings,
+    tid: u32,
+    threads: &[u32],
+    points: &[Breakpoint],
+) -> NoRegisters {
+    let registers = points.first().map_or(0, |&point| registers(point));
+    let free = |tid| points.first().and_then(|&point| rings.free_registers(tid, point).ok());
+    let held = |tid| registers.saturating_sub(free(tid).unwrap_or(registers));
     let me = this_thread();
     let cpus = held(me).saturating_sub(held_for(me));
     let of = |tid: u32| {
         let ours = held_for(tid);
-        TaskSlots { tid, comm: comm(tid), ours, others: held(tid).saturating_sub(ours + cpus) }
+        TaskRegisters { tid, comm: comm(tid), ours, others: held(tid).saturating_sub(ours + cpus) }
     };
     let others = threads.iter().copied().filter(|&other| other != tid).take(LOOKED_AT);
     let tasks = std::iter::once(tid).chain(others).map(of).filter(|task| task.ours + task.others > 0);
-    NoSlots {
+    NoRegisters {
         tid,
         comm: comm(tid),
-        slots,
+        registers,
         free: free(tid).unwrap_or(0),
         wanted: points.len() as u32,
         cpus,

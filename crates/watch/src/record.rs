@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_read_is_told_by_its_identifier() {
+    fn what_the_program_read_is_known_by_its_identifier() {
         let layout = Layout { value_ids: vec![7], ..Layout::default() };
         let mut body = words(&[7]);
         body.extend(36u32.to_le_bytes());

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fill_is_told_where_one_element_covers_all() {
+    fn a_fill_is_known_where_one_element_covers_all() {
         let mut chain = Chain::default();
         let fill = |size| Effect {
             at: Some(0xf00),

@@ -14,15 +14,16 @@ use std::thread;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use trapline_tracee::perf::breakpoint::{Access, Breakpoint, BreakpointError, Scope, Spec};
-use trapline_watch::constraints::laws::{Step, nine_cases, play, run_case};
+use trapline_watch::constraints::laws::{Operation, nine_cases, play, run_case};
 use trapline_watch::constraints::{
-    Accounting, Claim, Constraints, Cpu, Kind, Machine, Refusal, Request, Reservation, Slots, Target, TaskId,
+    Accounting, BreakpointKind, Claim, Constraints, Cpu, DebugRegisters, Machine, Refusal, Request,
+    Reservation, Target, TaskId,
 };
 
 /// The tests of this file use the same debug registers.
 static ALONE: Mutex<()> = Mutex::new(());
 /// x86-64 has four, for either kind.
-const SLOTS: u8 = 4;
+const REGISTERS: u8 = 4;
 
 /// The kernel's own accounting.
 struct Kernel {
@@ -30,10 +31,10 @@ struct Kernel {
     open: Mutex<Vec<(Request, Breakpoint)>>,
 }
 
-fn access(kind: Kind) -> Access {
+fn access(kind: BreakpointKind) -> Access {
     match kind {
-        Kind::Data => Access::ReadWrite,
-        Kind::Instruction => Access::Execute,
+        BreakpointKind::Data => Access::ReadWrite,
+        BreakpointKind::Instruction => Access::Execute,
     }
 }
 
@@ -51,15 +52,16 @@ impl Kernel {
         Breakpoint::open(spec, false)
     }
     fn refusal(&self) -> Refusal {
-        Refusal::NoSlot { cpu: Cpu(0), slots: SLOTS.into(), by_cpu: 0, by_task: 0, weight: 1 }
+        Refusal::NoRegister { cpu: Cpu(0), registers: REGISTERS.into(), by_cpu: 0, by_task: 0, weight: 1 }
     }
     fn all(&self) -> std::sync::MutexGuard<'_, Vec<(Request, Breakpoint)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
     /// Whether another process holds debug registers: then they cannot all be opened.
     fn disturbed(&self) -> bool {
-        let every = (0..self.machine.cpus()).flat_map(|cpu| [Target::Cpu(Cpu(cpu)); SLOTS as usize]);
-        let all: Result<Vec<_>, _> = every.map(|target| self.open(target.one(Kind::Data))).collect();
+        let every = (0..self.machine.cpus()).flat_map(|cpu| [Target::Cpu(Cpu(cpu)); REGISTERS as usize]);
+        let all: Result<Vec<_>, _> =
+            every.map(|target| self.open(target.one(BreakpointKind::Data))).collect();
         all.is_err()
     }
 }
@@ -71,7 +73,7 @@ impl Accounting for Kernel {
                 self.all().push((request, breakpoint));
                 Ok(Reservation::granted(request))
             }
-            Err(BreakpointError::NoSlot { .. }) => Err(self.refusal()),
+            Err(BreakpointError::NoRegister { .. }) => Err(self.refusal()),
             Err(error) => panic!("{request:?}: {error}"),
         }
     }
@@ -92,7 +94,7 @@ impl Accounting for Kernel {
                 *reservation = Reservation::granted(*open);
                 Ok(())
             }
-            Err(BreakpointError::NoSlot { .. }) => Err(self.refusal()),
+            Err(BreakpointError::NoRegister { .. }) => Err(self.refusal()),
             Err(error) => panic!("{request:?} to {to:?}: {error}"),
         }
     }
@@ -110,15 +112,15 @@ impl Tasks {
         let sleeper = || Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().expect("sleep");
         let children = vec![sleeper(), sleeper()];
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         thread::spawn(move || {
             let me = std::fs::read_link("/proc/thread-self").expect("procfs");
             let tid = me.file_name().and_then(|tid| tid.to_str()?.parse().ok());
-            tell.send(tid.expect("a number")).expect("it is awaited");
+            sender.send(tid.expect("a number")).expect("it is awaited");
             // Ends when the other side is dropped.
             ended.recv().expect_err("nothing is sent");
         });
-        let pids = children.iter().map(Child::id).chain(told.recv());
+        let pids = children.iter().map(Child::id).chain(receiver.recv());
         let ids = pids.map(|pid| TaskId::new(pid).expect("a task")).collect();
         Self { children, ids, _end: end }
     }
@@ -142,9 +144,9 @@ fn kernel() -> Result<Kernel, String> {
     if online != possible || std::env::consts::ARCH != "x86_64" {
         return Err(format!("CPUs on line are {}, possible {}", online.trim(), possible.trim()));
     }
-    let machine = Machine::new(cpus, Slots::Shared(SLOTS)).map_err(|e| e.to_string())?;
+    let machine = Machine::new(cpus, DebugRegisters::Shared(REGISTERS)).map_err(|e| e.to_string())?;
     let kernel = Kernel { machine, open: Mutex::default() };
-    kernel.open(Target::Cpu(Cpu(0)).one(Kind::Data)).map_err(|e| e.to_string())?;
+    kernel.open(Target::Cpu(Cpu(0)).one(BreakpointKind::Data)).map_err(|e| e.to_string())?;
     match (0..50).any(|_| !kernel.disturbed()) {
         true => Ok(kernel),
         false => Err("another program holds debug registers".into()),
@@ -181,8 +183,8 @@ fn the_nine_cases_come_out_alike() {
     }
 }
 
-fn steps(cpus: u32, tasks: Vec<TaskId>) -> impl Strategy<Value = Vec<Step>> {
-    let kind = || prop_oneof![3 => Just(Kind::Data), 1 => Just(Kind::Instruction)];
+fn steps(cpus: u32, tasks: Vec<TaskId>) -> impl Strategy<Value = Vec<Operation>> {
+    let kind = || prop_oneof![3 => Just(BreakpointKind::Data), 1 => Just(BreakpointKind::Instruction)];
     let cpu = move || (0..cpus).prop_map(Cpu);
     let task = move || prop::sample::select(tasks.clone());
     let target = prop_oneof![
@@ -191,9 +193,9 @@ fn steps(cpus: u32, tasks: Vec<TaskId>) -> impl Strategy<Value = Vec<Step>> {
         2 => cpu().prop_map(Target::Cpu),
     ];
     let step = prop_oneof![
-        5 => (target, kind()).prop_map(|(target, kind)| Step::Reserve(target.one(kind))),
-        3 => any::<usize>().prop_map(Step::Release),
-        1 => (any::<usize>(), kind()).prop_map(|(which, kind)| Step::Modify(which, Claim::one(kind))),
+        5 => (target, kind()).prop_map(|(target, kind)| Operation::Reserve(target.one(kind))),
+        3 => any::<usize>().prop_map(Operation::Release),
+        1 => (any::<usize>(), kind()).prop_map(|(which, kind)| Operation::Modify(which, Claim::one(kind))),
     ];
     prop::collection::vec(step, 1..40)
 }

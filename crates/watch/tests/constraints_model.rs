@@ -5,14 +5,14 @@
 use std::num::NonZeroU8;
 
 use proptest::prelude::*;
-use trapline_watch::constraints::laws::{BruteForce, Step, nine_cases, play_one, run_case};
+use trapline_watch::constraints::laws::{BruteForce, Operation, nine_cases, play_one, run_case};
 use trapline_watch::constraints::{
-    Accounting, Claim, Constraints, Cpu, Held, Kind, Machine, Refusal, Reservation, Slots, Target, TaskId,
-    TryError,
+    Accounting, BreakpointKind, Claim, Constraints, Cpu, DebugRegisters, Held, Machine, Refusal, Reservation,
+    Target, TaskId, TryError,
 };
 
-fn kind() -> impl Strategy<Value = Kind> {
-    prop_oneof![3 => Just(Kind::Data), 1 => Just(Kind::Instruction)]
+fn kind() -> impl Strategy<Value = BreakpointKind> {
+    prop_oneof![3 => Just(BreakpointKind::Data), 1 => Just(BreakpointKind::Instruction)]
 }
 
 fn claim() -> impl Strategy<Value = Claim> {
@@ -33,20 +33,20 @@ fn target(cpus: u32) -> impl Strategy<Value = Target> {
 }
 
 fn machine() -> impl Strategy<Value = Machine> {
-    let slots = prop_oneof![
-        3 => (0u8..=6).prop_map(Slots::Shared),
-        1 => (0u8..=6, 0u8..=6).prop_map(|(data, instruction)| Slots::Apart { data, instruction }),
-        1 => Just(Slots::Shared(16)),
+    let registers = prop_oneof![
+        3 => (0u8..=6).prop_map(DebugRegisters::Shared),
+        1 => (0u8..=6, 0u8..=6).prop_map(|(data, instruction)| DebugRegisters::Apart { data, instruction }),
+        1 => Just(DebugRegisters::Shared(16)),
     ];
-    (1u32..6, slots).prop_filter_map("a machine", |(cpus, slots)| Machine::new(cpus, slots).ok())
+    (1u32..6, registers).prop_filter_map("a machine", |(cpus, registers)| Machine::new(cpus, registers).ok())
 }
 
-fn sequence() -> impl Strategy<Value = (Machine, Vec<Step>)> {
+fn sequence() -> impl Strategy<Value = (Machine, Vec<Operation>)> {
     machine().prop_flat_map(|machine| {
         let step = prop_oneof![
-            5 => (target(machine.cpus()), claim()).prop_map(|(target, claim)| Step::Reserve(target.wants(claim))),
-            3 => any::<usize>().prop_map(Step::Release),
-            1 => (any::<usize>(), claim()).prop_map(|(which, claim)| Step::Modify(which, claim)),
+            5 => (target(machine.cpus()), claim()).prop_map(|(target, claim)| Operation::Reserve(target.wants(claim))),
+            3 => any::<usize>().prop_map(Operation::Release),
+            1 => (any::<usize>(), claim()).prop_map(|(which, claim)| Operation::Modify(which, claim)),
         ];
         (Just(machine), prop::collection::vec(step, 1..40))
     })
@@ -65,9 +65,9 @@ fn held(machine: &Machine, reservations: &[Reservation]) -> Vec<Held> {
             Target::TaskOnCpu(task, cpu) => (task, Some(cpu)),
             Target::Cpu(_) => continue,
         };
-        let shared = matches!(machine.slots(), Slots::Shared(_));
+        let shared = matches!(machine.registers(), DebugRegisters::Shared(_));
         let weight = u32::from(reservation.claim().weight());
-        let data = shared || reservation.claim().kind() == Kind::Data;
+        let data = shared || reservation.claim().kind() == BreakpointKind::Data;
         let (data, instruction) = if data { (weight, 0) } else { (0, weight) };
         match lines.iter_mut().find(|line| line.task == task && line.cpu == cpu) {
             Some(line) => (line.data, line.instruction) = (line.data + data, line.instruction + instruction),
@@ -94,9 +94,9 @@ proptest! {
         our_held.into_iter().for_each(|reservation| ours.release(reservation));
         prop_assert_eq!(ours.held(), []);
         // Nothing is left anywhere: every CPU can be filled.
-        let slots = machine.slots_for(Kind::Data);
+        let registers = machine.registers_for(BreakpointKind::Data);
         for cpu in (0..machine.cpus()).map(Cpu) {
-            let all = NonZeroU8::new(slots).map(|slots| Target::Cpu(cpu).wants(Claim::weighing(Kind::Data, slots)));
+            let all = NonZeroU8::new(registers).map(|registers| Target::Cpu(cpu).wants(Claim::weighing(BreakpointKind::Data, registers)));
             if let Some(all) = all {
                 prop_assert!(ours.reserve(all).is_ok());
             }
@@ -109,19 +109,19 @@ proptest! {
         let (mut our_held, mut rule_held): (Vec<Reservation>, _) = (Vec::new(), Vec::new());
         for &step in &steps {
             let our = match step {
-                Step::Release(_) | Step::Modify(..) if our_held.is_empty() => false,
-                Step::Reserve(request) => {
+                Operation::Release(_) | Operation::Modify(..) if our_held.is_empty() => false,
+                Operation::Reserve(request) => {
                     let reservation = ours.try_reserve(request);
                     prop_assert_ne!(reservation.as_ref().err(), Some(&TryError::Busy));
                     let accepted = reservation.is_ok();
                     our_held.extend(reservation);
                     accepted
                 }
-                Step::Release(which) => {
+                Operation::Release(which) => {
                     let gone = our_held.swap_remove(which % our_held.len());
                     ours.try_release(gone).is_ok()
                 }
-                Step::Modify(which, to) => {
+                Operation::Modify(which, to) => {
                     let which = which % our_held.len();
                     ours.try_modify(&mut our_held[which], to).is_ok()
                 }
@@ -135,16 +135,16 @@ proptest! {
         let ours = Constraints::new(machine);
         let mut all: Vec<Reservation> = Vec::new();
         for &step in &steps {
-            let Step::Reserve(request) = step else {
+            let Operation::Reserve(request) = step else {
                 play_one(&ours, &mut all, step);
                 continue;
             };
             match ours.reserve(request) {
                 Ok(reservation) => all.push(reservation),
                 Err(Refusal::NoCpu { cpu, cpus }) => prop_assert!(cpu.0 >= cpus),
-                Err(Refusal::NoSlot { cpu, slots, by_cpu, by_task, weight }) => {
-                    prop_assert!(by_cpu + by_task + weight > slots);
-                    let pool = |kind: Kind| matches!(machine.slots(), Slots::Shared(_)) || kind == request.claim().kind();
+                Err(Refusal::NoRegister { cpu, registers, by_cpu, by_task, weight }) => {
+                    prop_assert!(by_cpu + by_task + weight > registers);
+                    let pool = |kind: BreakpointKind| matches!(machine.registers(), DebugRegisters::Shared(_)) || kind == request.claim().kind();
                     let pinned: u32 = all
                         .iter()
                         .filter(|r| r.target() == Target::Cpu(cpu) && pool(r.claim().kind()))
@@ -160,9 +160,11 @@ proptest! {
 #[test]
 fn the_nine_cases() {
     let (Some(t), Some(u)) = (TaskId::new(77), TaskId::new(78)) else { unreachable!("both are numbers") };
-    for (cpus, slots) in [(2, 3), (2, 4), (2, 6), (7, 4), (64, 16)] {
-        for slots in [Slots::Shared(slots), Slots::Apart { data: slots, instruction: 1 }] {
-            let machine = Machine::new(cpus, slots).expect("a machine");
+    for (cpus, registers) in [(2, 3), (2, 4), (2, 6), (7, 4), (64, 16)] {
+        for registers in
+            [DebugRegisters::Shared(registers), DebugRegisters::Apart { data: registers, instruction: 1 }]
+        {
+            let machine = Machine::new(cpus, registers).expect("a machine");
             let (ours, rule) = (Constraints::new(machine), BruteForce::new(machine));
             for (name, case) in nine_cases(&machine, t, u) {
                 assert_eq!(run_case(&rule, &case), Ok(()), "the rule itself, {name} on {machine:?}");
@@ -175,27 +177,28 @@ fn the_nine_cases() {
 
 #[test]
 fn what_is_no_machine_or_task_is_refused() {
-    assert!(Machine::new(0, Slots::Shared(4)).is_err());
-    assert!(Machine::new(1, Slots::Apart { data: 4, instruction: 17 }).is_err());
+    assert!(Machine::new(0, DebugRegisters::Shared(4)).is_err());
+    assert!(Machine::new(1, DebugRegisters::Apart { data: 4, instruction: 17 }).is_err());
     assert_eq!((TaskId::new(0), TaskId::new(TaskId::LIMIT)), (None, None));
-    let machine = Machine::new(2, Slots::Shared(4)).expect("a machine");
-    let refused = Constraints::new(machine).reserve(Target::Cpu(Cpu(2)).one(Kind::Data));
+    let machine = Machine::new(2, DebugRegisters::Shared(4)).expect("a machine");
+    let refused = Constraints::new(machine).reserve(Target::Cpu(Cpu(2)).one(BreakpointKind::Data));
     assert_eq!(refused.err(), Some(Refusal::NoCpu { cpu: Cpu(2), cpus: 2 }));
 }
 
 /// A modification that does not fit leaves the reservation and the debug registers as they were.
 #[test]
 fn a_refused_modification_changes_nothing() {
-    let machine = Machine::new(2, Slots::Apart { data: 2, instruction: 1 }).expect("a machine");
+    let machine = Machine::new(2, DebugRegisters::Apart { data: 2, instruction: 1 }).expect("a machine");
     let ours = Constraints::new(machine);
     let task = Target::Task(TaskId::new(5).expect("a task"));
-    let mut data = ours.reserve(task.one(Kind::Data)).expect("it fits");
-    let code = ours.reserve(task.one(Kind::Instruction)).expect("it fits");
-    assert!(ours.modify(&mut data, Claim::one(Kind::Instruction)).is_err());
-    assert_eq!(data.claim(), Claim::one(Kind::Data));
+    let mut data = ours.reserve(task.one(BreakpointKind::Data)).expect("it fits");
+    let code = ours.reserve(task.one(BreakpointKind::Instruction)).expect("it fits");
+    assert!(ours.modify(&mut data, Claim::one(BreakpointKind::Instruction)).is_err());
+    assert_eq!(data.claim(), Claim::one(BreakpointKind::Data));
     ours.release(code);
-    assert_eq!(ours.modify(&mut data, Claim::one(Kind::Instruction)), Ok(()));
-    assert_eq!(data.claim().kind(), Kind::Instruction);
-    let two = ours.reserve(task.wants(Claim::weighing(Kind::Data, NonZeroU8::MIN.saturating_add(1))));
+    assert_eq!(ours.modify(&mut data, Claim::one(BreakpointKind::Instruction)), Ok(()));
+    assert_eq!(data.claim().kind(), BreakpointKind::Instruction);
+    let two =
+        ours.reserve(task.wants(Claim::weighing(BreakpointKind::Data, NonZeroU8::MIN.saturating_add(1))));
     assert!(two.is_ok(), "both data slots are free again");
 }

@@ -10,7 +10,8 @@ use std::sync::{Barrier, Mutex};
 
 use trapline_watch::constraints::laws::BruteForce;
 use trapline_watch::constraints::{
-    Accounting, Claim, Constraints, Cpu, Held, Kind, Machine, Request, Reservation, Slots, Target, TaskId,
+    Accounting, BreakpointKind, Claim, Constraints, Cpu, DebugRegisters, Held, Machine, Request, Reservation,
+    Target, TaskId,
 };
 
 const THREADS: usize = 12;
@@ -35,7 +36,7 @@ impl Random {
             4..7 => Target::TaskOnCpu(task, cpu),
             _ => Target::Cpu(cpu),
         };
-        target.one(if self.below(3) == 0 { Kind::Instruction } else { Kind::Data })
+        target.one(if self.below(3) == 0 { BreakpointKind::Instruction } else { BreakpointKind::Data })
     }
 }
 
@@ -46,7 +47,8 @@ fn work(accounting: &Constraints, random: &mut Random, held: &mut Vec<Reservatio
         match (random.below(10), some) {
             (0..3, Some(at)) => accounting.release(held.swap_remove(at)),
             (3, Some(at)) => {
-                let kind = if random.below(2) == 0 { Kind::Data } else { Kind::Instruction };
+                let kind =
+                    if random.below(2) == 0 { BreakpointKind::Data } else { BreakpointKind::Instruction };
                 // Whether it is refused is up to the accounting; the rule is checked below.
                 let _answer = accounting.modify(&mut held[at], Claim::one(kind));
             }
@@ -60,16 +62,18 @@ fn work(accounting: &Constraints, random: &mut Random, held: &mut Vec<Reservatio
     }
 }
 
-fn slots_of(held: &[Held]) -> u32 {
+fn registers_of(held: &[Held]) -> u32 {
     held.iter().map(|line| line.data + line.instruction).sum()
 }
 
 #[test]
 fn whenever_all_stand_still_the_rule_holds() {
-    for (cpus, slots) in
-        [(2, Slots::Shared(4)), (1, Slots::Shared(4)), (3, Slots::Apart { data: 4, instruction: 6 })]
-    {
-        let machine = Machine::new(cpus, slots).expect("a machine");
+    for (cpus, registers) in [
+        (2, DebugRegisters::Shared(4)),
+        (1, DebugRegisters::Shared(4)),
+        (3, DebugRegisters::Apart { data: 4, instruction: 6 }),
+    ] {
+        let machine = Machine::new(cpus, registers).expect("a machine");
         let accounting = Constraints::new(machine);
         let (barrier, all) = (Barrier::new(THREADS), Mutex::new(vec![Vec::<Request>::new(); THREADS]));
         std::thread::scope(|scope| {
@@ -97,10 +101,10 @@ fn whenever_all_stand_still_the_rule_holds() {
 fn check(machine: &Machine, accounting: &Constraints, all: &[Request]) {
     assert_eq!(BruteForce::holds(machine, all), Ok(()), "{all:?}");
     let of_tasks = all.iter().filter(|request| !matches!(request.target(), Target::Cpu(_)));
-    assert_eq!(slots_of(&accounting.held()), of_tasks.count() as u32, "weights are 1");
+    assert_eq!(registers_of(&accounting.held()), of_tasks.count() as u32, "weights are 1");
     // The histograms are right if a CPU can get what the rule leaves, and no more.
     for cpu in (0..machine.cpus()).map(|cpu| Target::Cpu(Cpu(cpu))) {
-        for kind in [Kind::Data, Kind::Instruction] {
+        for kind in [BreakpointKind::Data, BreakpointKind::Instruction] {
             let more = accounting.reserve(cpu.one(kind));
             let rule = BruteForce::holds(machine, &[all, &[cpu.one(kind)]].concat());
             assert_eq!(more.is_ok(), rule.is_ok(), "{cpu:?} {kind:?} beside {all:?}");
@@ -115,8 +119,8 @@ const CPU_HAS_IT: u64 = 1 << 32;
 const WINS: u64 = 3000;
 
 #[test]
-fn tasks_in_any_lane_and_a_cpu_never_have_one_slot_together() {
-    let machine = Machine::new(2, Slots::Shared(1)).expect("a machine");
+fn tasks_in_any_lane_and_a_cpu_never_have_one_register_together() {
+    let machine = Machine::new(2, DebugRegisters::Shared(1)).expect("a machine");
     let accounting = Constraints::new(machine);
     let (has_it, over) = (AtomicU64::new(0), AtomicBool::new(false));
     // There are two lanes, which threads take in turn, so of four threads each lane has two.
@@ -126,7 +130,7 @@ fn tasks_in_any_lane_and_a_cpu_never_have_one_slot_together() {
             let target = Target::Task(TaskId::new(number).expect("a task"));
             let mut won = 0u64;
             while !over.load(SeqCst) {
-                let Ok(reservation) = accounting.reserve(target.one(Kind::Data)) else { continue };
+                let Ok(reservation) = accounting.reserve(target.one(BreakpointKind::Data)) else { continue };
                 let others = has_it.fetch_add(1, SeqCst);
                 assert!(others < CPU_HAS_IT, "a task and the CPU have the slot");
                 won += 1;
@@ -140,7 +144,9 @@ fn tasks_in_any_lane_and_a_cpu_never_have_one_slot_together() {
         let tasks: Vec<_> = (1..=4).map(|number| scope.spawn(task(number))).collect();
         let mut won = 0;
         while won < WINS && !tasks.iter().any(std::thread::ScopedJoinHandle::is_finished) {
-            let Ok(reservation) = accounting.reserve(Target::Cpu(Cpu(won as u32 % 2)).one(Kind::Data)) else {
+            let Ok(reservation) =
+                accounting.reserve(Target::Cpu(Cpu(won as u32 % 2)).one(BreakpointKind::Data))
+            else {
                 continue;
             };
             let others = has_it.fetch_add(CPU_HAS_IT, SeqCst);

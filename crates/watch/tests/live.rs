@@ -14,7 +14,8 @@ use trapline_tracee::Process;
 use trapline_tracee::perf::{Family, SampleOptions, SampleRings, this_thread};
 use trapline_watch::value::ValueSource;
 use trapline_watch::{
-    Access, Breakpoint, Event, Kind, NoMap, Options, Point, Tally, Target, WatchError, Watching, Watchpoint,
+    Access, AccessKind, Breakpoint, Event, NoMap, Options, Point, Tally, Target, WatchError, Watching,
+    Watchpoint,
 };
 
 /// The threads' debug registers are few, so one test runs at a time.
@@ -98,7 +99,7 @@ fn every_value_that_a_thread_leaves_is_reported_exactly() {
         let mut last = None;
         let mut exact = 0;
         for (event, value) in events.iter().zip(&left) {
-            assert_eq!((event.kind, event.tid), (Kind::Write, this_thread()));
+            assert_eq!((event.kind, event.tid), (AccessKind::Write, this_thread()));
             if event.change.how.is_exact() {
                 exact += 1;
                 assert_eq!(event.change.after, Some(*value), "bpf {bpf}: {event:?}");
@@ -113,7 +114,7 @@ fn every_value_that_a_thread_leaves_is_reported_exactly() {
         if bpf && has_bpf {
             assert_eq!(exact, left.len(), "with a program at the trap all values are exact");
         } else {
-            assert!(exact * 10 > left.len() * 4, "registers alone told {exact} of {}", left.len());
+            assert!(exact * 10 > left.len() * 4, "registers alone gave {exact} of {}", left.len());
         }
     }
 }
@@ -174,8 +175,8 @@ fn loads_stores_and_executions() {
         }
     });
     let of = |kind| events.iter().filter(|event| event.kind == kind).count();
-    assert_eq!((of(Kind::Write), of(Kind::Read), of(Kind::Execute)), (100, 100, 100));
-    for event in events.iter().filter(|event| event.kind == Kind::Read) {
+    assert_eq!((of(AccessKind::Write), of(AccessKind::Read), of(AccessKind::Execute)), (100, 100, 100));
+    for event in events.iter().filter(|event| event.kind == AccessKind::Read) {
         assert_eq!(event.change.before, event.change.after);
     }
 }
@@ -198,13 +199,13 @@ fn counting_and_iterating() {
 }
 
 #[test]
-fn full_slots_arm_nothing_and_turns_cover_all() {
+fn full_registers_arm_nothing_and_turns_cover_all() {
     let _one = alone();
     static CELLS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
     let points: Vec<_> = CELLS.iter().map(|cell| (at(cell), 8, Access::Write)).collect();
     let error = Watching::start(target(&points), Options::default(), Box::new(NoMap), &mut |_| {});
-    let Err(WatchError::NoSlots(full)) = error else { panic!("six fit: {error:?}") };
-    assert_eq!((full.wanted, full.slots, full.free), (6, 4, 4));
+    let Err(WatchError::NoRegisters(full)) = error else { panic!("six fit: {error:?}") };
+    assert_eq!((full.wanted, full.registers, full.free), (6, 4, 4));
     // Nothing has stayed armed: as many as debug registers fit now.
     let (events, _) = watch(&points[..4], Options::default(), || CELLS[3].store(1, Ordering::Relaxed));
     assert_eq!(events.len(), 1);
@@ -240,13 +241,13 @@ fn if_the_last_thread_cannot_be_armed_nothing_stays_armed() {
     };
     let rings = SampleRings::open(sampled).expect("rings");
     let breakpoint = |cell: &'static AtomicU64| Breakpoint { addr: at(cell), len: 8, access: Access::Write };
-    let (tell, tids) = std::sync::mpsc::channel();
+    let (sender, tids) = std::sync::mpsc::channel();
     let (done, wait) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
         // It is moved in, so that a panic ends the thread too.
         let done = done;
         scope.spawn(move || {
-            tell.send(this_thread()).expect("somebody listens");
+            sender.send(this_thread()).expect("it is read");
             // An error means that the other end is gone, so this thread is done.
             wait.recv().unwrap_or_default();
         });
@@ -255,9 +256,9 @@ fn if_the_last_thread_cannot_be_armed_nothing_stays_armed() {
         let held = rings.arm(last, breakpoint(&CELLS[0])).expect("a free register");
         let points: Vec<_> = CELLS.iter().map(|cell| (at(cell), 8, Access::Write)).collect();
         let error = Watching::start(target(&points), Options::default(), Box::new(NoMap), &mut |_| {});
-        let Err(WatchError::NoSlots(full)) = error else { panic!("four fit: {error:?}") };
+        let Err(WatchError::NoRegisters(full)) = error else { panic!("four fit: {error:?}") };
         assert_eq!((full.tid, full.free), (last, 3));
-        assert_eq!(rings.free_slots(this_thread(), breakpoint(&CELLS[0])).expect("registers"), 4);
+        assert_eq!(rings.free_registers(this_thread(), breakpoint(&CELLS[0])).expect("registers"), 4);
         drop((held, done));
     });
 }
@@ -311,7 +312,7 @@ fn wrong_ranges_are_refused() {
     assert!(refused(0x1001, 4).contains("multiple of 4"));
     assert!(refused(0x1000, 3).contains("1, 2, 4 or 8"));
     let cost = trapline_watch::cost(Options::default()).expect("breakpoints");
-    assert!(cost.ns_per_trap > 100.0 && cost.slots == 4, "{cost:?}");
+    assert!(cost.ns_per_trap > 100.0 && cost.registers == 4, "{cost:?}");
     println!("{cost:?}");
 }
 
@@ -343,15 +344,15 @@ fn threads_that_cannot_inherit_are_armed_one_by_one() {
         let mut events = Vec::new();
         for born in 1..=3 {
             // It writes once it is reported as armed. Its parent is a thread that is watched.
-            let (tell, told) = std::sync::mpsc::channel();
+            let (sender, receiver) = std::sync::mpsc::channel();
             let late = scope.spawn(move || {
-                tell.send(this_thread()).expect("its maker waits");
+                sender.send(this_thread()).expect("its maker waits");
                 while ARMED.load(Ordering::Relaxed) < born {
                     std::thread::yield_now();
                 }
                 write();
             });
-            let tid = told.recv().expect("it begins");
+            let tid = receiver.recv().expect("it begins");
             while !watching.watches(tid) {
                 events.extend(watching.poll(Duration::from_millis(1)));
             }
@@ -380,8 +381,8 @@ fn our_own_accounting_lists_what_each_session_holds() {
     let process = Process::open(std::process::id()).expect("ourselves");
     let there = process.threads().expect("its threads");
     let first = start(&points[..3]).expect("three fit");
-    let Err(WatchError::NoSlots(full)) = start(&points[3..]) else { panic!("five do not fit") };
-    assert_eq!((full.wanted, full.slots, full.free, full.cpus), (2, 4, 1, 0));
+    let Err(WatchError::NoRegisters(full)) = start(&points[3..]) else { panic!("five do not fit") };
+    assert_eq!((full.wanted, full.registers, full.free, full.cpus), (2, 4, 1, 0));
     // All threads of this process have three of our registers according to our account, and none of others by
     // trying. A thread that the test harness started meanwhile has inherited them. It is in no account before
     // its birth is read.

@@ -116,9 +116,9 @@ mod tests {
         let mut asked = Command::new("sh");
         asked.args(["-c", "nice > \"$SAID\""]).env("SAID", &file);
         assert!(Ahead::start(vec![asked], &[]).finish().expect("run").is_empty());
-        let said = std::fs::read_to_string(&file).expect("said");
+        let text = std::fs::read_to_string(&file).expect("written");
         std::fs::remove_file(&file).expect("removed");
-        assert_eq!(said.trim(), "19");
+        assert_eq!(text.trim(), "19");
     }
 
     #[test]

@@ -119,7 +119,7 @@ pub(crate) fn tests(packages: &[&str], targets: &[&str], runs: u64, end: &[&str]
     command
 }
 
-/// Nobody ships this build, and building it takes longer than its tests. What handles a hit is optimised, as a test looks for panics in its code.
+/// This build is not shipped, and building it takes longer than its tests. What handles a hit is optimised, as a test looks for panics in its code.
 const PROFILE: [&str; 5] = [
     "profile.release.debug=0",
     "profile.release.opt-level=1",

@@ -1,7 +1,7 @@
 //! The programs that end-to-end tests run, from the distribution where they are missing.
 //!
 //! Nothing is installed unless something is missing, we may (root, or sudo without a password), and `TRAPLINE_APT` is
-//! not `0`. Whatever stays missing is said loudly here, and again by each test that then skips itself.
+//! not `0`. Whatever stays missing is reported here, and again by each test that then skips itself.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! A redis-server with names and debug information, from the distribution's source package.
 //!
 //! In: where apt finds packages. Out: the program's path, built once under the target folder. What fails on the way is
-//! said, and the tests that need it skip themselves. The system's own list of sources stays as it is.
+//! reported, and the tests that need it skip themselves. The system's own list of sources stays as it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -81,8 +81,8 @@ fn run(dir: &Path, program: &str, args: &[&str]) -> Result<()> {
         .current_dir(dir)
         .output()
         .with_context(|| format!("{program} does not run"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().last().unwrap_or_default().to_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.lines().last().unwrap_or_default().to_owned();
     ensure!(output.status.success(), "{program} failed: {last}");
     Ok(())
 }

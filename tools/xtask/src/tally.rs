@@ -1,4 +1,4 @@
-//! Counts what libtest's output says, and keeps the tests that skipped themselves and what failed ones said.
+//! Counts what libtest's output says, and keeps the tests that skipped themselves and the output of those that failed.
 //!
 //! A test that cannot run where it is prints a line that begins with `SKIP` and says why, then returns. libtest takes
 //! that for a pass; here it is moved to the skipped ones, by name.
@@ -18,15 +18,15 @@ pub(crate) struct Tally {
     binary: String,
     /// Whose output is being shown.
     showing: Option<String>,
-    /// In the part that shows what failed tests said; the other part shows what passed ones did.
+    /// In the part that shows the output of failed tests; the other part shows what passed ones did.
     failing: bool,
     skips: BTreeMap<String, String>,
-    /// What each failed test said, under its binary and its name.
+    /// The output of each failed test, under its binary and its name.
     failures: Vec<String>,
     names: Vec<String>,
 }
 
-/// Lines kept of what one failed test said: the last ones, where the panic is.
+/// Lines kept of one failed test's output: the last ones, where the panic is.
 const KEPT: usize = 60;
 
 impl Tally {
@@ -66,10 +66,10 @@ impl Tally {
         } else if self.failing
             && self.showing.is_some()
             && !line.is_empty()
-            && let Some(said) = self.failures.last_mut()
+            && let Some(message) = self.failures.last_mut()
         {
-            said.push('\n');
-            said.push_str(line);
+            message.push('\n');
+            message.push_str(line);
         }
     }
 
@@ -110,14 +110,14 @@ impl Tally {
         let mut skipped: Vec<String> = self.skips.into_values().collect();
         let passed = self.passed.saturating_sub(skipped.len() as u64);
         skipped.extend(self.ignored);
-        let failures = self.failures.iter().map(|said| ends(said)).collect();
+        let failures = self.failures.iter().map(|message| ends(message)).collect();
         Outcome { passed, failed: self.failed, skipped, failures, unsteady: Vec::new() }
     }
 }
 
 /// The first line, and the last [`KEPT`].
-fn ends(said: &str) -> String {
-    let lines: Vec<&str> = said.lines().collect();
+fn ends(message: &str) -> String {
+    let lines: Vec<&str> = message.lines().collect();
     let from = lines.len().saturating_sub(KEPT).max(1);
     [&lines[..1], &lines[from..]].concat().join("\n    ")
 }
@@ -160,9 +160,9 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         assert_eq!(tally.failed_tests(), ["bad::one"]);
         let outcome = tally.outcome();
         assert_eq!((outcome.passed, outcome.failed), (2, 2));
-        let said = "bad::one of tests/a.rs (target/a-1)\n    before\n    thread 'bad::one' panicked at a.rs:1:2:\n    because";
+        let message = "bad::one of tests/a.rs (target/a-1)\n    before\n    thread 'bad::one' panicked at a.rs:1:2:\n    because";
         assert_eq!(shown, text.lines().count() - 1, "the name of what passed");
-        assert_eq!(outcome.failures, [said, "tests/b.rs (target/b-1): no closing line"]);
+        assert_eq!(outcome.failures, [message, "tests/b.rs (target/b-1): no closing line"]);
     }
 
     #[test]
@@ -176,7 +176,7 @@ successes:
 
 ---- b stdout ----
 SKIP: no kernel uprobes here (EPERM)
-SKIP: said twice, counted once
+SKIP: printed twice, counted once
 
 test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
 test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s";

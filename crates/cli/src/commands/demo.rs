@@ -11,7 +11,7 @@ use super::run::follow::{TICK, Turns, follow};
 use super::run::interrupts;
 use super::run::schedule::{Event, Schedule};
 use super::{Failure, Outcome};
-use crate::args::command::{Demo, Shape};
+use crate::args::command::{Demo, HistogramStyle};
 use crate::demo::{Sample, SampleRun};
 use crate::output::{Output, OutputError, print_line};
 use crate::report::{count, lat, summary};
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Demo) -> Result<Outcome, Failure> {
     let builder = Session::builder().pid(pid).probe(&probe("lookup"))?.probe(&probe("commit"))?;
     let finished = during(builder.latency()?, args.duration, &interrupts)?;
     for report in &finished.reports {
-        output.print(&lat::text(report, true, &Shape::default()))?;
+        output.print(&lat::text(report, true, &HistogramStyle::default()))?;
     }
     drop(serving);
 

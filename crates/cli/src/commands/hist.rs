@@ -36,16 +36,16 @@ pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
     let by_name = args.by == Some(By::ThreadName) || args.named;
     let request = Request::new(&args.run).ends(args.ends, args.aggregation.waits());
     let request = request.often(by_reader || by_name).notice(by_reader.then_some(BY_READER));
-    request.run(start, &mut Table { args, reader_aggregation: ReaderAggregation::new(args) })
+    request.run(start, &mut HistTable { args, reader_aggregation: ReaderAggregation::new(args) })
 }
 
 /// What is shown, and the aggregation in the reader.
-struct Table<'a> {
+struct HistTable<'a> {
     args: &'a Hist,
     reader_aggregation: ReaderAggregation<'a>,
 }
 
-impl Reporter for Table<'_> {
+impl Reporter for HistTable<'_> {
     fn take(&mut self, session: &mut Session, _: &mut Output) -> Result<Event, OutputError> {
         if let Aggregation::InReader { .. } = self.args.aggregation {
             let calls = session.calls();
@@ -65,7 +65,7 @@ impl Reporter for Table<'_> {
     }
 }
 
-impl Table<'_> {
+impl HistTable<'_> {
     fn render(&self, reports: &[ProcessReport], tallied: Vec<Tallied>, live: bool) -> String {
         let (args, time) = (self.args, self.args.run.timestamps.then(time_of_day));
         let sums = match args.aggregation {

@@ -33,7 +33,7 @@ pub(super) struct ReaderAggregation<'a> {
 
 struct Added {
     site: Arc<Site>,
-    parts: BTreeMap<Key, BTreeMap<u64, u64>>,
+    parts: BTreeMap<GroupKey, BTreeMap<u64, u64>>,
     values: usize,
     overflow: u64,
     unseen: u64,
@@ -41,7 +41,7 @@ struct Added {
 
 /// What calls are grouped by.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Key {
+enum GroupKey {
     All,
     Thread(u32),
     Name(Option<String>),
@@ -67,15 +67,19 @@ impl<'a> ReaderAggregation<'a> {
             last = Some((&call.site, nth));
             let Some(nth) = nth else { continue };
             let key = match (keys.as_ref().and_then(|keys| keys.get(nth)), self.args.by) {
-                (Some(key), _) => self.value(call, key).map(Key::Value),
-                (None, None) => Some(Key::All),
+                (Some(key), _) => self.value(call, key).map(GroupKey::Value),
+                (None, None) => Some(GroupKey::All),
                 (None, Some(by)) => {
                     let thread = (call.pid, call.tid);
                     let known = names.entry(thread).or_insert_with(|| name(call));
                     if by == By::Thread {
                         self.names.insert(thread, known.clone());
                     }
-                    Some(if by == By::Thread { Key::Thread(call.tid) } else { Key::Name(known.clone()) })
+                    Some(if by == By::Thread {
+                        GroupKey::Thread(call.tid)
+                    } else {
+                        GroupKey::Name(known.clone())
+                    })
                 }
             };
             let value = key.zip(self.value(call, &of[nth].1));
@@ -129,21 +133,21 @@ impl<'a> ReaderAggregation<'a> {
         };
         let (mut tallied, mut keys) = (Vec::new(), Vec::new());
         for ((pid, _), added) in &self.sites {
-            let mut parts: Vec<(&Key, &BTreeMap<u64, u64>)> = added.parts.iter().collect();
+            let mut parts: Vec<(&GroupKey, &BTreeMap<u64, u64>)> = added.parts.iter().collect();
             if self.args.key.is_some() {
                 // Most calls first, since there may be many keys.
                 parts.sort_by_key(|(_, hits)| std::cmp::Reverse(hits.values().sum::<u64>()));
             }
             keys.push(parts.iter().map(|(key, _)| self.key_of(&added.site, key)).collect());
-            let group = |key: &Key| match key {
-                Key::All | Key::Value(_) => None,
-                Key::Thread(tid) => {
+            let group = |key: &GroupKey| match key {
+                GroupKey::All | GroupKey::Value(_) => None,
+                GroupKey::Thread(tid) => {
                     let comm = self.names.get(&(*pid, *tid)).cloned().flatten();
                     Some(Group::Thread { tid: *tid, comm })
                 }
-                Key::Name(comm) => Some(Group::Name { comm: comm.clone(), threads: 0 }),
+                GroupKey::Name(comm) => Some(Group::Name { comm: comm.clone(), threads: 0 }),
             };
-            let part = |(key, hits): (&Key, &BTreeMap<u64, u64>)| GroupHits {
+            let part = |(key, hits): (&GroupKey, &BTreeMap<u64, u64>)| GroupHits {
                 group: group(key),
                 key: None,
                 hits: hits.clone(),
@@ -164,8 +168,8 @@ impl<'a> ReaderAggregation<'a> {
         Sums { tallied, texts: are_texts.then(|| self.texts.clone()), keys }
     }
     /// A group-by key for people and machines, where calls are grouped by one of their values.
-    fn key_of(&self, site: &Site, key: &Key) -> What {
-        let Key::Value(value) = *key else { return What::Value(0) };
+    fn key_of(&self, site: &Site, key: &GroupKey) -> What {
+        let GroupKey::Value(value) = *key else { return What::Value(0) };
         let Aggregation::InReader { of, keys: Some(keys), .. } = &self.args.aggregation else {
             return What::Value(0);
         };
@@ -186,7 +190,7 @@ impl<'a> ReaderAggregation<'a> {
 }
 
 impl Added {
-    fn add(&mut self, key: Key, value: u64) {
+    fn add(&mut self, key: GroupKey, value: u64) {
         let known = self.parts.get(&key).is_some_and(|part| part.contains_key(&value));
         if !known && self.values == MOST {
             self.overflow += 1;

@@ -65,7 +65,7 @@ fn live(args: &Top) -> Result<Outcome, Failure> {
     let opened =
         Screen::open().map_err(|source| OutputError::Open { file: "the terminal".to_owned(), source })?;
     let interval = run.interval.unwrap_or(TICK);
-    let mut table = Table {
+    let mut table = TopTable {
         session: &mut session,
         interrupts: &interrupts,
         model: Model::default(),
@@ -75,7 +75,7 @@ fn live(args: &Top) -> Result<Outcome, Failure> {
     };
     let pace = if run.follow { ROUND } else { TICK };
     let followed = table.report().and_then(|()| follow(Schedule::new(pace, run.duration), &mut table));
-    let Table { model, screen, .. } = table;
+    let TopTable { model, screen, .. } = table;
     let finished = session.detach();
     drop(screen);
     let reported = followed.and_then(|()| {
@@ -87,7 +87,7 @@ fn live(args: &Top) -> Result<Outcome, Failure> {
 }
 
 /// The table on the screen.
-struct Table<'a> {
+struct TopTable<'a> {
     session: &'a mut Session,
     interrupts: &'a Interrupts,
     model: Model,
@@ -97,7 +97,7 @@ struct Table<'a> {
     stale: bool,
 }
 
-impl Turns for Table<'_> {
+impl Turns for TopTable<'_> {
     fn turn(&mut self, at_most: Duration) -> Result<Event, OutputError> {
         if std::mem::take(&mut self.stale) {
             let (model, view) = (&self.model, &mut self.view);

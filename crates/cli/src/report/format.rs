@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said() {
+    fn what_cannot_be_is_an_error() {
         let error = of(false, "a.htm").expect_err("not offered").to_string();
         assert_eq!(
             error,

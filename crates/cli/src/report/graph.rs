@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goroutines_make_of_threads_is_said() {
+    fn what_goroutines_make_of_threads_is_noted() {
         let root = "root".parse().expect("a probe");
         let mut trees = Trees::new(std::slice::from_ref(&root), usize::MAX, false);
         trees.add(&calls());

@@ -57,7 +57,7 @@ pub(crate) enum What {
     Text(String),
 }
 
-type Row = (What, u64);
+type ValueHits = (What, u64);
 
 impl What {
     /// A word in its type. Where the type is not known it is a number, and `unsigned` excludes negative ones.
@@ -104,7 +104,7 @@ struct PartRow<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     comm: Option<Option<&'a str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<Key<'a>>,
+    key: Option<RowKey<'a>>,
     values: u64,
     hits: u64,
     rows: Vec<Shown>,
@@ -112,7 +112,7 @@ struct PartRow<'a> {
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Key<'a> {
+enum RowKey<'a> {
     Value(i128),
     Text(&'a str),
 }
@@ -248,8 +248,8 @@ fn part_row<'a>(
     });
     let hits = part.hits.values().fold(0, |sum: u64, hits| sum.wrapping_add(*hits));
     let key = key.and_then(|key| match key {
-        What::Value(value) => Some(Key::Value(*value)),
-        What::Text(text) => Some(Key::Text(text)),
+        What::Value(value) => Some(RowKey::Value(*value)),
+        What::Text(text) => Some(RowKey::Text(text)),
         What::Range(..) => None,
     });
     PartRow { cpu, tid, comm, key, values: part.hits.len() as u64, hits, rows: rows.collect() }
@@ -269,7 +269,7 @@ fn shown<'a>(args: &'a Hist, site: &Site) -> Option<&'a Type> {
 
 /// A part's rows. Histogram buckets come in their order, with the empty ones between them. Values and texts
 /// come by hits, as many as were requested.
-fn rows(args: &Hist, sums: &Sums, site: &Site, part: &GroupHits) -> Vec<Row> {
+fn rows(args: &Hist, sums: &Sums, site: &Site, part: &GroupHits) -> Vec<ValueHits> {
     if args.sort != Sort::Each {
         let (Some((&first, _)), Some((&last, _))) = (part.hits.first_key_value(), part.hits.last_key_value())
         else {
@@ -295,7 +295,7 @@ fn rows(args: &Hist, sums: &Sums, site: &Site, part: &GroupHits) -> Vec<Row> {
         }
         None => What::of(key, shown, args.unsigned),
     };
-    let mut rows: Vec<Row> = part.hits.iter().map(|(&key, &hits)| (what(key), hits)).collect();
+    let mut rows: Vec<ValueHits> = part.hits.iter().map(|(&key, &hits)| (what(key), hits)).collect();
     rows.sort_by_key(|(_, hits)| std::cmp::Reverse(*hits));
     rows.truncate(args.top.unwrap_or(u32::MAX) as usize);
     rows

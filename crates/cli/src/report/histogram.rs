@@ -5,7 +5,7 @@ use trapline::Histogram;
 use trapline::histogram::HistogramRow;
 
 use super::number::binary;
-use crate::args::command::Shape;
+use crate::args::command::HistogramStyle;
 
 /// Length of the fullest bar, in columns.
 const BAR: usize = 52;
@@ -14,7 +14,7 @@ const LABEL: usize = 20;
 const NUMBER: usize = 10;
 
 /// Draws a histogram in the requested shape.
-pub(crate) fn draw(histogram: &Histogram, shape: &Shape) -> String {
+pub(crate) fn draw(histogram: &Histogram, shape: &HistogramStyle) -> String {
     let unit = shape.unit.nanos();
     match shape.linear {
         None => bars(histogram.log2(unit).into_iter().map(|row| (range(row, binary), row.2))),
@@ -48,14 +48,15 @@ pub(crate) fn bars(rows: impl Iterator<Item = (String, u64)>) -> String {
 #[cfg(test)]
 mod tests {
     use super::{bars, draw};
-    use crate::args::command::{Linear, Shape, TimeUnit};
+    use crate::args::command::{HistogramStyle, Linear, TimeUnit};
     use crate::report::samples::timed;
 
     #[test]
     fn steps_have_a_row_for_all_below_and_one_for_all_above() {
         // Calls of 100, 101 and 310 ns.
         let labels = |min, max, step| -> Vec<String> {
-            let shape = Shape { linear: Some(Linear { min, max, step }), ..Shape::default() };
+            let shape =
+                HistogramStyle { linear: Some(Linear { min, max, step }), ..HistogramStyle::default() };
             let drawn = draw(&timed().times[0].histogram, &shape);
             drawn
                 .lines()
@@ -65,7 +66,7 @@ mod tests {
         let row = |label: &str, calls: u32| format!("{label:<20} {calls:>10}");
         assert_eq!(labels(0, 200, 100), [row("[100, 200)", 2), row("[200, ...)", 1)]);
         assert_eq!(labels(200, 400, 200), [row("(..., 200)", 2), row("[200, 400)", 1)]);
-        let micros = Shape { unit: TimeUnit::Micros, ..Shape::default() };
+        let micros = HistogramStyle { unit: TimeUnit::Micros, ..HistogramStyle::default() };
         assert!(draw(&timed().times[0].histogram, &micros).starts_with("[0, 2) "), "all in the first row");
     }
 

@@ -5,10 +5,10 @@ use trapline::{ProcessReport, Times};
 use super::histogram;
 use super::number::{duration, grouped};
 use super::visible;
-use crate::args::command::Shape;
+use crate::args::command::HistogramStyle;
 
 /// Renders one process: one histogram for all functions together, or one for each.
-pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &Shape) -> String {
+pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &HistogramStyle) -> String {
     let mut out = format!("{} ({}), {:.2} s\n", visible::name(&report.name), report.pid, report.seconds);
     if per_function {
         let mut times: Vec<&Times> = report.times.iter().collect();
@@ -31,7 +31,7 @@ pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &Shape) ->
     out
 }
 
-fn body(times: &Times, shape: &Shape) -> String {
+fn body(times: &Times, shape: &HistogramStyle) -> String {
     let histogram = &times.histogram;
     let calls = times.calls;
     if calls == 0 {
@@ -55,7 +55,7 @@ fn body(times: &Times, shape: &Shape) -> String {
     )
 }
 
-fn at_least(shape: &Shape) -> String {
+fn at_least(shape: &HistogramStyle) -> String {
     if shape.min_ns == 0 { String::new() } else { format!(" (of at least {})", duration(shape.min_ns)) }
 }
 
@@ -75,12 +75,12 @@ fn asides(times: &Times) -> String {
 #[cfg(test)]
 mod tests {
     use super::text;
-    use crate::args::command::Shape;
+    use crate::args::command::HistogramStyle;
     use crate::report::samples::timed;
 
     #[test]
     fn a_histogram_closes_as_bcc_does() {
-        let drawn = text(&timed(), true, &Shape::default());
+        let drawn = text(&timed(), true, &HistogramStyle::default());
         let bar = |n: usize| format!("{}{}", "@".repeat(n), " ".repeat(52 - n));
         let expected = format!(
             "victim (42), 2.00 s
@@ -102,29 +102,29 @@ calls: 1 ended by a tail call, and may have taken longer, 1 had not returned
     }
 
     #[test]
-    fn calls_that_are_no_pairs_are_told_apart() {
+    fn calls_that_are_no_pairs_are_listed_apart() {
         let mut report = timed();
         let times = &mut report.times[0];
         (times.tail_exits, times.in_flight, times.unpaired, times.unreturned, times.clamped) =
             (1, 2, 3, 4, 5000);
         let expected = "\ncalls: 1 ended by a tail call, and may have taken longer, 2 had not returned, 3 had begun before the attach, \
                       4 never returned (longjmp, exception, coroutine), 5,000 with a clock that ran backwards, counted as 0\n";
-        let drawn = text(&report, true, &Shape::default());
+        let drawn = text(&report, true, &HistogramStyle::default());
         assert!(drawn.ends_with(expected), "{drawn}");
         report.times[0].calls = 0;
         assert_eq!(
-            text(&report, true, &Shape::default()),
+            text(&report, true, &HistogramStyle::default()),
             "victim (42), 2.00 s\n\n1 without a call that ended\n"
         );
         assert!(
-            text(&report, false, &Shape::default())
+            text(&report, false, &HistogramStyle::default())
                 .starts_with("victim (42), 2.00 s\nno call ended\ncalls: 1 ended")
         );
     }
 
     #[test]
-    fn what_was_left_out_is_said() {
-        let drawn = text(&timed(), false, &Shape { min_ns: 200, ..Shape::default() });
+    fn what_was_left_out_is_reported() {
+        let drawn = text(&timed(), false, &HistogramStyle { min_ns: 200, ..HistogramStyle::default() });
         assert!(drawn.contains("count = 3 (of at least 200 ns)"), "{drawn}");
     }
 }

@@ -247,7 +247,7 @@ mod tests {
     const PERIOD: Period = Period { start: 10, now: 20 };
 
     #[test]
-    fn who_is_asked_takes_nothing() {
+    fn no_metrics_make_an_empty_request() {
         assert!(request(&[], PERIOD).is_empty());
     }
 

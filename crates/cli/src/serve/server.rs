@@ -128,7 +128,7 @@ fn serve(mut stream: TcpStream, to: &Sender<Scrape>) -> io::Result<()> {
             Some(text) => ("200 OK", how.content_type(), text),
             None => ("503 Service Unavailable", plain, "the run is over\n".to_owned()),
         },
-        Some(Ask::Other(status, said)) => (status, plain, said.to_owned()),
+        Some(Ask::Other(status, message)) => (status, plain, message.to_owned()),
         None => ("400 Bad Request", plain, "no request that this server understands\n".to_owned()),
     };
     let length = body.len();

@@ -17,7 +17,7 @@ pub(crate) const HISTORY: usize = 120;
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     rows: Vec<TopRow>,
-    index: HashMap<Key, usize>,
+    index: HashMap<SiteKey, usize>,
     /// Processes as last seen: pid and name.
     pub(crate) processes: Vec<(u32, String)>,
     /// Hits that could not be recorded.
@@ -28,7 +28,7 @@ pub(crate) struct Model {
 
 /// A site of one process. If the process executes another program, a row is kept where the site is the same.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
+struct SiteKey {
     pid: u32,
     probe: String,
     offset: u64,
@@ -80,10 +80,10 @@ impl Model {
     }
     /// Takes the next sample.
     pub(crate) fn feed(&mut self, reports: &[ProcessReport]) {
-        let mut samples: Vec<(Key, Sample)> = Vec::new();
-        let mut places: HashMap<Key, usize> = HashMap::new();
+        let mut samples: Vec<(SiteKey, Sample)> = Vec::new();
+        let mut places: HashMap<SiteKey, usize> = HashMap::new();
         let mut add = |report: &ProcessReport, site: &Arc<Site>, total: u64, times: &Times| {
-            let key = Key { pid: report.pid, probe: site.probe.clone(), offset: site.offset };
+            let key = SiteKey { pid: report.pid, probe: site.probe.clone(), offset: site.offset };
             let place = *places.entry(key.clone()).or_insert(samples.len());
             if place == samples.len() {
                 samples.push((key, Sample::default()));

@@ -13,7 +13,7 @@ use std::fmt;
 
 use btfparse::{Integer32Value, Integer64Value, Offset, Readable, TypeInformation, TypeVariant};
 
-use super::passing::{Passed, Shape, passed, places};
+use super::passing::{Components, Passed, passed, places};
 use super::{Prototype, ValueType};
 use crate::types::MAX_CHAIN;
 
@@ -193,13 +193,13 @@ impl Part {
         })
     }
     /// The components of a type.
-    fn shape(&self, of: u32) -> Result<Shape<u32>, Forged> {
+    fn shape(&self, of: u32) -> Result<Components<u32>, Forged> {
         let members = |size: usize, list: &btfparse::MemberList| {
             let at = |offset| match offset {
                 Offset::ByteOffset(bytes) => u64::from(bytes),
                 Offset::BitOffsetAndSize(bits, _) => u64::from(bits / 8),
             };
-            Shape::Members(size as u64, list.iter().map(|one| (at(one.offset()), one.tid())).collect())
+            Components::Members(size as u64, list.iter().map(|one| (at(one.offset()), one.tid())).collect())
         };
         Ok(match (self.bare(of)?, self.value_type(of)?) {
             (TypeVariant::Struct(of), _) => members(*of.size(), of.member_list()),
@@ -207,16 +207,16 @@ impl Part {
             (TypeVariant::Array(array), _) => {
                 let of = *array.element_tid();
                 let bytes = self.size(of, 0)?;
-                Shape::Array { of, bytes, count: u64::from(*array.element_count()) }
+                Components::Array { of, bytes, count: u64::from(*array.element_count()) }
             }
-            (TypeVariant::Float(_), ValueType::Float(bytes)) => Shape::Vector(bytes.into()),
-            (TypeVariant::Float(_), ValueType::Other(name)) if name == "long double" => Shape::X87,
+            (TypeVariant::Float(_), ValueType::Float(bytes)) => Components::Vector(bytes.into()),
+            (TypeVariant::Float(_), ValueType::Other(name)) if name == "long double" => Components::X87,
             (TypeVariant::Int(int), ValueType::Integer { .. } | ValueType::Char | ValueType::Bool) => {
-                Shape::General(*int.size() as u64)
+                Components::General(*int.size() as u64)
             }
-            (TypeVariant::Ptr(_), _) => Shape::General(8),
-            (_, ValueType::Enumeration { bytes, .. }) => Shape::General(bytes.into()),
-            _ => Shape::Unknown,
+            (TypeVariant::Ptr(_), _) => Components::General(8),
+            (_, ValueType::Enumeration { bytes, .. }) => Components::General(bytes.into()),
+            _ => Components::Unknown,
         })
     }
     /// Size of a type in bytes; 0 if it has none.

@@ -9,7 +9,7 @@ use gimli::{DwLang, Unit, UnitOffset};
 use trapline_record::Svma;
 
 use super::entry::corrected;
-use super::passing::{Passed, Shape, passed, places};
+use super::passing::{Components, Passed, passed, places};
 use super::{Declared, Prototype, ValueType};
 use crate::debuginfo::{DebugInfo, Slice};
 use crate::types::{Entry, MAX_CHAIN, reference};
@@ -210,23 +210,23 @@ impl DebugInfo {
         passed(of, &mut |of| self.shape(unit, of))
     }
     /// The components of a type.
-    fn shape(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<Shape<UnitOffset>> {
+    fn shape(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<Components<UnitOffset>> {
         let entry = self.bare(unit, of)?;
         let bytes = self.size(unit, of)?;
         Ok(match (entry.tag(), self.value_type(unit, of)?) {
-            (_, ValueType::Float(_)) => Shape::Vector(bytes),
+            (_, ValueType::Float(_)) => Components::Vector(bytes),
             (_, ValueType::Other(_)) if is_record(&entry) => {
                 let members = self.members(unit, entry.offset())?;
-                Shape::Members(bytes, members.iter().map(|member| (member.offset, member.of)).collect())
+                Components::Members(bytes, members.iter().map(|member| (member.offset, member.of)).collect())
             }
             (gimli::DW_TAG_array_type, _) if entry.attr_value(gimli::DW_AT_GNU_vector)?.is_none() => {
-                let Some(of) = Self::type_of(&entry)? else { return Ok(Shape::Unknown) };
+                let Some(of) = Self::type_of(&entry)? else { return Ok(Components::Unknown) };
                 let count = self.dimensions(unit, entry.offset())?.iter().product();
-                Shape::Array { of, bytes: self.size(unit, of)?, count }
+                Components::Array { of, bytes: self.size(unit, of)?, count }
             }
-            (gimli::DW_TAG_base_type, ValueType::Other(name)) if name == "long double" => Shape::X87,
-            (_, ValueType::Other(_)) => Shape::Unknown,
-            _ => Shape::General(bytes),
+            (gimli::DW_TAG_base_type, ValueType::Other(name)) if name == "long double" => Components::X87,
+            (_, ValueType::Other(_)) => Components::Unknown,
+            _ => Components::General(bytes),
         })
     }
 }

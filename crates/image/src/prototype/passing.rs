@@ -29,7 +29,7 @@ pub(super) enum Passed {
 
 /// The components of a type. Numbers without a comment are its size in bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Shape<Id> {
+pub(super) enum Components<Id> {
     /// A value that a general register can hold.
     General(u64),
     /// A float.
@@ -67,13 +67,13 @@ enum Not {
 }
 
 /// Returns the components of a type.
-type Shapes<'a, Id, E> = &'a mut dyn FnMut(Id) -> Result<Shape<Id>, E>;
+type Shapes<'a, Id, E> = &'a mut dyn FnMut(Id) -> Result<Components<Id>, E>;
 
 /// How a value of that type is passed.
 pub(super) fn passed<Id: Copy, E>(of: Id, shapes: Shapes<'_, Id, E>) -> Result<Passed, E> {
     match shapes(of)? {
-        Shape::Members(17.., _) => return Ok(Passed::Memory),
-        Shape::Members(0, _) => return Ok(Passed::Registers(0, 0)),
+        Components::Members(17.., _) => return Ok(Passed::Memory),
+        Components::Members(0, _) => return Ok(Passed::Registers(0, 0)),
         _ => {}
     }
     let mut halves = [Class::Nothing; 2];
@@ -100,17 +100,17 @@ fn classify<Id: Copy, E>(
         return Ok(Err(Not::Known));
     }
     let (class, bytes) = match shapes(of)? {
-        Shape::General(bytes) => (Class::General, bytes),
-        Shape::Vector(bytes) => (Class::Vector, bytes),
-        Shape::X87 => return Ok(Err(Not::InRegisters)),
-        Shape::Unknown => return Ok(Err(Not::Known)),
-        Shape::Array { count: 17.., .. } => return Ok(Err(Not::InRegisters)),
-        Shape::Array { bytes: 0, .. } => return Ok(Err(Not::Known)),
-        Shape::Array { of, bytes, count } => {
+        Components::General(bytes) => (Class::General, bytes),
+        Components::Vector(bytes) => (Class::Vector, bytes),
+        Components::X87 => return Ok(Err(Not::InRegisters)),
+        Components::Unknown => return Ok(Err(Not::Known)),
+        Components::Array { count: 17.., .. } => return Ok(Err(Not::InRegisters)),
+        Components::Array { bytes: 0, .. } => return Ok(Err(Not::Known)),
+        Components::Array { of, bytes, count } => {
             let elements = (0..count).map(|n| (n.saturating_mul(bytes), of));
             return all(elements, offset, halves, depth, shapes);
         }
-        Shape::Members(_, members) => return all(members.into_iter(), offset, halves, depth, shapes),
+        Components::Members(_, members) => return all(members.into_iter(), offset, halves, depth, shapes),
     };
     if !offset.is_multiple_of(bytes.max(1)) {
         return Ok(Err(Not::InRegisters));

@@ -27,8 +27,8 @@ pub fn in_exclusive(words: &[u32], at: usize) -> bool {
         let (Some(word), bit) = (seen.get_mut(local / 64), 1 << (local % 64)) else { return };
         if *word & bit == 0 {
             *word |= bit;
-            if let Some(slot) = open.get_mut(*count) {
-                *slot = local as u16;
+            if let Some(place) = open.get_mut(*count) {
+                *place = local as u16;
                 *count += 1;
             }
         }

@@ -162,8 +162,8 @@ impl Copy {
     }
 
     fn push(&mut self, word: u32) {
-        if let Some(slot) = self.out.words.get_mut(self.out.len) {
-            *slot = word;
+        if let Some(place) = self.out.words.get_mut(self.out.len) {
+            *place = word;
             self.out.len += 1;
         }
     }
@@ -204,8 +204,8 @@ impl Copy {
             Test::Zero { .. } => (self.word ^ 1 << 24) & !0x00FF_FFE0 | over << 5,
             Test::Bit { .. } => (self.word ^ 1 << 24) & !0x0007_FFE0 | over << 5,
         };
-        if let Some(slot) = self.out.words.get_mut(at) {
-            *slot = word;
+        if let Some(place) = self.out.words.get_mut(at) {
+            *place = word;
         }
         Ok(())
     }

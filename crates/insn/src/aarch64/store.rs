@@ -78,7 +78,7 @@ const RT2: u32 = 10;
 const RM: u32 = 16;
 
 /// Length of an element in bytes, number of elements, what is done to them.
-type Shape = (u32, u32, Does);
+type Elements = (u32, u32, Does);
 
 impl Accessor {
     /// The instruction, if it accesses memory and is covered here.
@@ -191,7 +191,7 @@ fn change(which: u32, with: u64) -> Op {
 }
 
 /// Exclusive, ordered, compare and swap: C4.1.96.
-fn exclusive(word: u32) -> Option<Shape> {
+fn exclusive(word: u32) -> Option<Elements> {
     let (size, rt, load) = (bits(word, 30, 2), Gpr::field(word, RT), is_set(word, 22));
     let single = 1 << size;
     let pair = 4 << (size & 1);
@@ -209,7 +209,7 @@ fn exclusive(word: u32) -> Option<Shape> {
 }
 
 /// Several vector registers, or one element of each.
-fn structures(word: u32) -> Option<Shape> {
+fn structures(word: u32) -> Option<Elements> {
     let does = if is_set(word, 22) { Does::Load } else { Does::StoreUnknown };
     let is_post = is_set(word, 23);
     if is_set(word, 24) {
@@ -243,7 +243,7 @@ fn structures(word: u32) -> Option<Shape> {
     (fits && !is_reserved).then_some((8 << bits(word, 30, 1), registers, does))
 }
 
-fn literal(word: u32) -> Option<Shape> {
+fn literal(word: u32) -> Option<Elements> {
     let size = match (is_set(word, 26), bits(word, 30, 2)) {
         (false, 0 | 2) | (true, 0) => 4,
         (false, 1) | (true, 1) => 8,
@@ -254,7 +254,7 @@ fn literal(word: u32) -> Option<Shape> {
 }
 
 /// `stlur`, `ldapur`.
-fn ordered(word: u32) -> Option<Shape> {
+fn ordered(word: u32) -> Option<Elements> {
     let size = bits(word, 30, 2);
     let does = match (bits(word, 22, 2), size) {
         (0, _) => Does::Store(Gpr::field(word, RT)),
@@ -264,7 +264,7 @@ fn ordered(word: u32) -> Option<Shape> {
     Some((1 << size, 1, does))
 }
 
-fn pair(word: u32) -> Option<Shape> {
+fn pair(word: u32) -> Option<Elements> {
     let (kind, load, is_vector) = (bits(word, 30, 2), is_set(word, 22), is_set(word, 26));
     let is_nontemporal = bits(word, 23, 2) == 0;
     let size = match (is_vector, kind) {
@@ -284,7 +284,7 @@ fn pair(word: u32) -> Option<Shape> {
 }
 
 /// One register: its size, and whether it is a vector register.
-fn single(word: u32) -> Option<Shape> {
+fn single(word: u32) -> Option<Elements> {
     let (size, kind) = (bits(word, 30, 2), bits(word, 22, 2));
     if is_set(word, 26) {
         let log = match kind {
@@ -304,7 +304,7 @@ fn single(word: u32) -> Option<Shape> {
 }
 
 /// One register at a base and something: unscaled, indexed, unprivileged, by a register; atomic.
-fn register(word: u32) -> Option<(At, Shape)> {
+fn register(word: u32) -> Option<(At, Elements)> {
     let rn = Gpr::field(word, RN);
     let mode = bits(word, 10, 2);
     if !is_set(word, 21) {
@@ -328,7 +328,7 @@ fn register(word: u32) -> Option<(At, Shape)> {
     }
 }
 
-fn atomic(word: u32) -> Option<Shape> {
+fn atomic(word: u32) -> Option<Elements> {
     let (which, with) = (bits(word, 12, 3), Gpr::field(word, RM));
     let does = match (is_set(word, 15), which) {
         (false, _) => Does::Change(which, with),

@@ -21,7 +21,7 @@ pub enum ScanItem {
     /// A jump through a register or through memory that a register addresses.
     Indirect,
     /// A jump through memory at a fixed address: a tail call.
-    ThroughSlot,
+    ThroughEntry,
     /// A return.
     Return,
 }
@@ -216,7 +216,7 @@ fn step(window: &[u8; 16], at: usize, addr: u64, found: &mut impl FnMut(ScanItem
         G5 if !narrow && window[n] >> 3 & 7 == 2 => (Some(operand(n)), 0),
         G5 if !narrow && window[n] >> 3 & 7 == 4 => {
             let fixed = window[n] == 0x25 || (window[n] == 0x24 && window[n + 1] == 0x25);
-            found(if fixed { ScanItem::ThroughSlot } else { ScanItem::Indirect });
+            found(if fixed { ScanItem::ThroughEntry } else { ScanItem::Indirect });
             let (len, name) = operand(n);
             if let Some(name) = name {
                 found(ScanItem::Name(here(n + len).wrapping_add_signed(name.into())));
@@ -308,7 +308,7 @@ fn in_full(
     match insn.flow {
         Flow::Jump(Some(to)) | Flow::Branch(to) => found(ScanItem::Jump(to)),
         Flow::Call(Some(to)) => found(ScanItem::Call(to)),
-        Flow::Jump(None) if insn.ip_rel().is_some() => found(ScanItem::ThroughSlot),
+        Flow::Jump(None) if insn.ip_rel().is_some() => found(ScanItem::ThroughEntry),
         Flow::Jump(None) => found(ScanItem::Indirect),
         Flow::Ret => found(ScanItem::Return),
         Flow::Invalid => result.invalid = true,

@@ -96,18 +96,18 @@ impl Run {
         assert!(old[..from] == new[..from] && old[end..] == new[end..], "{name}: {self:x?} stores beside");
         let watched = 1_u64 << rng.below(4);
         let at = (self.at + rng.below(self.len)) & !(watched - 1);
-        let told = self.one.effect(&self.regs, at, watched as u8);
-        let Some(place) = told.at.filter(|_| told.len <= 8) else { return false };
+        let known = self.one.effect(&self.regs, at, watched as u8);
+        let Some(place) = known.at.filter(|_| known.len <= 8) else { return false };
         let word = |memory: &[u8]| {
-            let bytes = &memory[(place - start) as usize..][..told.len as usize];
+            let bytes = &memory[(place - start) as usize..][..known.len as usize];
             bytes.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte))
         };
-        let after = match told.stored {
+        let after = match known.stored {
             Stored::Value { new, .. } => new,
-            Stored::Changed(op) => op.apply(word(old), told.size),
+            Stored::Changed(op) => op.apply(word(old), known.size),
             _ => return false,
         };
-        assert_eq!(after, word(new), "{name}: {self:x?}: {told:x?}, over {:#x}", word(old));
+        assert_eq!(after, word(new), "{name}: {self:x?}: {known:x?}, over {:#x}", word(old));
         true
     }
 }
@@ -119,12 +119,12 @@ impl std::fmt::Debug for Run {
 }
 
 #[test]
-fn stores_leave_what_is_told() {
+fn stores_leave_what_is_reported() {
     let (machine, mut rng) = (Machine::new(), Rng(0x0570_4E50));
     let runs = setting("TRAPLINE_A64_RUNS", 100_000).max(4000) / 20;
     let around = 4096;
     for class in STORES {
-        let (mut ran, mut told) = (0, 0);
+        let (mut ran, mut known) = (0, 0);
         for _ in 0..runs {
             let Some(run) = Run::new(class, &machine, &mut rng) else { continue };
             let start = machine.stack.max(run.at.saturating_sub(around));
@@ -145,9 +145,9 @@ fn stores_leave_what_is_told() {
             let mut new = vec![0; old.len()];
             machine.read(start, &mut new);
             ran += 1;
-            told += u64::from(run.check(class.name, start, &old, &new, &mut rng));
+            known += u64::from(run.check(class.name, start, &old, &new, &mut rng));
         }
-        println!("{:20} {ran} ran, of {told} a value was told", class.name);
+        println!("{:20} {ran} ran, of {known} the value was known", class.name);
         assert!(ran * 20 > runs, "{}: {ran} of {runs}", class.name);
     }
 }

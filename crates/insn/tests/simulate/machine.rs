@@ -34,7 +34,7 @@ pub(crate) const FLAGS: u64 = 0xCD5;
 pub(crate) const AREA: usize = 256;
 
 const MAPPED: usize = 0x5000;
-const SLOT: usize = 0x1400;
+const CODE: usize = 0x1400;
 const DATA: usize = 0x2000;
 const MEMORY: usize = 0x3000;
 const OUT: usize = DATA + 256;
@@ -43,7 +43,7 @@ const SAVED: usize = DATA + 520;
 const OUR_STACK: usize = DATA + 0x1000 - 64;
 /// Landing pads besides the one behind the instruction: two in reach of a displacement of one byte, two that
 /// need four.
-const PADS: [usize; 4] = [SLOT - 0x60, SLOT + 0x50, SLOT - 0x300, SLOT + 0x700];
+const PADS: [usize; 4] = [CODE - 0x60, CODE + 0x50, CODE - 0x300, CODE + 0x700];
 
 /// Memory in which one instruction at a time can be run.
 pub(crate) struct Machine {
@@ -69,14 +69,14 @@ impl Machine {
     }
 
     /// The address of the instruction.
-    pub(crate) fn slot(&self) -> u64 {
-        self.base + SLOT as u64
+    pub(crate) fn code(&self) -> u64 {
+        self.base + CODE as u64
     }
     /// The first byte of the memory that instructions may use.
     pub(crate) fn area(&self) -> u64 {
         self.base + MEMORY as u64
     }
-    /// Addresses that control may go to; the first two are in reach of a one-byte displacement from the slot.
+    /// Addresses that control may go to; the first two are in reach of a one-byte displacement from the code.
     pub(crate) fn pads(&self) -> [u64; 4] {
         PADS.map(|pad| self.base + pad as u64)
     }
@@ -98,18 +98,18 @@ impl Machine {
         unsafe { ((self.base as usize + at) as *const u64).read_volatile() }
     }
 
-    /// Puts an instruction into the slot, with a landing pad behind it.
+    /// Puts an instruction into the code, with a landing pad behind it.
     pub(crate) fn set(&mut self, bytes: &[u8]) {
-        self.write_at(SLOT, bytes);
+        self.write_at(CODE, bytes);
         self.len = bytes.len();
         let leave = self.word(0x1000 - 8) as usize;
-        self.write_pad(SLOT + bytes.len(), 0, leave);
+        self.write_pad(CODE + bytes.len(), 0, leave);
     }
 
-    /// Overwrites the slot's first byte.
+    /// Overwrites the code's first byte.
     #[allow(dead_code, reason = "for traps, which the runtime's tests put there")]
     pub(crate) fn set_first(&mut self, byte: u8) {
-        self.write_at(SLOT, &[byte]);
+        self.write_at(CODE, &[byte]);
     }
 
     /// Runs the instruction; returns the registers after it.
@@ -128,7 +128,7 @@ impl Machine {
             *value = self.word(OUT + 8 * number);
         }
         to.rip = match self.word(WHICH) as usize & 0xFF {
-            0 => self.slot() + self.len as u64,
+            0 => self.code() + self.len as u64,
             pad => self.pads()[pad - 1],
         };
         to
@@ -145,7 +145,7 @@ impl Machine {
         for gpr in Gpr::ALL {
             code.register(0x8B, gpr, DATA + 8 * gpr as usize);
         }
-        code.rip(&[0xE9], SLOT);
+        code.rip(&[0xE9], CODE);
         let leave = code.bytes.len();
         for gpr in Gpr::ALL {
             code.register(0x89, gpr, OUT + 8 * gpr as usize);

@@ -8,13 +8,13 @@ use trapline_insn::x86_64::{Gpr, Regs};
 /// Sets the parts of an encoding that decide whether it stays inside the machine: displacements of branches,
 /// absolute and rip-relative addresses, and addresses with rsp as base. `false` if it cannot run at all.
 pub(crate) fn aim(bytes: &mut [u8], machine: &Machine, rng: &mut Rng) -> bool {
-    let mut decoder = Decoder::with_ip(64, bytes, machine.slot(), DecoderOptions::NONE);
+    let mut decoder = Decoder::with_ip(64, bytes, machine.code(), DecoderOptions::NONE);
     let raw = decoder.decode();
     if raw.is_invalid() || raw.len() != bytes.len() {
         return false;
     }
     let constants = decoder.get_constant_offsets(&raw);
-    let end = machine.slot() + bytes.len() as u64;
+    let end = machine.code() + bytes.len() as u64;
     if raw.op0_kind() == OpKind::NearBranch64 {
         let near = constants.immediate_size() == 1;
         let to = machine.pads()[rng.below(if near { 2 } else { 4 }) as usize];
@@ -57,7 +57,7 @@ fn interesting(rng: &mut Rng) -> u64 {
 
 /// Random registers with which the instruction stays inside the machine.
 pub(crate) fn state(machine: &Machine, op: &Op, memory: &mut [u8; AREA], rng: &mut Rng) -> Regs {
-    let mut regs = Regs { rip: machine.slot(), rflags: rng.next() & FLAGS, ..Regs::default() };
+    let mut regs = Regs { rip: machine.code(), rflags: rng.next() & FLAGS, ..Regs::default() };
     regs.gpr.iter_mut().for_each(|gpr| *gpr = interesting(rng));
     if uses_stack(op) || address_of(op).is_some_and(|at| at.base == Base::Register(Gpr::Rsp)) {
         regs.set(Gpr::Rsp, machine.area() + 64 + rng.below(AREA as u64 - 144));
@@ -70,12 +70,12 @@ pub(crate) fn state(machine: &Machine, op: &Op, memory: &mut [u8; AREA], rng: &m
         at = reach(machine, &mut regs, address, rng);
     }
     let pad = rng.pick(&machine.pads());
-    let slot = at.wrapping_sub(machine.area()) as usize;
+    let code = at.wrapping_sub(machine.area()) as usize;
     match op.action {
         Action::Jump(Target::Through(Destination::Register(part)))
         | Action::Call(Target::Through(Destination::Register(part))) => regs.set(part.of, pad),
         Action::Jump(Target::Through(_)) | Action::Call(Target::Through(_)) | Action::Return(_) => {
-            memory[slot..slot + 8].copy_from_slice(&pad.to_le_bytes());
+            memory[code..code + 8].copy_from_slice(&pad.to_le_bytes());
         }
         _ => {}
     }

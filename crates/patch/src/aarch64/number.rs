@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn control_blocks_are_told_by_their_links() {
+    fn control_blocks_are_recognized_by_their_links() {
         let number = u64::from(TID) | 7 << 32;
         let glibc = [(0x8810, number), (0x8800, 0x2000), (0x2008, 0x8800)];
         assert_eq!(kept(THREAD, TID, of(&glibc)), Some(-0x7f0));

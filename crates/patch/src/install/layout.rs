@@ -9,7 +9,7 @@ use trapline_plan::{
     Action, ActionRequest, Charged, DataCounts, DataLayout, LatencyInput, Region, TooLittle, bounds, charge,
 };
 use trapline_record::latency::Stamps;
-use trapline_record::tally::Shape;
+use trapline_record::tally::TableShape;
 use trapline_record::trampolines::Trampolines;
 
 use crate::error::PatchError;
@@ -109,7 +109,7 @@ pub(crate) fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
     let filtered = !request.filters.is_empty();
     let ring = request.options.ring;
     let shapes = request.filters.iter().flatten().filter_map(|filter| filter.tally.as_ref());
-    let tally = shapes.map(Tally::shape).fold(Shape::Nothing, Shape::or);
+    let tally = shapes.map(Tally::shape).fold(TableShape::Nothing, TableShape::or);
     let locked = survey.traits.rseq.is_none();
     let named = request.filters.iter().flatten().any(|filter| filter.by_name);
     let kept = DataCounts { lines, by_thread, ring, locked, filtered, tally, named, ..DataCounts::default() };

@@ -182,8 +182,10 @@ pub(crate) fn unmap_by(batches: &mut Batches, caller: &mut impl Caller, segment:
         segment.set_state(State::Removed);
     }
     // An unwinder that may have been informed keeps the registration (UNW-1).
-    let unwinding =
-        segment.trampolines.filter(|_| segment.view().get(at::UNWIND_TOLD) != 0).map(|made| made.trampolines);
+    let unwinding = segment
+        .trampolines
+        .filter(|_| segment.view().get(at::UNWIND_REGISTERED) != 0)
+        .map(|made| made.trampolines);
     for r in &segment.regions {
         let used = handler.is_some_and(|pc| r.region.contains(pc) || r.kind == RegionKind::Data);
         if !used && !unwinding.is_some_and(|trampolines| of_trampolines(&trampolines, r)) {

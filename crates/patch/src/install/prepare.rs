@@ -70,7 +70,7 @@ fn plan_all(
         let mut plan = plan_one(module, survey, room, request, &mut left)?;
         let tails = plan.tails.iter().filter_map(|&request| module.requests.get(request as usize));
         report.tails.extend(tails.map(|request| request.probe));
-        report.slotted.extend(plan.slotted.iter().map(|one| one.probe));
+        report.armed.extend(plan.armed.iter().map(|one| one.probe));
         take_refusals(index, &mut plan, report);
         plans.push(plan);
     }
@@ -107,7 +107,7 @@ fn make_trampolines(
     let needed = input.by_trampolines
         || request.wants(Action::LatencyByTrampoline)
         || request.actions().any(walks)
-        || plans.iter().any(|plan| !plan.slotted.is_empty());
+        || plans.iter().any(|plan| !plan.armed.is_empty());
     let image = request.modules.first().filter(|_| needed)?.image;
     let TrampolineCode { bytes, shared, unwind } =
         trampolines_for(image, &survey.traits, trampolines, &input)?;
@@ -178,7 +178,7 @@ fn take_refusals(module: u32, plan: &mut ModulePlan, report: &mut AttachReport) 
             request: r.request,
             // Exits are what was requested.
             why: Why::Plan(
-                plan.slotted
+                plan.armed
                     .iter()
                     .find(|one| one.request == r.request && one.why.is_of_exits())
                     .map_or(r.why, |one| one.why.clone()),

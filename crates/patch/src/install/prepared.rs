@@ -6,7 +6,7 @@
 
 use trapline_plan::{ModulePlan, Patch, PatchRole, Tactic};
 use trapline_record::RemoteAddr;
-use trapline_record::journal::{Entry, Kind};
+use trapline_record::journal::{Entry, EntryKind};
 
 use crate::install::layout::Room;
 use crate::memory::segment::MadeTrampolines;
@@ -25,9 +25,9 @@ pub(crate) struct PreparedSite {
 impl PreparedSite {
     pub(crate) fn entry(&self) -> Entry {
         let kind = match self.patch.role {
-            PatchRole::Island => Kind::Island,
-            PatchRole::ExitRet | PatchRole::ExitTail => Kind::Exit,
-            PatchRole::Entry => Kind::Entry,
+            PatchRole::Island => EntryKind::Island,
+            PatchRole::ExitRet | PatchRole::ExitTail => EntryKind::Exit,
+            PatchRole::Entry => EntryKind::Entry,
         };
         let Patch { addr, len, starts, old, new, .. } = self.patch;
         Entry { addr, len, kind, starts, old, new }

@@ -131,9 +131,9 @@ pub(crate) fn settle(sites: &[PreparedSite], outcomes: &[Outcome], report: &mut 
 
 /// Index in the journal of the first semaphore.
 pub(crate) fn sites_in_journal(batches: &Batches) -> usize {
-    use trapline_record::journal::Kind;
+    use trapline_record::journal::EntryKind;
     let entries = batches.segments.last().map_or(&[][..], |s| &s.entries);
-    entries.iter().position(|e| e.kind == Kind::Semaphore).unwrap_or(entries.len())
+    entries.iter().position(|e| e.kind == EntryKind::Semaphore).unwrap_or(entries.len())
 }
 
 pub(crate) fn raise(batches: &Batches, process: &Process, semaphores: &[Entry], first: usize) -> u32 {

@@ -65,7 +65,7 @@ mod tests {
     use trapline_tracee::Mapping;
 
     #[test]
-    fn translators_are_told_by_name() {
+    fn translators_are_recognized_by_name() {
         for (path, name) in [
             ("/usr/libexec/valgrind/memcheck-amd64-linux", Some("valgrind")),
             ("/usr/lib/valgrind/vgpreload_core-amd64-linux.so", Some("valgrind")),

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use trapline_record::control::{MEMFD_NAME, State, VERSION, at};
-use trapline_record::journal::{Entry, Kind};
+use trapline_record::journal::{Entry, EntryKind};
 use trapline_record::{FileOffset, RemoteAddr};
 use trapline_tracee::{FileId, Mapping, Process};
 
@@ -159,7 +159,7 @@ pub fn status(process: &Process) -> Result<Vec<SegmentStatus>, PatchError> {
 pub(crate) fn segment_status(process: &Process, found: &FoundSegment) -> Result<SegmentStatus, PatchError> {
     let ours = found.block.is_ours();
     let entries = if ours { found.block.journal(process, found.control)? } else { Vec::new() };
-    let is_code = |e: &&Entry| e.kind != Kind::Semaphore;
+    let is_code = |e: &&Entry| e.kind != EntryKind::Semaphore;
     // Bytes that look like ours belong to a later segment: what is removed in the process for which it was
     // made is removed. A child has a text of its own.
     let is_removed = found.state() == Some(State::Removed) && found.owner() == process.pid();
@@ -179,7 +179,7 @@ pub(crate) fn segment_status(process: &Process, found: &FoundSegment) -> Result<
         owner: found.owner(),
         sites: entries.iter().filter(is_code).count() as u32,
         in_place: entries.iter().filter(is_code).filter(holds).count() as u32,
-        semaphores: entries.iter().filter(|e| e.kind == Kind::Semaphore).count() as u32,
+        semaphores: entries.iter().filter(|e| e.kind == EntryKind::Semaphore).count() as u32,
         guard_hits: if ours { found.block.get(at::GUARD_HITS) } else { 0 },
         mapped: found.mapped(),
     })

@@ -141,7 +141,7 @@ impl Segment {
                 self.view().set(at::STAMPS_LEN, 0);
             }
             RegionKind::Trampolines => {
-                self.view().set(at::SLOTS_COUNT, 0);
+                self.view().set(at::TRAMPOLINES_COUNT, 0);
             }
             RegionKind::Code | RegionKind::Data => {}
         }
@@ -155,11 +155,11 @@ impl Segment {
     /// it so.
     #[must_use]
     pub fn function_of(&self, what: u64) -> Option<u32> {
-        let home = self
+        let mapped = self
             .regions
             .iter()
             .find(|r| r.kind == RegionKind::Data && r.region.contains(RemoteAddr(what)))?;
-        let off = (what - home.region.addr.0 + home.off).checked_sub(self.layout.latency_off)?;
+        let off = (what - mapped.region.addr.0 + mapped.off).checked_sub(self.layout.latency_off)?;
         let index = off / (u64::from(self.layout.counters.lines) * latency::STRIDE);
         u32::try_from(index).ok().filter(|&index| index < self.layout.latency_count)
     }
@@ -265,11 +265,11 @@ impl Segment {
     fn write_trampolines(&self) {
         let Some(MadeTrampolines { trampolines, shared, unwind }) = self.trampolines else { return };
         for (at, word) in [
-            (at::SLOTS_CODE, trampolines.code),
-            (at::SLOTS_TABLE, trampolines.table),
-            (at::SLOTS_COUNT, trampolines.count.into()),
-            (at::SLOTS_SHARED, shared.0),
-            (at::SLOTS_SHARED_END, shared.1),
+            (at::TRAMPOLINES_CODE, trampolines.code),
+            (at::TRAMPOLINES_TABLE, trampolines.table),
+            (at::TRAMPOLINES_COUNT, trampolines.count.into()),
+            (at::TRAMPOLINES_SHARED, shared.0),
+            (at::TRAMPOLINES_SHARED_END, shared.1),
             (at::UNWIND, unwind),
         ] {
             self.view().set(at, word);
@@ -328,8 +328,8 @@ impl Segment {
     pub(crate) fn write_code(&self, addr: RemoteAddr, bytes: &[u8]) -> Result<(), PatchError> {
         let code = self.regions.iter().filter(|r| r.kind == RegionKind::Code);
         let len = self.map.len();
-        let home = code.into_iter().find(|r| r.region.contains(addr));
-        let off = home.map(|r| r.off + (addr - r.region.addr));
+        let mapped = code.into_iter().find(|r| r.region.contains(addr));
+        let off = mapped.map(|r| r.off + (addr - r.region.addr));
         match off {
             Some(off) if self.map.write(off, bytes) => Ok(()),
             _ => Err(PatchError::Layout { what: "code", at: off.unwrap_or(addr.0), len }),

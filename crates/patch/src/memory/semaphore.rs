@@ -6,11 +6,11 @@
 //! and never put back a value.
 
 use trapline_record::RemoteAddr;
-use trapline_record::journal::{ENTRY_LEN, Entry, Kind, MAX_PATCH};
+use trapline_record::journal::{ENTRY_LEN, Entry, EntryKind, MAX_PATCH};
 use trapline_tracee::{Process, TargetError};
 
 use crate::error::PatchError;
-use crate::memory::words::Words;
+use crate::memory::words::SegmentWords;
 use crate::request::Module;
 
 /// Index of the mark in `Entry::old`.
@@ -36,7 +36,7 @@ fn entry(addr: RemoteAddr, value: u16) -> Entry {
     Entry {
         addr,
         len: 2,
-        kind: Kind::Semaphore,
+        kind: EntryKind::Semaphore,
         starts: 0,
         old: word(value),
         new: word(value.saturating_add(1)),
@@ -88,7 +88,7 @@ pub(crate) fn lower(process: &Process, entry: &Entry) -> Result<bool, TargetErro
 
 /// Writes the entry back as if it had never been raised.
 pub(crate) fn unmark(
-    words: &Words<'_>,
+    words: &SegmentWords<'_>,
     journal_off: u64,
     index: usize,
     entry: &Entry,
@@ -107,7 +107,7 @@ mod tests {
     use trapline_record::RemoteAddr;
 
     #[test]
-    fn a_raise_without_its_mark_is_told_by_its_value() {
+    fn a_raise_without_its_mark_is_recognized_by_its_value() {
         let mut word = entry(RemoteAddr(0x10), 0);
         assert!(!is_raised(&word, 0));
         assert!(is_raised(&word, 1));

@@ -16,9 +16,9 @@ const MAX_ENTRIES: u64 = 4 << 20;
 
 /// The words of a segment as a process maps them: the process, and the address of the control block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Words<'a>(pub(crate) &'a Process, pub(crate) RemoteAddr);
+pub(crate) struct SegmentWords<'a>(pub(crate) &'a Process, pub(crate) RemoteAddr);
 
-impl Words<'_> {
+impl SegmentWords<'_> {
     pub(crate) fn set(&self, at: u64, value: u64) -> Result<(), TargetError> {
         self.0.write_text(self.1 + at, &value.to_le_bytes())
     }
@@ -51,10 +51,14 @@ impl Block {
     }
     /// The return trampolines that it names, if what it names makes sense.
     pub(crate) fn trampolines(&self) -> Option<Trampolines> {
-        let count = u32::try_from(self.get(at::SLOTS_COUNT)).ok()?;
+        let count = u32::try_from(self.get(at::TRAMPOLINES_COUNT)).ok()?;
         let (least, most) = Trampolines::LIMITS;
         let fits = count.is_power_of_two() && (least..=most).contains(&count);
-        fits.then(|| Trampolines { code: self.get(at::SLOTS_CODE), table: self.get(at::SLOTS_TABLE), count })
+        fits.then(|| Trampolines {
+            code: self.get(at::TRAMPOLINES_CODE),
+            table: self.get(at::TRAMPOLINES_TABLE),
+            count,
+        })
     }
     /// The action that was replaced, stored at this offset.
     pub(crate) fn action(&self, at: u64) -> Handler {

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use trapline_record::control::{State, at};
-use trapline_record::journal::{Entry, Kind};
+use trapline_record::journal::{Entry, EntryKind};
 use trapline_record::trampolines::Trampolines;
 use trapline_tracee::{Batch, BatchOptions, FileId, Process, RemoteOptions, TargetError};
 
@@ -183,7 +183,7 @@ fn put_back_others(
 
 /// Counts what became of each site.
 fn tally(entries: &[Entry], outcomes: &[Outcome], restored: &mut Restored) {
-    for (entry, outcome) in entries.iter().zip(outcomes).filter(|(e, _)| e.kind != Kind::Semaphore) {
+    for (entry, outcome) in entries.iter().zip(outcomes).filter(|(e, _)| e.kind != EntryKind::Semaphore) {
         let left = |found| NotRestored { addr: entry.addr, found, len: entry.len };
         match outcome {
             Outcome::Done => restored.sites += 1,

@@ -146,7 +146,7 @@ fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &FoundSegment) -> Result<()
 fn unregistered(process: &Process, found: &[FoundSegment]) -> Result<Vec<bool>, PatchError> {
     let one = |segment: &FoundSegment| {
         let registered =
-            Block::read(process, segment.control)?.is_none_or(|now| now.get(at::UNWIND_TOLD) != 0);
+            Block::read(process, segment.control)?.is_none_or(|now| now.get(at::UNWIND_REGISTERED) != 0);
         let inherited = segment.owner() != process.pid();
         Ok(segment.block.trampolines().is_none() || !(registered || inherited))
     };

@@ -53,7 +53,7 @@
 use std::collections::HashSet;
 
 use trapline_record::control::{at, fact};
-use trapline_record::journal::{Entry, Kind};
+use trapline_record::journal::{Entry, EntryKind};
 use trapline_record::trampolines::Trampolines;
 use trapline_tracee::{Batch, BatchOptions, Process, users_of};
 
@@ -125,7 +125,7 @@ fn relying(batches: &Batches, facts: u64) -> (Vec<Entry>, HashSet<(usize, u32)>)
     };
     let (mut entries, mut probes) = (Vec::new(), HashSet::new());
     for (index, segment) in batches.segments.iter().enumerate() {
-        let sites = segment.entries.iter().filter(|entry| entry.kind != Kind::Semaphore);
+        let sites = segment.entries.iter().filter(|entry| entry.kind != EntryKind::Semaphore);
         let sites: Vec<_> = sites.filter_map(|entry| Some((entry, patch_of(entry)?))).collect();
         let relies = |faults: bool| facts & !fact::FAULTS != 0 || faults;
         let of: HashSet<u32> =

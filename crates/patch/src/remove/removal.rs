@@ -5,14 +5,14 @@
 //! Does not: write sites, or set actions.
 
 use trapline_record::control::{State, at};
-use trapline_record::journal::{Entry, Kind};
+use trapline_record::journal::{Entry, EntryKind};
 use trapline_record::pages;
 use trapline_tracee::{FileId, Process, TargetError};
 
 use crate::error::PatchError;
 use crate::memory::find::{FoundSegment, find_segments};
 use crate::memory::semaphore;
-use crate::memory::words::Words;
+use crate::memory::words::SegmentWords;
 use crate::signals::SERVED;
 
 /// Upper bound of the CPUs for which Linux may be built on this processor: a block with more tables is
@@ -25,7 +25,7 @@ pub(crate) fn removals<'a>(process: &'a Process, files: &[FileId]) -> Result<Vec
     found
         .map(|found| {
             let entries = found.block.journal(process, found.control)?;
-            let words = Words(process, found.control);
+            let words = SegmentWords(process, found.control);
             Ok(Removal { words, found, entries })
         })
         .collect()
@@ -34,7 +34,7 @@ pub(crate) fn removals<'a>(process: &'a Process, files: &[FileId]) -> Result<Vec
 /// One segment that is to be taken out of one process.
 pub(crate) struct Removal<'a> {
     /// Its words, as mapped by this process.
-    pub(crate) words: Words<'a>,
+    pub(crate) words: SegmentWords<'a>,
     pub(crate) found: FoundSegment,
     pub(crate) entries: Vec<Entry>,
 }
@@ -63,7 +63,8 @@ impl Removal<'_> {
     pub(crate) fn lower(&self, process: &Process) -> u32 {
         let mut lowered = 0;
         let journal = self.found.block.get(at::JOURNAL_OFF);
-        for (index, entry) in self.entries.iter().enumerate().filter(|(_, e)| e.kind == Kind::Semaphore) {
+        for (index, entry) in self.entries.iter().enumerate().filter(|(_, e)| e.kind == EntryKind::Semaphore)
+        {
             if semaphore::lower(process, entry).unwrap_or(false) {
                 lowered += 1;
                 if self.is_owned_by(process) {

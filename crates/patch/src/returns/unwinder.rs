@@ -7,7 +7,7 @@
 //!
 //! | step | what | if the tracer dies right after |
 //! |---|---|---|
-//! | T1 | the address of `__deregister_frame`, then the first bit of `UNWIND_TOLD` | nothing is taken back, the memory stays |
+//! | T1 | the address of `__deregister_frame`, then the first bit of `UNWIND_REGISTERED` | nothing is taken back, the memory stays |
 //! | T2 | `__register_frame` runs in the target | the same |
 //! | T3 | the second bit | a later detach takes it back |
 //! | T4 (detach) | the second bit is cleared | the same: the unwinder keeps the registration, which stays mapped and true |
@@ -33,7 +33,7 @@ use trapline_tracee::{Batch, BatchOptions, Process, TargetError};
 use crate::batches::Batches;
 use crate::error::PatchError;
 use crate::memory::segment::Segment;
-use crate::memory::words::{Block, Words};
+use crate::memory::words::{Block, SegmentWords};
 use crate::request::Unwinder;
 
 /// How long a thread is waited for that may call an allocating function.
@@ -56,18 +56,18 @@ pub(crate) fn register(
 ) -> Result<(), TargetError> {
     let (view, Some(made)) = (segment.view(), segment.trampolines) else { return Ok(()) };
     for unwinder in unwinders {
-        let registered = view.get(at::UNWIND_TOLD);
+        let registered = view.get(at::UNWIND_REGISTERED);
         let is_free = |n: &u64| registered & (perhaps(*n) | surely(*n)) == 0;
         // `unwinding` counts those that are mapped; those that went may have used the places.
         let Some(n) = (0..MAX_UNWINDERS).find(is_free) else { return Err(no_place(batch)) };
         view.set(at::UNWIND_TAKE_BACK + n * 8, unwinder.take_back.0);
-        view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) | perhaps(n));
+        view.set(at::UNWIND_REGISTERED, view.get(at::UNWIND_REGISTERED) | perhaps(n));
         let registered = batch.call_function(unwinder.register, made.unwind, own, PATIENCE, guard);
         if matches!(registered, Err(TargetError::NoCaller { .. })) {
-            view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) & !perhaps(n));
+            view.set(at::UNWIND_REGISTERED, view.get(at::UNWIND_REGISTERED) & !perhaps(n));
         }
         registered?;
-        view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) | surely(n));
+        view.set(at::UNWIND_REGISTERED, view.get(at::UNWIND_REGISTERED) | surely(n));
     }
     Ok(())
 }
@@ -80,7 +80,7 @@ fn no_place(batch: &Batch<'_>) -> TargetError {
 /// Those of these unwinders that were not informed about the segment's trampolines yet.
 pub(crate) fn unregistered(segment: &Segment, unwinders: &[Unwinder]) -> Vec<Unwinder> {
     let view = segment.view();
-    let registered = view.get(at::UNWIND_TOLD);
+    let registered = view.get(at::UNWIND_REGISTERED);
     let knows = |n: u64, one: &Unwinder| {
         registered & (perhaps(n) | surely(n)) != 0
             && view.get(at::UNWIND_TAKE_BACK + n * 8) == one.take_back.0
@@ -106,21 +106,21 @@ pub(crate) fn register_late(
 pub(crate) fn take_back(
     batch: &mut Batch<'_>,
     block: &Block,
-    words: &Words<'_>,
+    words: &SegmentWords<'_>,
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<(), TargetError> {
-    let mut registered = block.get(at::UNWIND_TOLD);
+    let mut registered = block.get(at::UNWIND_REGISTERED);
     for n in 0..MAX_UNWINDERS {
         if registered & surely(n) == 0 {
             continue;
         }
         registered &= !surely(n);
-        words.set(at::UNWIND_TOLD, registered)?;
+        words.set(at::UNWIND_REGISTERED, registered)?;
         let function = RemoteAddr(block.get(at::UNWIND_TAKE_BACK + n * 8));
         match batch.call_function(function, block.get(at::UNWIND), &[], Duration::ZERO, guard) {
             Ok(()) => {
                 registered &= !perhaps(n);
-                words.set(at::UNWIND_TOLD, registered)?;
+                words.set(at::UNWIND_REGISTERED, registered)?;
             }
             Err(error) if error.is_gone() => return Err(error),
             // There is no fit thread, or the function is gone.

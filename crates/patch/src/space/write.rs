@@ -5,7 +5,7 @@
 //! Does not: choose sites, keep the journal.
 
 use trapline_record::RemoteAddr;
-use trapline_record::journal::{Entry, Kind, MAX_PATCH};
+use trapline_record::journal::{Entry, EntryKind, MAX_PATCH};
 
 use crate::native::staged::change_staged;
 use crate::native::traps::is_staged;
@@ -21,12 +21,12 @@ const SERVE_EVERY_RUN: usize = 8;
 const RUN: u64 = 16 * 1024;
 
 /// The phase in which a kind is written: islands, exits, entries (PATCH-3). Semaphores are no code.
-pub(crate) const fn phase(kind: Kind) -> u8 {
+pub(crate) const fn phase(kind: EntryKind) -> u8 {
     match kind {
-        Kind::Island => 0,
-        Kind::Exit => 1,
-        Kind::Entry => 2,
-        Kind::Semaphore => 3,
+        EntryKind::Island => 0,
+        EntryKind::Exit => 1,
+        EntryKind::Entry => 2,
+        EntryKind::Semaphore => 3,
     }
 }
 
@@ -43,7 +43,8 @@ pub(crate) fn change(
 ) -> Result<(), SpaceError> {
     outcomes.clear();
     outcomes.resize(entries.len(), Outcome::Already);
-    let mut order: Vec<usize> = (0..entries.len()).filter(|&i| entries[i].kind != Kind::Semaphore).collect();
+    let mut order: Vec<usize> =
+        (0..entries.len()).filter(|&i| entries[i].kind != EntryKind::Semaphore).collect();
     let rank = |kind| if way.installs() { phase(kind) } else { 2 - phase(kind) };
     order.sort_unstable_by_key(|&i| (rank(entries[i].kind), entries[i].addr));
     for group in order.chunk_by(|&a, &b| entries[a].kind == entries[b].kind) {

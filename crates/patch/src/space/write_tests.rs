@@ -1,7 +1,7 @@
 //! Orders, interleavings and deaths of the writer, on bytes.
 
 use trapline_record::RemoteAddr;
-use trapline_record::journal::{Entry, Kind};
+use trapline_record::journal::{Entry, EntryKind};
 
 use crate::space::change::{Direction, Outcome};
 use crate::space::fake::{Did, Fake};
@@ -16,7 +16,7 @@ pub(crate) fn text() -> Vec<u8> {
     (0..512u32).map(|i| (i % 199 + 1) as u8).collect()
 }
 
-pub(crate) fn entry(at: u64, kind: Kind) -> Entry {
+pub(crate) fn entry(at: u64, kind: EntryKind) -> Entry {
     let mut old = [0; 8];
     let from = (at - BASE) as usize;
     old[..5].copy_from_slice(&text()[from..from + 5]);
@@ -26,11 +26,11 @@ pub(crate) fn entry(at: u64, kind: Kind) -> Entry {
 /// Entries inside lines, at both ends of lines, next to each other.
 pub(crate) fn in_lines() -> Vec<Entry> {
     vec![
-        entry(BASE, Kind::Entry),
-        entry(BASE + 5, Kind::Exit),
-        entry(BASE + 10, Kind::Island),
-        entry(BASE + LINE - 5, Kind::Entry),
-        entry(BASE + 70, Kind::Exit),
+        entry(BASE, EntryKind::Entry),
+        entry(BASE + 5, EntryKind::Exit),
+        entry(BASE + 10, EntryKind::Island),
+        entry(BASE + LINE - 5, EntryKind::Entry),
+        entry(BASE + 70, EntryKind::Exit),
     ]
 }
 
@@ -80,7 +80,7 @@ fn windows_of_a_page_are_one_write_and_each_is_seen_whole() {
         let from = (at - BASE) as usize;
         let mut old = [0; 8];
         old[..5].copy_from_slice(&big[from..from + 5]);
-        Entry { addr: RemoteAddr(at), len: 5, kind: Kind::Entry, starts: 0, old, new: JUMP }
+        Entry { addr: RemoteAddr(at), len: 5, kind: EntryKind::Entry, starts: 0, old, new: JUMP }
     });
     let mut fake = Fake { runs: true, ..Fake::new(BASE, big.clone()) };
     fake.bytes[3 * 64] ^= 1; // Between windows: stored as it is.
@@ -99,8 +99,11 @@ fn windows_of_a_page_are_one_write_and_each_is_seen_whole() {
 
 #[test]
 fn what_cannot_be_written_as_a_run_is_written_alone() {
-    let all =
-        [entry(BASE, Kind::Entry), entry(BASE + LINE, Kind::Entry), entry(BASE + 2 * LINE, Kind::Entry)];
+    let all = [
+        entry(BASE, EntryKind::Entry),
+        entry(BASE + LINE, EntryKind::Entry),
+        entry(BASE + 2 * LINE, EntryKind::Entry),
+    ];
     let mut fake = Fake { runs: true, hole: Some((BASE + LINE, BASE + 2 * LINE)), ..Fake::new(BASE, text()) };
     let outcomes = publish(&mut fake, &all).expect("alive");
     assert_eq!(outcomes, [Outcome::Done, Outcome::Unreachable, Outcome::Done]);

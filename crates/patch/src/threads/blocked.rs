@@ -30,8 +30,8 @@ pub(crate) fn no_traps(
     if go {
         return Ok(Some(NoTraps::Owned));
     }
-    let tells_nothing = is_slow();
-    let most = if tells_nothing { TRANSIENT_EMULATED } else { TRANSIENT_MOST };
+    let is_slow_system = is_slow();
+    let most = if is_slow_system { TRANSIENT_EMULATED } else { TRANSIENT_MOST };
     let start = Instant::now();
     // (thread, run time at the last look, looks at which it had run and blocked the signal)
     let mut blocked: Vec<(u32, u64, u32)> = process.threads()?.into_iter().map(|tid| (tid, 0, 0)).collect();
@@ -48,7 +48,7 @@ pub(crate) fn no_traps(
             let blocks = status.blocked & TRAPS != 0;
             *looks += u32::from(std::mem::replace(last, ran) != ran);
             let asleep = status.state == 'S' && start.elapsed() > TRANSIENT_SLEEP;
-            let proven = !tells_nothing && (asleep || *looks > TRANSIENT_LOOKS);
+            let proven = !is_slow_system && (asleep || *looks > TRANSIENT_LOOKS);
             if blocks && (proven || start.elapsed() > most) {
                 for_good = Some(*tid);
             }

@@ -75,7 +75,7 @@ mod tests {
     use super::{Proven, RUNS, WORDS, look_up};
 
     #[test]
-    fn models_and_copies_are_told_apart() {
+    fn models_and_copies_are_distinguished() {
         let text = |vendor: &str, family: u32, model: u32, flags: &str| {
             format!(
                 "processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: x\nflags\t\t: fpu {flags}\n"

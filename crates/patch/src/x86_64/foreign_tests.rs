@@ -27,7 +27,7 @@ fn patch(len: u8) -> Patch {
 }
 
 #[test]
-fn what_others_leave_is_told_apart() {
+fn what_others_leave_is_distinguished() {
     let seen = |present: &[u8]| sight(&patch(present.len() as u8), present);
     assert_eq!(seen(&NEW[..5]), Sight::Whole);
     assert_eq!(seen(&OLD[..5]), Sight::File);

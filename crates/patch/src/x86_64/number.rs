@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn control_blocks_are_told_by_their_pointers() {
+    fn control_blocks_are_recognized_by_their_pointers() {
         let number = u64::from(TID) | 7 << 32;
         let glibc = [(0x1000, 0x1000), (0x1010, 0x1000), (0x1018, 1), (0x12d0, number)];
         assert_eq!(kept(0x1000, TID, of(&glibc)), Some(0x2d0));

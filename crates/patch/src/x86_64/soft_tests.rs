@@ -1,7 +1,7 @@
 //! Windows that change while traps of ours stand in them.
 
 use trapline_record::RemoteAddr;
-use trapline_record::journal::{Entry, Kind};
+use trapline_record::journal::{Entry, EntryKind};
 
 use super::traps::INT3;
 use crate::space::change::{Direction, Outcome};
@@ -16,7 +16,7 @@ fn changed(words: bool, at: u64, len: u8) -> (Vec<Outcome>, Vec<u8>) {
     let text: Vec<u8> = (1..=64).collect();
     let (mut old, new) = ([0; 8], [0xe9, 0xcc, 0xcc, 0xcc, 0xcc, 0, 0, 0]);
     old[..usize::from(len)].copy_from_slice(&text[at as usize..][..usize::from(len)]);
-    let entry = Entry { addr: RemoteAddr(BASE + at), len, kind: Kind::Entry, starts: 0b10, old, new };
+    let entry = Entry { addr: RemoteAddr(BASE + at), len, kind: EntryKind::Entry, starts: 0b10, old, new };
     let mut space = Fake { words, runs: words, ..Fake::new(BASE, text) };
     space.bytes[9] = INT3;
     let soft = Soft::from([(BASE + 9, 10)]);

@@ -1,7 +1,7 @@
 //! Windows that change in steps: what a thread sees of them, whatever part it sees, and whenever.
 
 use trapline_record::RemoteAddr;
-use trapline_record::journal::{Entry, Kind};
+use trapline_record::journal::{Entry, EntryKind};
 
 use crate::space::LINE;
 use crate::space::change::{Direction, Outcome};
@@ -26,7 +26,7 @@ fn entry(at: u64, cut: usize) -> Entry {
     let from = (at - BASE) as usize;
     let mut old = [0; 8];
     old[..5].copy_from_slice(&text()[from..from + 5]);
-    Entry { addr: RemoteAddr(at), len: 5, kind: Kind::Entry, starts: 1 << cut & 0b11110, old, new: JUMP }
+    Entry { addr: RemoteAddr(at), len: 5, kind: EntryKind::Entry, starts: 1 << cut & 0b11110, old, new: JUMP }
 }
 
 fn done(fake: &mut Fake, entries: &[Entry], way: Direction) {

@@ -3,7 +3,7 @@
 //!
 //! In: bytes, windows. Out: which of them trap. Does not: write (see `staged`).
 
-use trapline_record::journal::{Entry, Kind};
+use trapline_record::journal::{Entry, EntryKind};
 
 use super::cpu::proven;
 use crate::space::LINE;
@@ -29,5 +29,5 @@ pub(crate) fn is_staged(entry: &Entry, words: bool) -> bool {
 /// Whether some of these change in steps while threads run.
 pub(crate) fn any_staged(entries: &[Entry]) -> bool {
     let words = proven().words;
-    entries.iter().any(|entry| entry.kind != Kind::Semaphore && is_staged(entry, words))
+    entries.iter().any(|entry| entry.kind != EntryKind::Semaphore && is_staged(entry, words))
 }

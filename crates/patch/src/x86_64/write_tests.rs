@@ -1,6 +1,6 @@
 //! The writer's tests with windows that cross lines, and with int3 of other tools.
 
-use trapline_record::journal::{Entry, Kind};
+use trapline_record::journal::{Entry, EntryKind};
 
 use crate::space::LINE;
 use crate::space::change::Outcome;
@@ -9,7 +9,7 @@ use crate::space::write_tests::{BASE, deaths, entry, in_lines, publish, remove, 
 
 /// Entries inside lines, and across lines at every split.
 fn many() -> Vec<Entry> {
-    let crossing = (1..5).map(|low| entry(BASE + (low + 1) * LINE - low, Kind::Entry));
+    let crossing = (1..5).map(|low| entry(BASE + (low + 1) * LINE - low, EntryKind::Entry));
     in_lines().into_iter().chain(crossing).collect()
 }
 
@@ -41,7 +41,7 @@ fn foreign_bytes_are_left_alone() {
 
 #[test]
 fn a_kernel_uprobe_put_on_a_patch_survives_its_removal() {
-    let site = [entry(BASE + 8, Kind::Entry)];
+    let site = [entry(BASE + 8, EntryKind::Entry)];
     let mut fake = Fake::new(BASE, text());
     publish(&mut fake, &site).expect("alive");
     fake.bytes[8] = 0xcc;

@@ -3,7 +3,7 @@
 //! In: nothing; the planner makes these values. Out: plain values, and numbers of bytes. Does not: emit code
 //! (`emit`).
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::stub::Signed;
 use super::stub::deferred::DEFERRED_BYTES;
@@ -24,7 +24,7 @@ pub(super) enum SiteAction {
     /// Add one to the row of the probe's value, for hits that pass. With `late` it aggregates calls:
     /// entries keep what is known there. `loads`: number of its loads from memory; `goroutine`: the call is a
     /// goroutine's.
-    Tally { probe: u32, kind: Kind, late: bool, nodes: u32, loads: u32, goroutine: bool },
+    Tally { probe: u32, kind: RecordKind, late: bool, nodes: u32, loads: u32, goroutine: bool },
     /// Write a stamp into a latency area. `looped`: branches of the function reach the word, too;
     /// `goroutine`: the call is a goroutine's.
     Enter { latency: u32, looped: bool, goroutine: bool },
@@ -40,7 +40,7 @@ impl SiteAction {
     /// Whether the call goes on as another function (a tail call).
     pub(super) fn is_tail(&self) -> bool {
         match self {
-            Self::Tally { kind, .. } | Self::Record(Record { kind, .. }) => *kind == Kind::Tail,
+            Self::Tally { kind, .. } | Self::Record(Record { kind, .. }) => *kind == RecordKind::Tail,
             Self::Exit { kind, .. } => *kind == ExitKind::Tail,
             _ => false,
         }
@@ -51,7 +51,7 @@ impl SiteAction {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     pub(super) probe: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: RecordKind,
     /// Number of arguments at an entry.
     pub(super) values: u8,
     /// Bits of those arguments that point to text.
@@ -77,8 +77,8 @@ impl SiteAction {
             Self::Count { .. } | Self::FilteredCount { .. } | Self::Tally { late: false, .. } => 0,
             Self::Enter { .. }
             | Self::Arm { .. }
-            | Self::Tally { kind: Kind::Entry, .. }
-            | Self::Record(Record { kind: Kind::Entry, .. }) => 1,
+            | Self::Tally { kind: RecordKind::Entry, .. }
+            | Self::Record(Record { kind: RecordKind::Entry, .. }) => 1,
             Self::Exit { .. } | Self::Tally { .. } | Self::Record(_) => 2,
         }
     }

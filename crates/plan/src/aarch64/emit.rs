@@ -4,12 +4,12 @@
 //! the rest. Does not: choose words or places.
 
 use trapline_record::counters::filtered;
-use trapline_record::ring::{Kind, RingArea};
+use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::{RemoteAddr, control};
 
 use super::action::{Record, SiteAction};
 use super::stub::{
-    self, ARGUMENTS, Code, Filtered, Latency, Machine, Rings, Table, Tallied, Threads, Timed, Traced,
+    self, ARGUMENTS, Code, Filtered, Latency, Machine, Rings, TableLocation, Tallied, Threads, Timed, Traced,
 };
 use crate::filter::TargetFilter;
 use crate::layout::{DataAt, DataLayout};
@@ -97,7 +97,7 @@ impl<'a> Setting<'a> {
     fn tallied(&self, probe: u32) -> Option<Tallied<'a>> {
         let filter = self.filters.get(probe as usize)?.as_ref()?;
         let area = self.layout.tallies;
-        let table = Table { area, base: self.data.of(area.table(probe)) };
+        let table = TableLocation { area, base: self.data.of(area.table(probe)) };
         Some(Tallied { tally: filter.tally.as_ref()?, table, reads: &filter.reads })
     }
     fn traced(&self, record: Record) -> Option<Traced<'_>> {
@@ -141,12 +141,12 @@ impl<'a> Setting<'a> {
             SiteAction::Tally { probe, kind, late: true, goroutine, .. } => {
                 let (traced, tallied) = self.aggregated(probe, goroutine)?;
                 match kind {
-                    Kind::Entry => Begun::Deferred(stub::defer(at.0, traced, kind, ARGUMENTS)?),
+                    RecordKind::Entry => Begun::Deferred(stub::defer(at.0, traced, kind, ARGUMENTS)?),
                     _ => Begun::Aggregated(stub::aggregate_call(at.0, traced, tallied, kind)?),
                 }
             }
             SiteAction::Tally { probe, kind, goroutine, .. } => {
-                let seen = (kind != Kind::Tail, goroutine);
+                let seen = (kind != RecordKind::Tail, goroutine);
                 let filtered = Some(self.filtered(probe)?).filter(|one| !one.filter.passes_all());
                 let tallied = self.tallied(probe)?;
                 Begun::Tallied(stub::tally(at.0, &self.machine, self.id, filtered, tallied, seen))
@@ -178,14 +178,14 @@ impl<'a> Setting<'a> {
     reason = "one at a time, on the stack: a box would cost more than the copy"
 )]
 pub(super) enum Begun<'a> {
-    Count(stub::Pending),
-    Threads(stub::threads::Pending),
-    FilteredCount(stub::filtering::Pending),
-    Tallied(stub::tally::Pending),
-    Latency(stub::latency::Pending<'a>),
-    Traced(stub::trace::Pending<'a>),
-    Deferred(stub::deferred::Pending<'a>),
-    Aggregated(stub::aggregate_at_return::Pending<'a>),
+    Count(stub::UnfinishedCount),
+    Threads(stub::threads::UnfinishedThreadCount),
+    FilteredCount(stub::filtering::UnfinishedFilteredCount),
+    Tallied(stub::tally::UnfinishedTally),
+    Latency(stub::latency::UnfinishedLatency<'a>),
+    Traced(stub::trace::UnfinishedTrace<'a>),
+    Deferred(stub::deferred::UnfinishedDeferred<'a>),
+    Aggregated(stub::aggregate_at_return::UnfinishedAggregation<'a>),
 }
 
 impl Code for Begun<'_> {

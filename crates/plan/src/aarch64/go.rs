@@ -94,7 +94,7 @@ pub(super) fn is_goroutines(
 ) -> Result<bool, Refusal> {
     let found = has_g(image, request.function, words);
     match !found && is_go(image, request.function) && (asks || calls_end(request.action)) {
-        true => Err(Refusal::NotHere {
+        true => Err(Refusal::Unsupported {
             at,
             what: "no code knows where this function of Go's runtime finds its goroutine",
         }),
@@ -176,7 +176,7 @@ mod tests {
     use super::{is_runtimes, reads_g};
 
     #[test]
-    fn the_runtimes_functions_are_told_by_their_package() {
+    fn the_runtimes_functions_are_recognized_by_their_package() {
         for name in [
             "runtime.sigtrampgo",
             "runtime/cgo.crosscall1",

@@ -26,7 +26,7 @@ pub use refusal::Refusal;
 pub use return_address::may_arm;
 pub use site::PatchedWord;
 pub use target::{Unsupported, supported};
-pub use trap::{Step, trapped};
+pub use trap::{TrapPlan, trapped};
 /// What a word's copy may use, why there is none, the word that traps, and the one that branches.
 pub use trapline_insn::aarch64::{
     Immovable, Options,

@@ -2,7 +2,7 @@
 //!
 //! In: [`ModuleInput`]. Out: [`ModulePlan`], as on x86-64, so that the code which writes it need not know for
 //! which processor it is. Invariants: PLAN-3, PLAN-4. What is not implemented here yet is refused by name
-//! ([`Refusal::NotHere`]). Counting, aggregating, timing and recording are implemented; calling consumers is
+//! ([`Refusal::Unsupported`]). Counting, aggregating, timing and recording are implemented; calling consumers is
 //! not. Where the code lies: `lay`.
 //!
 //! # How a site is made
@@ -24,7 +24,7 @@
 //!
 //! x16 and x17 are not taken to be free, even at an entry, which may be the head of a loop: stubs push them.
 
-use super::function::{Found, words_of};
+use super::function::{PlannedSites, words_of};
 use super::lay::lay;
 use super::site::{Sites, add};
 use crate::input::ModuleInput;
@@ -42,8 +42,8 @@ pub(crate) fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanErr
         match found_or_armed(input, request) {
             Ok((found, armed)) => {
                 add(&mut sites, index, found);
-                let slotted = armed.map(|why| Refused { probe: request.probe, request: index, why });
-                plan.slotted.extend(slotted);
+                let armed = armed.map(|why| Refused { probe: request.probe, request: index, why });
+                plan.armed.extend(armed);
             }
             Err(why) => plan.refused.push(Refused { probe: request.probe, request: index, why }),
         }
@@ -66,7 +66,7 @@ pub(crate) fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanErr
 fn found_or_armed(
     input: &ModuleInput<'_>,
     request: &ActionRequest,
-) -> Result<(Found, Option<Refusal>), Refusal> {
+) -> Result<(PlannedSites, Option<Refusal>), Refusal> {
     let or_trampolines =
         input.latency.is_some_and(|latency| latency.or_trampolines && latency.trampolines.is_some());
     let timed = request.action == Action::Latency && or_trampolines;

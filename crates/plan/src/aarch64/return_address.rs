@@ -36,7 +36,7 @@ const SP: u32 = 31;
 
 /// What is known when an instruction is about to run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Known {
+struct AddressState {
     /// x30 holds the return address.
     link: bool,
     /// x29 is the frame's; the return address is in the frame's second word.
@@ -54,10 +54,10 @@ pub fn may_arm(image: &Image, function: &Function, bias: Bias) -> Result<(), Ref
         return refuse("the program begins there");
     }
     let mut walk = Walk { image, function, bias, seen: HashSet::new(), open: Vec::new(), returns: false };
-    walk.open.push((start, Known { link: true, frame: false }));
+    walk.open.push((start, AddressState { link: true, frame: false }));
     // Where an exception lands, the frame exists.
     let pads = landings(image, start, (function.end() - start) as usize / 4);
-    let lands = |index: usize| (start + 4 * index as u64, Known { link: false, frame: false });
+    let lands = |index: usize| (start + 4 * index as u64, AddressState { link: false, frame: false });
     walk.open.extend(pads.into_iter().map(lands));
     while let Some((at, known)) = walk.open.pop() {
         if !walk.seen.insert((at, known)) {
@@ -103,8 +103,8 @@ struct Walk<'a> {
     image: &'a Image,
     function: &'a Function,
     bias: Bias,
-    seen: HashSet<(Svma, Known)>,
-    open: Vec<(Svma, Known)>,
+    seen: HashSet<(Svma, AddressState)>,
+    open: Vec<(Svma, AddressState)>,
     returns: bool,
 }
 
@@ -115,7 +115,7 @@ impl Walk<'_> {
     fn word(&self, at: Svma) -> Option<u32> {
         self.image.text(at, 4)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
     }
-    fn step(&mut self, at: Svma, known: Known) -> Result<(), Refusal> {
+    fn step(&mut self, at: Svma, known: AddressState) -> Result<(), Refusal> {
         let Some(word) = self.word(at) else { return Ok(()) };
         if let Some(what) = self.names(at, word, known) {
             return Err(Refusal::NoTrampoline { at: self.bias.live(at).0, word, what });
@@ -141,7 +141,7 @@ impl Walk<'_> {
         }
         Ok(())
     }
-    fn goes_to(&mut self, at: Svma, offset: i32, known: Known, inside: bool) -> Result<(), Refusal> {
+    fn goes_to(&mut self, at: Svma, offset: i32, known: AddressState, inside: bool) -> Result<(), Refusal> {
         let to = Svma(at.0.wrapping_add_signed(i64::from(offset)));
         let word = self.word(at).unwrap_or(0);
         if inside && to == self.function.start {
@@ -152,7 +152,7 @@ impl Walk<'_> {
         Ok(())
     }
     /// What a word does with the return address that is not allowed, if anything.
-    fn names(&self, at: Svma, word: u32, known: Known) -> Option<&'static str> {
+    fn names(&self, at: Svma, word: u32, known: AddressState) -> Option<&'static str> {
         match () {
             () if word == STRIP => Some("looks at a return address"),
             () if known.link && word == SVC && !self.is_harmless(at) => {
@@ -168,8 +168,8 @@ impl Walk<'_> {
     /// Whether a jump of the PLT leads to a function of another file that reads it.
     fn leads_to_reader(&self, at: Svma, word: u32) -> bool {
         let before = |n: u64| self.word(Svma(at.0.checked_sub(4 * n)?));
-        let slot = || plt_slot(Svma(at.0.checked_sub(12)?), before(3)?, before(2)?);
-        word == PLT_JUMP && slot().is_some_and(|slot| self.image.reader_slots().binary_search(&slot).is_ok())
+        let entry = || plt_word(Svma(at.0.checked_sub(12)?), before(3)?, before(2)?);
+        word == PLT_JUMP && entry().is_some_and(|word| self.image.reader_words().binary_search(&word).is_ok())
     }
     /// Whether a system call is known not to share memory and return twice: its number is set right before
     /// it.
@@ -188,7 +188,7 @@ impl Walk<'_> {
 const PLT_JUMP: u32 = 0xD61F_0220;
 
 /// The word from which a piece of the PLT loads its target, by its `adrp x16` and `ldr x17, [x16, #n]`.
-fn plt_slot(at: Svma, adrp: u32, ldr: u32) -> Option<Svma> {
+fn plt_word(at: Svma, adrp: u32, ldr: u32) -> Option<Svma> {
     if adrp & 0x9F00_001F != 0x9000_0010 || ldr & 0xFFC0_03FF != 0xF940_0211 {
         return None;
     }
@@ -199,7 +199,7 @@ fn plt_slot(at: Svma, adrp: u32, ldr: u32) -> Option<Svma> {
     Some(Svma(page + u64::from(ldr >> 10 & 0xFFF) * 8))
 }
 
-impl Known {
+impl AddressState {
     fn after(self, word: u32) -> Self {
         let mut next = self;
         if is_call(word) {
@@ -316,16 +316,16 @@ fn reads_link(word: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{LINK, Svma, plt_slot, reads_link};
+    use super::{LINK, Svma, plt_word, reads_link};
 
     #[test]
     fn the_word_behind_a_piece_of_the_plt_is_found() {
         // adrp x16, 0x11000; ldr x17, [x16, #24]
-        assert_eq!(plt_slot(Svma(0x450), 0xB000_0090, 0xF940_0E11), Some(Svma(0x1_1018)));
+        assert_eq!(plt_word(Svma(0x450), 0xB000_0090, 0xF940_0E11), Some(Svma(0x1_1018)));
         // adrp x16, -0x1000 pages of it away.
-        assert_eq!(plt_slot(Svma(0x5450), 0xF0FF_FFF0, 0xF940_0211), Some(Svma(0x4000)));
-        assert_eq!(plt_slot(Svma(0x450), 0xB000_0091, 0xF940_0E11), None, "x17 is another's way");
-        assert_eq!(plt_slot(Svma(0x450), 0xB000_0090, 0xF940_0E10), None);
+        assert_eq!(plt_word(Svma(0x5450), 0xF0FF_FFF0, 0xF940_0211), Some(Svma(0x4000)));
+        assert_eq!(plt_word(Svma(0x450), 0xB000_0091, 0xF940_0E11), None, "x17 is another's way");
+        assert_eq!(plt_word(Svma(0x450), 0xB000_0090, 0xF940_0E10), None);
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reads_it_is_told() {
+    fn what_reads_it_is_found() {
         for (word, what) in [
             (0xAA1E_03E0, "mov x0, x30"),
             (0x9100_03C0, "add x0, x30, #0"),

@@ -47,7 +47,7 @@ pub(super) fn check(input: &ModuleInput<'_>, request: &ActionRequest, at: Svma) 
             }
         },
     };
-    Err(Refusal::NotHere { at, what })
+    Err(Refusal::Unsupported { at, what })
 }
 
 /// What no code here can decide about a filter, and about its aggregation.
@@ -107,7 +107,7 @@ fn numbered(input: &ModuleInput<'_>, asked: bool, reads: bool, at: Svma) -> Resu
         ThreadId::Unknown if asked => Err(Refusal::NoThreadNumber { at }),
         ThreadId::Call if asked && input.traits.sve && !reads => {
             let what = "the C library is not known to keep thread numbers, and a call for one would lose vectors of SVE";
-            Err(Refusal::NotHere { at, what })
+            Err(Refusal::Unsupported { at, what })
         }
         _ => Ok(()),
     }
@@ -119,7 +119,7 @@ pub(super) fn readable(at: Svma, words: &[u32], asked: bool) -> Result<(), Refus
     match asked && words.iter().any(|&word| is_scalable(word)) {
         true => {
             let what = "no code reads texts or fields where vectors of SVE or SME may be live";
-            Err(Refusal::NotHere { at, what })
+            Err(Refusal::Unsupported { at, what })
         }
         false => Ok(()),
     }

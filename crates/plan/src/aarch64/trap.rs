@@ -14,7 +14,7 @@ use super::site::PatchedWord;
 
 /// What is done for a trapped word at a hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum TrapPlan {
     /// It is simulated.
     Simulate(Op),
     /// A copy of it runs. If control comes back from the copy, it must lie within reach of a branch.
@@ -28,7 +28,7 @@ pub enum Step {
 ///
 /// # Errors
 /// Why no trap may stand there.
-pub fn trapped(place: &PatchedWord<'_>) -> Result<Step, Refusal> {
+pub fn trapped(place: &PatchedWord<'_>) -> Result<TrapPlan, Refusal> {
     let missing = Refusal::NoWord { start: place.start, index: place.index };
     let &word = place.words.get(place.index).ok_or(missing)?;
     let at = place.start.wrapping_add(4 * place.index as u64);
@@ -41,12 +41,12 @@ pub fn trapped(place: &PatchedWord<'_>) -> Result<Step, Refusal> {
         return Err(Refusal::Exclusive { at, word });
     }
     match verdict {
-        Verdict::Simulate(op) => Ok(Step::Simulate(op)),
+        Verdict::Simulate(op) => Ok(TrapPlan::Simulate(op)),
         // This is tried at its own address: whether it can be moved at all. Where to is tried when there is a
         // place for it.
         _ => match relocate(word, at, at, place.options) {
-            Ok(moved) => Ok(Step::Copy { comes_back: moved.falls_through }),
-            Err(Immovable::OutOfReach { .. }) => Ok(Step::Copy { comes_back: true }),
+            Ok(moved) => Ok(TrapPlan::Copy { comes_back: moved.falls_through }),
+            Err(Immovable::OutOfReach { .. }) => Ok(TrapPlan::Copy { comes_back: true }),
             Err(why) => Err(immovable(why)),
         },
     }
@@ -54,13 +54,13 @@ pub fn trapped(place: &PatchedWord<'_>) -> Result<Step, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PatchedWord, Refusal, Step, trapped};
+    use super::{PatchedWord, Refusal, TrapPlan, trapped};
     use trapline_insn::aarch64::{Immovable, Options, Refusal as Why, encode};
 
     const START: u64 = 0x40_0000;
     const RET: u32 = 0xD65F_03C0;
 
-    fn at(words: &[u32], index: usize) -> Result<Step, Refusal> {
+    fn at(words: &[u32], index: usize) -> Result<TrapPlan, Refusal> {
         trapped(&PatchedWord { words, start: START, index, options: Options::default() })
     }
 
@@ -68,14 +68,14 @@ mod tests {
     fn most_words_are_simulated_or_copied() {
         // nop; stp x29, x30, [sp, #-16]!; bti c; ret.
         for word in [encode::NOP, 0xA9BF_7BFD, 0xD503_245F, RET] {
-            assert!(matches!(at(&[word, RET], 0), Ok(Step::Simulate(_))), "{word:08x}");
+            assert!(matches!(at(&[word, RET], 0), Ok(TrapPlan::Simulate(_))), "{word:08x}");
         }
         // mul x0, x0, x1; paciasp; ldr d0 of a literal.
         for word in [0x9B01_7C00, 0xD503_233F, 0x5C00_0040] {
-            assert_eq!(at(&[word, RET], 0), Ok(Step::Copy { comes_back: true }), "{word:08x}");
+            assert_eq!(at(&[word, RET], 0), Ok(TrapPlan::Copy { comes_back: true }), "{word:08x}");
         }
         // retaa.
-        assert_eq!(at(&[0xD65F_0BFF], 0), Ok(Step::Copy { comes_back: false }));
+        assert_eq!(at(&[0xD65F_0BFF], 0), Ok(TrapPlan::Copy { comes_back: false }));
     }
 
     #[test]

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_float_cannot_be_part_of_is_said() {
+    fn what_a_float_cannot_be_part_of_is_an_error() {
         for (text, at, why) in [
             ("x + 1 > 2", 0, "may be compared, and no more"),
             ("n + x > 2", 4, "may be compared, and no more"),

@@ -5,7 +5,7 @@
 //! Does not: generate code.
 
 use trapline_record::ring::RingArea;
-use trapline_record::tally::{LOG2_CELLS, Shape, log2_cell};
+use trapline_record::tally::{LOG2_CELLS, TableShape, log2_cell};
 
 use super::tree::{ARGUMENTS, Tree};
 use crate::request::{Floats, Operand, Read};
@@ -125,16 +125,16 @@ pub enum Sort {
 impl Tally {
     /// Shape of its table.
     #[must_use]
-    pub const fn shape(&self) -> Shape {
+    pub const fn shape(&self) -> TableShape {
         match (self.sort, &self.group_by) {
-            (Sort::Text(_), GroupBy::Number(_)) | (_, GroupBy::Text(_)) => Shape::OwnedTexts(KEY_BITS),
-            (_, GroupBy::Number(_)) => Shape::OwnedRows(KEY_BITS),
-            (Sort::Text(_), GroupBy::Nothing) => Shape::Texts(ROW_BITS),
-            (Sort::Text(_), GroupBy::Thread) => Shape::OwnedTexts(ROW_BITS),
-            (Sort::Each, GroupBy::Thread) => Shape::OwnedRows(ROW_BITS),
-            (Sort::Each, GroupBy::Nothing) | (_, GroupBy::Thread) => Shape::Rows(ROW_BITS),
-            (Sort::Log2, GroupBy::Nothing) => Shape::Cells(LOG2_CELLS),
-            (Sort::Linear { count, .. }, GroupBy::Nothing) => Shape::Cells(count + 2),
+            (Sort::Text(_), GroupBy::Number(_)) | (_, GroupBy::Text(_)) => TableShape::OwnedTexts(KEY_BITS),
+            (_, GroupBy::Number(_)) => TableShape::OwnedRows(KEY_BITS),
+            (Sort::Text(_), GroupBy::Nothing) => TableShape::Texts(ROW_BITS),
+            (Sort::Text(_), GroupBy::Thread) => TableShape::OwnedTexts(ROW_BITS),
+            (Sort::Each, GroupBy::Thread) => TableShape::OwnedRows(ROW_BITS),
+            (Sort::Each, GroupBy::Nothing) | (_, GroupBy::Thread) => TableShape::Rows(ROW_BITS),
+            (Sort::Log2, GroupBy::Nothing) => TableShape::Cells(LOG2_CELLS),
+            (Sort::Linear { count, .. }, GroupBy::Nothing) => TableShape::Cells(count + 2),
         }
     }
     /// The trees that are computed for a hit.

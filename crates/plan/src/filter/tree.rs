@@ -1,4 +1,4 @@
-//! Conditions and values as trees: what they consist of, and what can be said of one without evaluating it.
+//! Conditions and values as trees: what they consist of, and what is known of one without evaluating it.
 //!
 //! In: nothing; `parse` makes trees of text. Out: [`Tree`], and when all of it is known. The trees of `parse` keep
 //! the limits of (FLT-2).

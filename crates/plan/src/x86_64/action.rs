@@ -7,7 +7,7 @@ use super::stub;
 use crate::machine::ExitKind;
 use crate::request::{Floats, Hold, Unwind};
 use trapline_record::Svma;
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 /// Which part of the stack a record holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -21,18 +21,18 @@ pub(crate) struct Stack {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SiteAction {
     /// Add one to this probe's counter, if the hit passes the filter.
-    Count { probe: u32, kind: Kind },
+    Count { probe: u32, kind: RecordKind },
     /// Write the entry stamp of this latency area's function.
     Enter { latency: u32, looped: bool },
     /// Replace the return address by a return trampoline.
     Arm { latency: u32 },
     /// Write a record; the probe's counter counts dropped ones. `marked`: both entries and exits are
     /// recorded, behind a filter.
-    Record { probe: u32, kind: Kind, values: u8, marked: bool, texts: u8, floats: Floats, stack: Stack },
+    Record { probe: u32, kind: RecordKind, values: u8, marked: bool, texts: u8, floats: Floats, stack: Stack },
     /// Replace the return address by a return trampoline, which leads on to the record of the return.
     ArmRecord { probe: u32, values: u8, marked: bool, texts: u8, floats: Floats, stack: Stack },
     /// Add one to a row of the probe's table of values.
-    Tally { probe: u32, kind: Kind },
+    Tally { probe: u32, kind: RecordKind },
     /// Replace the return address by a return trampoline, which leads on to the aggregation at the return.
     ArmTally { probe: u32 },
     /// Measure the duration at an exit.
@@ -90,9 +90,9 @@ impl SiteAction {
     pub(crate) const fn leads_to(self) -> Option<Self> {
         match self {
             Self::ArmRecord { probe, values, marked, texts, floats, stack } => {
-                Some(Self::Record { probe, kind: Kind::Return, values, marked, texts, floats, stack })
+                Some(Self::Record { probe, kind: RecordKind::Return, values, marked, texts, floats, stack })
             }
-            Self::ArmTally { probe } => Some(Self::Tally { probe, kind: Kind::Return }),
+            Self::ArmTally { probe } => Some(Self::Tally { probe, kind: RecordKind::Return }),
             _ => None,
         }
     }
@@ -104,7 +104,7 @@ impl PlacedAction {
         match self.action {
             SiteAction::Count { kind, .. }
             | SiteAction::Record { kind, .. }
-            | SiteAction::Tally { kind, .. } => kind == Kind::Tail,
+            | SiteAction::Tally { kind, .. } => kind == RecordKind::Tail,
             SiteAction::Exit { kind, .. } => kind == ExitKind::Tail,
             _ => false,
         }

@@ -51,17 +51,17 @@ pub(crate) struct ModuleSpace {
 impl CodeRegion {
     pub(crate) fn of(place: ModuleSpace) -> Self {
         let ModuleSpace { k, data, code, arena } = place;
-        Self { k, data, code, mirror_end: arena, free: arena }
+        Self { k, data, code, mirrored_end: arena, free: arena }
     }
     pub(crate) const fn place(&self) -> ModuleSpace {
-        ModuleSpace { k: self.k, data: self.data, code: self.code, arena: self.mirror_end }
+        ModuleSpace { k: self.k, data: self.data, code: self.code, arena: self.mirrored_end }
     }
     /// A space anywhere, for `data` and `stubs` bytes. No jump leads there, but traps do.
     #[must_use]
     pub fn anywhere(space: &AddressSpace, data: u64, stubs: u64) -> Option<Self> {
         let at = space.find(data + stubs)?;
         let (data, code) = (Region { addr: at, len: data }, Region { addr: at + data, len: stubs });
-        Some(Self { k: displacements().next()?, data, code, mirror_end: code.addr, free: code.addr })
+        Some(Self { k: displacements().next()?, data, code, mirrored_end: code.addr, free: code.addr })
     }
 }
 

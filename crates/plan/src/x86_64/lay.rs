@@ -35,17 +35,17 @@ pub(super) fn lay(
     sites: &[PatchedSite],
     plan: &mut ModulePlan,
 ) {
-    let (mirror_end, mut shared) = (place.arena, Vec::new());
-    let gate = input.calls.map(|calls| stub::gate(&mut shared, mirror_end.0, &calls.functions));
+    let (mirrored_end, mut shared) = (place.arena, Vec::new());
+    let gate = input.calls.map(|calls| stub::gate(&mut shared, mirrored_end.0, &calls.functions));
     // The gate's pages come first, then what belongs to single sites.
-    let used = input.code_region.map_or(mirror_end, |code_region| code_region.free);
-    let place = ModuleSpace { arena: used.max(gate.map_or(mirror_end, |_| mirror_end + GATE)), ..place };
-    let laid = lay_sites(Setting::new(input, env, (place, mirror_end), gate), input, sites);
+    let used = input.code_region.map_or(mirrored_end, |code_region| code_region.free);
+    let place = ModuleSpace { arena: used.max(gate.map_or(mirrored_end, |_| mirrored_end + GATE)), ..place };
+    let laid = lay_sites(Setting::new(input, env, (place, mirrored_end), gate), input, sites);
     plan.join(laid.part);
-    if gate.is_some() && used == mirror_end {
+    if gate.is_some() && used == mirrored_end {
         debug_assert!(shared.len() as u64 <= GATE, "the gate takes {} bytes", shared.len());
         let (off, len) = (plan.bytes.len() as u32, shared.len() as u32);
-        plan.chunks.push(Chunk { addr: mirror_end, off, len });
+        plan.chunks.push(Chunk { addr: mirrored_end, off, len });
         plan.bytes.append(&mut shared);
     }
     plan.free = laid.arena;
@@ -60,7 +60,7 @@ pub(super) fn lay(
 
 /// Lays out all sites, by one thread or, if there are many, by two.
 fn lay_sites(set: Setting<'_>, input: &ModuleInput<'_>, sites: &[PatchedSite]) -> Laid {
-    let Setting { place, mirror_end, .. } = set;
+    let Setting { place, mirrored_end, .. } = set;
     let stub_starts = stub_starts(sites, set.bias, place.k, place.arena);
     let limit = RemoteAddr(place.code.end().0 - SPARE);
     let is_one = input.alone || stub_starts.len() < PARALLEL;
@@ -73,14 +73,14 @@ fn lay_sites(set: Setting<'_>, input: &ModuleInput<'_>, sites: &[PatchedSite]) -
         true => limit,
         false => place.arena + first.iter().map(actions).sum::<u64>() * arena_per_site(input),
     };
-    let end = second.first().map_or(mirror_end, |l| l.0);
+    let end = second.first().map_or(mirrored_end, |l| l.0);
     // `all` has room for everything, since the other half is appended to it. This thread allocates both: the
     // other thread's memory would be new, and the kernel would have to clear it.
     let calls = input.calls.is_some();
     let (all, its) = (room_for(stub_starts.len(), calls), room_for(second.len(), calls));
     let (mut laid, other) = std::thread::scope(|scope| {
         let other = (!second.is_empty())
-            .then(|| scope.spawn(|| lay_part(set, sites, second, mirror_end, (between, limit), its)));
+            .then(|| scope.spawn(|| lay_part(set, sites, second, mirrored_end, (between, limit), its)));
         let own = lay_part(set, sites, first, end, (place.arena, between.min(limit)), all);
         (own, other.and_then(|t| t.join().ok()))
     });
@@ -126,7 +126,7 @@ fn lay_part(
     let mut emitter = Emitter::new(&set, &mut part, arena);
     let mut lost = Vec::new();
     for (n, &(stub_start, site)) in stub_starts.iter().enumerate() {
-        let next = stub_starts.get(n + 1).map_or(end, |l| l.0).min(set.mirror_end);
+        let next = stub_starts.get(n + 1).map_or(end, |l| l.0).min(set.mirrored_end);
         let room = if set.shared_space { JUMP } else { next.0.saturating_sub(stub_start.0) };
         let site = &sites[site as usize];
         if let Err(why) = emitter.site(site, stub_start, room) {
@@ -179,13 +179,13 @@ fn withdraw(
 
 /// Where each site's stub begins, in address order.
 fn stub_starts(sites: &[PatchedSite], bias: Bias, k: i32, arena: RemoteAddr) -> Vec<(RemoteAddr, u32)> {
-    let mirror = |at: Svma| (bias.live(at) + JUMP).offset(i64::from(k));
+    let mirrored = |at: Svma| (bias.live(at) + JUMP).offset(i64::from(k));
     let mut all: Vec<(RemoteAddr, u32)> = sites
         .iter()
         .zip(0..)
         .map(|(site, n)| match site.reach {
-            Reach::Mirror => (mirror(site.start), n),
-            Reach::Island(at) => (mirror(at), n),
+            Reach::Jump => (mirrored(site.start), n),
+            Reach::Island(at) => (mirrored(at), n),
             Reach::Pun(_, target) => (target, n),
             // No jump leads to it, so the arena is as good as any address behind the mirrored range.
             Reach::Trap => (arena, n),
@@ -229,13 +229,13 @@ mod tests {
     use crate::x86_64::action::{PlacedAction, SiteAction, When};
     use crate::x86_64::site::Owner;
     use smallvec::SmallVec;
-    use trapline_record::ring::Kind;
+    use trapline_record::ring::RecordKind;
 
     fn site(start: u64, asked: &[u32]) -> PatchedSite {
         let placed = |&request: &u32| PlacedAction {
             at: Svma(start),
             when: When::Before,
-            action: SiteAction::Count { probe: 10 + request, kind: Kind::Entry },
+            action: SiteAction::Count { probe: 10 + request, kind: RecordKind::Entry },
             dead: stub::Liveness::default(),
             request,
             lowered: 0,
@@ -247,12 +247,12 @@ mod tests {
             insns: SmallVec::new(),
             actions: asked.iter().map(placed).collect(),
             changed: JUMP,
-            reach: Reach::Mirror,
+            reach: Reach::Jump,
         }
     }
 
     #[test]
-    fn who_shares_a_patch_with_one_withdrawn_is_refused_too() {
+    fn a_site_that_shares_a_patch_with_one_withdrawn_is_refused_too() {
         let request =
             |probe| ActionRequest { probe, latency: None, function: None, action: Action::CountEntry };
         let requests = [request(10), request(11), request(12)];

@@ -44,11 +44,11 @@ pub(crate) fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanErr
         Some(sites) => Planned { sites, ..Planned::default() },
         None => plan_sites(env, input, own),
     };
-    let Planned { mut sites, mut refused, kernel, pun_regions, slotted } = planned;
+    let Planned { mut sites, mut refused, kernel, pun_regions, armed } = planned;
     sites.sort_by_key(|s| s.start);
     drop_overlapping(env, input.requests, &mut sites, &mut refused);
     let mut plan = ModulePlan { k: place.k, data: place.data, kernel, refused, ..ModulePlan::default() };
-    (plan.pun_regions, plan.slotted) = (pun_regions, slotted);
+    (plan.pun_regions, plan.armed) = (pun_regions, armed);
     lay(input, env, place, &sites, &mut plan);
     let others = |s: &PatchedSite| {
         s.actions.iter().map(|a| (s.owner.request, a.request)).filter(|(a, b)| a != b).collect::<Vec<_>>()
@@ -69,7 +69,7 @@ struct Planned {
     refused: Vec<Refused>,
     kernel: Vec<KernelSite>,
     pun_regions: Vec<Region>,
-    slotted: Vec<Refused>,
+    armed: Vec<Refused>,
 }
 
 fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span) -> Planned {
@@ -124,8 +124,8 @@ fn plan_halves<'a>(
 impl From<Planner<'_>> for Planned {
     fn from(planner: Planner<'_>) -> Self {
         let pun_regions = planner.puns.regions();
-        let Planner { sites, refused, kernel, slotted, .. } = planner;
-        Self { sites, refused, kernel, pun_regions, slotted }
+        let Planner { sites, refused, kernel, armed, .. } = planner;
+        Self { sites, refused, kernel, pun_regions, armed }
     }
 }
 

@@ -6,7 +6,7 @@
 //! return trampoline was given back. `dlsym` finds its caller by it; `_start` finds `argc` there. The stack
 //! pointer is followed along every path from the entry, and rbp if it is set from it; an access through other
 //! registers is not seen. A jump to such a function of another file is known by its name
-//! ([`Image::reader_slots`]): that function finds what its caller was entered with. Does not: examine
+//! ([`Image::reader_words`]): that function finds what its caller was entered with. Does not: examine
 //! functions that are called.
 //!
 //! (sp, bp) are the distances of rsp and rbp from the entry's stack pointer, `?` if unknown; at first (0, ?):
@@ -55,7 +55,7 @@ pub(crate) fn names_return_address(image: &Image, entry: Svma) -> Option<Svma> {
         if insn.is_invalid() {
             continue;
         }
-        if frame.touches(&insn) || jumps_through(&insn, image.reader_slots()) {
+        if frame.touches(&insn) || jumps_through(&insn, image.reader_words()) {
             return Some(Svma(at));
         }
         let next = frame.after(&insn, &mut info);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_the_return_address_is_found_through_pushes_and_frames() {
+    fn code_that_reads_the_return_address_is_found_through_pushes_and_frames() {
         assert_eq!(first(&[0x90, 0x5F]), Some(1), "vfork: pop rdi");
         assert_eq!(first(&[0x48, 0x8B, 0x04, 0x24]), Some(0), "setjmp: mov rax, [rsp]");
         assert_eq!(first(&[0x48, 0x89, 0xE7]), Some(0), "ld.so's start: mov rdi, rsp");

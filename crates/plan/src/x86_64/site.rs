@@ -23,7 +23,7 @@ pub(crate) struct Owner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
     /// `jmp rel32` by the module's displacement K.
-    Mirror,
+    Jump,
     /// `jmp rel8` to an island at this address.
     Island(Svma),
     /// `jmp rel32` with these bytes as its displacement, to this address.
@@ -66,7 +66,7 @@ impl PatchedSite {
     }
     pub(crate) fn tactic(&self) -> Tactic {
         match self.reach {
-            Reach::Mirror => Tactic::Jump,
+            Reach::Jump => Tactic::Jump,
             Reach::Island(_) => Tactic::Short,
             Reach::Pun(..) => Tactic::Pun,
             Reach::Trap => Tactic::Trap,

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use trapline_plan::filter::{Facts, GroupBy, MAX_TEMPORARIES, Sort, Tally, Tree};
 use trapline_plan::x86_64::stub::{Liveness, Machine};
 use trapline_record::counters::filtered::BEGUN;
-use trapline_record::ring::Kind;
-use trapline_record::tally::{Rest, Shape, text_key};
+use trapline_record::ring::RecordKind;
+use trapline_record::tally::{Rest, TableShape, text_key};
 use trapline_tests::alone;
 
 use crate::arena::{Arena, LINES, call, machines, unregister};
@@ -77,7 +77,7 @@ fn entries_are_grouped_as_the_language_says() {
             let tally = by(value.clone(), sorts(round.into()), key.clone());
             let mut set = Set::new(&arena, &machine, tally.clone(), None);
             set.filter.reads = reads().to_vec();
-            let code = set.build(&mut arena, site(round.into()), Kind::Entry, &back());
+            let code = set.build(&mut arena, site(round.into()), RecordKind::Entry, &back());
             let (mut expected, before) = (Rows::new(), unseen);
             for _ in 0..20 {
                 let (mut state, facts) = hit(&mut random, &mut memory, tid);
@@ -129,7 +129,7 @@ fn calls_fall(machine: &Machine) {
         let mut arena = Arena::new();
         let tally = by(value.clone(), sorts(round.into()), key.clone());
         let set = Set::new(&arena, machine, tally.clone(), None).of_calls(&mut arena, TRUE, None);
-        let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
+        let kind = if round % 7 == 6 { RecordKind::Tail } else { RecordKind::Return };
         let code = set.whole(&mut arena, site(round.into()), kind, [&[], &back()]);
         let (mut expected, before) = (Rows::new(), unseen);
         for _ in 0..20 {
@@ -150,12 +150,12 @@ fn calls_fall(machine: &Machine) {
             // SAFETY: as above.
             unsafe { tl_run(code, &mut state) };
             assert_eq!((state.regs, state.zmm), kept, "{tally:?}");
-            if kind == Kind::Tail && tally.asks_for_end() {
+            if kind == RecordKind::Tail && tally.asks_for_end() {
                 unseen += 1;
                 continue;
             }
             let known = |tree: &Tree| match kind {
-                Kind::Tail => tree.clone(),
+                RecordKind::Tail => tree.clone(),
                 _ => with_returned(tree, state.regs[0], state.zmm[0][0]),
             };
             let of = |tree: &Tree| known(tree).evaluate(&facts).expect("all is known");
@@ -210,15 +210,15 @@ fn texts_and_numbers_meet_in_rows() {
             let mut random = Random(0xa9a7_7e87_1234_9876);
             let mut arena = Arena::new();
             let mut set = Set::new(&arena, &machine, tally.clone(), None);
-            set.table.area.shape = Shape::OwnedTexts(9);
+            set.table.area.shape = TableShape::OwnedTexts(9);
             let (set, code) = match of_calls {
                 false => {
-                    let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &back());
+                    let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &back());
                     (set, code)
                 }
                 true => {
                     let set = set.of_calls(&mut arena, TRUE, None);
-                    let code = set.whole(&mut arena, Liveness::default(), Kind::Return, [&[], &back()]);
+                    let code = set.whole(&mut arena, Liveness::default(), RecordKind::Return, [&[], &back()]);
                     (set, code)
                 }
             };
@@ -254,10 +254,11 @@ fn nothing_is_lost_under_a_storm() {
         let set = Set::new(&arena, &machine, tally, None);
         let (set, code) = if calls {
             let set = set.of_calls(&mut arena, TRUE, None);
-            let code = set.whole(&mut arena, Liveness::default(), Kind::Return, [&BODY[..3], &BODY[3..]]);
+            let code =
+                set.whole(&mut arena, Liveness::default(), RecordKind::Return, [&BODY[..3], &BODY[3..]]);
             (set, code)
         } else {
-            let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
+            let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &BODY);
             (set, code)
         };
         let handled = storm(code, || everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(code, n), n))));
@@ -287,8 +288,8 @@ fn a_full_table_counts_on() {
     for machine in machines() {
         let mut arena = Arena::new();
         let mut set = Set::new(&arena, &machine, by(read("arg0 % 4"), Sort::Each, read("arg0 / 4")), None);
-        set.table.area.shape = Shape::OwnedRows(4);
-        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
+        set.table.area.shape = TableShape::OwnedRows(4);
+        let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &BODY);
         for _ in 0..3 {
             (0..400).for_each(|n| assert_eq!(call(code, n), n));
         }
@@ -312,7 +313,7 @@ fn a_sequence_that_begins_again_finds_both() {
         let Some(machine) = machines().pop().filter(|machine| machine.rseq.is_some()) else { return };
         let mut arena = Arena::new();
         let set = Set::new(&arena, &machine, by(read("arg0 / 7"), Sort::Each, read("arg0 * 3")), None);
-        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
+        let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &BODY);
         for n in [21, 22, 22] {
             trapped(&arena, code, || assert_eq!(call(code, n), n));
         }

@@ -88,11 +88,11 @@ impl Arena {
         self.stamps
     }
     /// The same with `count` return trampolines, whose code is written.
-    pub(crate) fn slotted(&mut self, machine: &Machine, count: u32) -> (Latency, Trampolines) {
-        self.slotted_by(machine, count, trampoline_code)
+    pub(crate) fn armed(&mut self, machine: &Machine, count: u32) -> (Latency, Trampolines) {
+        self.armed_by(machine, count, trampoline_code)
     }
     /// The same with code from this function.
-    pub(crate) fn slotted_by(
+    pub(crate) fn armed_by(
         &mut self,
         machine: &Machine,
         count: u32,

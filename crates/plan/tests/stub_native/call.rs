@@ -72,12 +72,12 @@ struct Script {
     seen: Vec<(u64, Regs)>,
     change: Option<fn(&mut Regs) -> u64>,
 }
-static TOLD: Mutex<Script> = Mutex::new(Script { seen: Vec::new(), change: None });
+static SCRIPT: Mutex<Script> = Mutex::new(Script { seen: Vec::new(), change: None });
 #[unsafe(no_mangle)]
 extern "C" fn tl_body(number: u64, regs: &mut Regs) -> u64 {
-    let mut told = TOLD.lock().unwrap();
-    told.seen.push((number, *regs));
-    told.change.map_or(0, |change| change(regs))
+    let mut script = SCRIPT.lock().unwrap();
+    script.seen.push((number, *regs));
+    script.change.map_or(0, |change| change(regs))
 }
 
 pub(crate) fn state() -> ExtendedState {
@@ -125,7 +125,7 @@ fn site_by(arena: &mut Arena, functions: &CallFunctions, exit: bool, callee: &Ca
 fn tell(spoils: u32, change: Option<fn(&mut Regs) -> u64>) {
     // SAFETY: written while no code runs that reads it.
     unsafe { tl_spoils = spoils };
-    *TOLD.lock().unwrap() = Script { seen: Vec::new(), change };
+    *SCRIPT.lock().unwrap() = Script { seen: Vec::new(), change };
 }
 
 #[test]
@@ -142,16 +142,16 @@ fn a_consumer_that_changes_nothing_is_not_noticed() {
     let code = site_of(&mut arena, tl_after_all as *const () as u64, tl_spoil as *const () as u64, 9, false);
     tell(vectors, None);
     assert_kept("call, extended state after all", code, &EVERY, &mut random);
-    assert!(TOLD.lock().unwrap().seen.iter().all(|&(n, regs)| n == 9 && regs.rip == code + IP));
-    assert_eq!(TOLD.lock().unwrap().seen.len(), 50);
+    assert!(SCRIPT.lock().unwrap().seen.iter().all(|&(n, regs)| n == 9 && regs.rip == code + IP));
+    assert_eq!(SCRIPT.lock().unwrap().seen.len(), 50);
     for spoils in [0, vectors] {
         for number in [7, 0x7fff_1234_5678_9abc] {
             tell(spoils, None);
             let code = site(&mut arena, number, true);
             assert_kept(&format!("call, spoils {spoils}"), code, &EVERY, &mut random);
-            let told = TOLD.lock().unwrap();
-            assert_eq!(told.seen.len(), 50);
-            assert!(told.seen.iter().all(|&(n, regs)| n == number && regs.rip == code + IP));
+            let script = SCRIPT.lock().unwrap();
+            assert_eq!(script.seen.len(), 50);
+            assert!(script.seen.iter().all(|&(n, regs)| n == number && regs.rip == code + IP));
         }
     }
 }
@@ -184,21 +184,21 @@ fn the_start_and_the_end_of_a_call_are_not_noticed() {
     };
     // SAFETY: only `tl_begin` writes these words, in this thread.
     let begun = || unsafe { &tl_begun }.each_ref().map(|word| word.load(Ordering::Relaxed));
-    let told = |code, number| {
-        let told = begun();
-        assert_eq!((told[0], told[1]), (number, code + IP));
-        told[2]
+    let checked = |code, number| {
+        let words = begun();
+        assert_eq!((words[0], words[1]), (number, code + IP));
+        words[2]
     };
     let code = site_by(&mut arena, &all, false, &callee(21));
     assert_kept("a call begins", code, &EVERY, &mut random);
-    told(code, 21);
+    checked(code, 21);
 
     let functions = CallFunctions { begin: more, general: after_all, entry: spoil, ..all };
     let code = site_by(&mut arena, &functions, false, &callee(22));
     tell(0, None);
-    assert_kept("a call begins, and somebody is called", code, &EVERY, &mut random);
-    let sp = told(code, 22);
-    let seen = std::mem::take(&mut TOLD.lock().unwrap().seen);
+    assert_kept("a call begins, and a consumer is called", code, &EVERY, &mut random);
+    let sp = checked(code, 22);
+    let seen = std::mem::take(&mut SCRIPT.lock().unwrap().seen);
     assert_eq!(seen.len(), 50);
     assert!(seen.iter().all(|&(n, regs)| n == 22 && regs.rip == code + IP));
     assert_eq!(seen[49].1.sp(), sp);
@@ -210,8 +210,8 @@ fn the_start_and_the_end_of_a_call_are_not_noticed() {
     let code = site_by(&mut arena, &functions, true, &callee(24));
     tell(1, None);
     assert_kept("a call ends, extended state after all", code, &EVERY, &mut random);
-    assert!(TOLD.lock().unwrap().seen.iter().all(|&(n, regs)| n == 24 && regs.rip == code + IP));
-    assert_eq!(TOLD.lock().unwrap().seen.len(), 50);
+    assert!(SCRIPT.lock().unwrap().seen.iter().all(|&(n, regs)| n == 24 && regs.rip == code + IP));
+    assert_eq!(SCRIPT.lock().unwrap().seen.len(), 50);
 }
 
 /// A piece between four labels: its start, the start of its room, what is behind the room, and its end.
@@ -247,7 +247,7 @@ pub(crate) fn pieces_that_are_taken_in_are_not_noticed() {
         |argument| Callee { argument, saves_state: false, only_returns: true, arms: false, by_trap: false };
     // SAFETY: only `tl_begin` writes these words, in this thread.
     let begun = || unsafe { &tl_begun }.each_ref().map(|word| word.swap(0, Ordering::Relaxed));
-    let seen = || std::mem::take(&mut TOLD.lock().unwrap().seen).len();
+    let seen = || std::mem::take(&mut SCRIPT.lock().unwrap().seen).len();
     // The gate begins at various offsets in a cache line.
     for skip in (0..64).step_by(13) {
         for (number, begin, to_begin, to_body) in
@@ -260,8 +260,11 @@ pub(crate) fn pieces_that_are_taken_in_are_not_noticed() {
             let functions = CallFunctions { begin, ..functions };
             let code = site_by(&mut arena, &functions, false, &callee(number));
             assert_kept(&format!("a call begins: {number}"), code, &EVERY, &mut random);
-            let told = begun();
-            assert_eq!(to_begin.then_some((number, code + IP)), (told[0] != 0).then_some((told[0], told[1])));
+            let words = begun();
+            assert_eq!(
+                to_begin.then_some((number, code + IP)),
+                (words[0] != 0).then_some((words[0], words[1]))
+            );
             assert_eq!(seen(), to_body);
         }
         for (number, general_exit, to_body) in
@@ -290,7 +293,7 @@ fn the_consumer_sees_the_machine_as_it_is() {
         let mut after = before.clone();
         // SAFETY: as in `assert_kept`: the code runs from tl_run's loaded state to tl_back.
         unsafe { tl_run(code, &mut after) };
-        let seen = TOLD.lock().unwrap().seen[0].1;
+        let seen = SCRIPT.lock().unwrap().seen[0].1;
         for reg in (0..16).filter(|&reg| reg != Gpr::Rsp as usize) {
             assert_eq!(seen.gpr[reg], before.regs[reg], "register {reg}");
         }

@@ -6,7 +6,7 @@ use trapline_plan::filter::{Facts, Float, Int, Known, MAX_TEMPORARIES, TargetFil
 use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, Traced};
 use trapline_plan::{Floats, Read, Unwind};
 use trapline_record::counters::filtered::REJECTED_LATE;
-use trapline_record::ring::{Kind, RingArea};
+use trapline_record::ring::{RecordKind, RingArea};
 
 use crate::arena::{Arena, LINES, get, machines};
 use crate::filters::{leaf, number, tree};
@@ -52,7 +52,7 @@ fn fields_decide_at_entries_as_the_language_says() {
 fn fields_decide_at_returns_as_the_language_says() {
     let _one = ONE.lock();
     for machine in machines() {
-        [Kind::Return, Kind::Tail].into_iter().for_each(|kind| decide(&machine, Some(kind)));
+        [RecordKind::Return, RecordKind::Tail].into_iter().for_each(|kind| decide(&machine, Some(kind)));
     }
 }
 
@@ -88,7 +88,7 @@ impl Memory {
     }
 }
 
-fn decide(machine: &Machine, at: Option<Kind>) {
+fn decide(machine: &Machine, at: Option<RecordKind>) {
     let mut random = Random(0x0f1e_1d50_1234_9877);
     let (mut passed, mut rejected) = (0, 0);
     let mut memory = Memory::new();
@@ -135,7 +135,7 @@ fn decide(machine: &Machine, at: Option<Kind>) {
                 let end = exit(&mut arena, &traced, (kind, 6), &back());
                 entry(&mut arena, &traced, 6, &[], end)
             }
-            None => built(&mut arena, &traced, Kind::Entry, 6, &back()),
+            None => built(&mut arena, &traced, RecordKind::Entry, 6, &back()),
         };
         let mut reader = Reader::new(&rings);
         for _ in 0..20 {

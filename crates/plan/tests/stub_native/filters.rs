@@ -6,7 +6,7 @@ use trapline_plan::filter::{Binary, Facts, Float, Int, Known, TargetFilter, Tree
 use trapline_plan::x86_64::stub::filter::NODE_BYTES;
 use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, Rings, Traced, trace};
 use trapline_plan::{Floats, Unwind};
-use trapline_record::ring::{Kind, Record};
+use trapline_record::ring::{Record, RecordKind};
 
 use crate::arena::{Arena, LINES, call, get, machines, unregister};
 use crate::records::{PROBE, Reader, built, rings_for};
@@ -170,11 +170,11 @@ fn conditions_decide(machine: &Machine) {
         let condition = filter.condition.as_ref().expect("as set");
         let site = Liveness { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
         let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, site);
-        let code = built(&mut arena, &traced, Kind::Entry, 5, &back());
+        let code = built(&mut arena, &traced, RecordKind::Entry, 5, &back());
         let (mut plain, mut with) = (Vec::new(), Vec::new());
         let all = Traced { filter: None, ..traced };
-        trace(&mut plain, arena.next(), &all, Kind::Entry, 5).finish(&mut plain, None);
-        trace(&mut with, arena.next(), &traced, Kind::Entry, 5).finish(&mut with, None);
+        trace(&mut plain, arena.next(), &all, RecordKind::Entry, 5).finish(&mut plain, None);
+        trace(&mut with, arena.next(), &traced, RecordKind::Entry, 5).finish(&mut with, None);
         assert!(with.len() <= plain.len() + 256 + condition.nodes() * NODE_BYTES, "{condition:?}");
         let mut reader = Reader::new(&rings);
         for _ in 0..20 {
@@ -227,7 +227,7 @@ fn one_in_so_many(machine: &Machine) {
         ..TargetFilter::default()
     };
     let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, Liveness::default());
-    let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
+    let code = built(&mut arena, &traced, RecordKind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
     (0..300).for_each(|n| assert_eq!(call(code, n), n));
     let mut seen = 0;
     Reader::new(&rings).take(|_| seen += 1);
@@ -251,14 +251,14 @@ fn one_in_so_many(machine: &Machine) {
 fn recursive(arena: &mut Arena, traced: &Traced<'_>) -> u64 {
     let exit = {
         let mut out = Vec::new();
-        let pending = trace(&mut out, arena.next(), traced, Kind::Return, 1);
+        let pending = trace(&mut out, arena.next(), traced, RecordKind::Return, 1);
         out.push(0xC3);
         pending.finish(&mut out, None);
         arena.put(&out)
     };
     let at = arena.next();
     let mut out = Vec::new();
-    let pending = trace(&mut out, at, traced, Kind::Entry, 1);
+    let pending = trace(&mut out, at, traced, RecordKind::Entry, 1);
     // test rdi, rdi; je +13; push rdi; sub rdi, 1; call at; pop rdi
     out.extend([0x48, 0x85, 0xFF, 0x74, 11, 0x57, 0x48, 0x83, 0xEF, 1, 0xE8]);
     let here = at + out.len() as u64 + 4;
@@ -310,30 +310,33 @@ fn exits_are_those(machine: &Machine, condition: &str, passes: fn(u64) -> bool) 
         let records = seen(&mut reader);
         let expected: Vec<u64> = (0..=depth).filter(|n| passes(*n)).collect();
         let of = |kind| records.iter().filter(move |r| r.kind == kind).map(|r| r.values[0]);
-        assert_eq!(of(Kind::Return).collect::<Vec<_>>(), expected, "from the deepest on");
-        assert_eq!(of(Kind::Entry).collect::<Vec<_>>(), expected.iter().copied().rev().collect::<Vec<_>>());
+        assert_eq!(of(RecordKind::Return).collect::<Vec<_>>(), expected, "from the deepest on");
+        assert_eq!(
+            of(RecordKind::Entry).collect::<Vec<_>>(),
+            expected.iter().copied().rev().collect::<Vec<_>>()
+        );
         assert_eq!(arena.counted(FILTERED) - before + expected.len() as u64, depth + 1);
     }
     // An entry that is left by a jump, then a filtered call at the same place on the stack. The exit does not
     // belong to the first entry.
     let abandoned = {
         let mut out = Vec::new();
-        let pending = trace(&mut out, arena.next(), &traced, Kind::Entry, 1);
+        let pending = trace(&mut out, arena.next(), &traced, RecordKind::Entry, 1);
         out.extend([0x48, 0x89, 0xF8, 0xC3]);
         pending.finish(&mut out, None);
         arena.put(&out)
     };
     let both = |first: u64, second: u64| [call(abandoned, first), call(code, second)];
     assert_eq!(both(1, 0), [1, 0]);
-    let kinds: Vec<Kind> = seen(&mut reader).iter().map(|r| r.kind).collect();
-    assert_eq!(kinds, [Kind::Entry], "the filtered call took the mark away");
+    let kinds: Vec<RecordKind> = seen(&mut reader).iter().map(|r| r.kind).collect();
+    assert_eq!(kinds, [RecordKind::Entry], "the filtered call took the mark away");
     // A call that passes, and then an exit at the same place without an entry. The mark is gone with the
     // first exit.
-    let alone = built(&mut arena, &traced, Kind::Return, 1, &[0x48, 0x89, 0xF8, 0xC3]);
+    let alone = built(&mut arena, &traced, RecordKind::Return, 1, &[0x48, 0x89, 0xF8, 0xC3]);
     let both = |first: u64, second: u64| [call(code, first), call(alone, second)];
     assert_eq!(both(1, 5), [1, 5]);
-    let kinds: Vec<Kind> = seen(&mut reader).iter().map(|r| r.kind).collect();
-    assert_eq!(kinds, [Kind::Entry, Kind::Return]);
+    let kinds: Vec<RecordKind> = seen(&mut reader).iter().map(|r| r.kind).collect();
+    assert_eq!(kinds, [RecordKind::Entry, RecordKind::Return]);
     assert_eq!(arena.counted(0), 0, "nothing was dropped");
     assert_eq!(get(arena.missed()), 0);
     if machine.rseq.is_none() {
@@ -364,10 +367,10 @@ fn state_is_kept(machine: &Machine) {
     let mut random = Random(0x7a7a_0001_1234_9876);
     let names = registers();
     for (text, sample, kind) in [
-        ("arg0 & 1", 1, Kind::Entry),
-        ("arg0 & 1", 2, Kind::Entry),
-        ("arg1 % 7 < 3 || tid == 1", 2, Kind::Entry),
-        ("arg0", 2, Kind::Return),
+        ("arg0 & 1", 1, RecordKind::Entry),
+        ("arg0 & 1", 2, RecordKind::Entry),
+        ("arg1 % 7 < 3 || tid == 1", 2, RecordKind::Entry),
+        ("arg0", 2, RecordKind::Return),
     ] {
         let mut arena = Arena::new();
         let rings = rings_for(&arena, machine, 1 << 14, 64);

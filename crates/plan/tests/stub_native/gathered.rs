@@ -10,7 +10,7 @@ use trapline_plan::filter::{
 };
 use trapline_plan::x86_64::stub::{Liveness, Machine};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use crate::arena::{Arena, LINES, call, get, machines, unregister};
 use crate::counts::{everywhere, storm};
@@ -60,7 +60,7 @@ fn values_fall(machine: &Machine) {
         let tally = Tally { group_by: GroupBy::threads(by_thread), ..of(value.clone(), sort) };
         let set = Set::new(&arena, machine, tally.clone(), None).of_calls(&mut arena, late.clone(), go);
         let site = Liveness { flags_dead: round & 2 == 2, dead: 0, red_zone_live: round & 4 == 4 };
-        let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
+        let kind = if round % 7 == 6 { RecordKind::Tail } else { RecordKind::Return };
         let code = set.whole(&mut arena, site, kind, [&[], &back()]);
         let (mut expected, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
         for _ in 0..20 {
@@ -84,12 +84,12 @@ fn values_fall(machine: &Machine) {
             unsafe { tl_run(code, &mut state) };
             assert_eq!((state.regs, state.zmm), kept, "{value:?}");
             let known = |tree: &Tree| match kind {
-                Kind::Tail => tree.clone(),
+                RecordKind::Tail => tree.clone(),
                 _ => with_returned(tree, integer, float),
             };
             if known(&late).holds(&facts) != Some(true) {
                 rejected += 1;
-            } else if kind == Kind::Tail && value.asks_for_end() {
+            } else if kind == RecordKind::Tail && value.asks_for_end() {
                 unseen += 1;
             } else {
                 let key = tally.key(known(&value).evaluate(&facts).expect("all is known"));
@@ -119,7 +119,8 @@ fn every_call_is_in_a_cell_or_rejected() {
             let condition = Some(read("arg0 & 3"));
             let set = Set::new(&arena, &machine, of(read("arg0 % 8 * 2 + ret % 2"), sort), condition);
             let set = set.of_calls(&mut arena, read("arg0 & 7 && ret & 1"), None);
-            let code = set.whole(&mut arena, Liveness::default(), Kind::Return, [&RETURN_ARGUMENT, &[0xC3]]);
+            let code =
+                set.whole(&mut arena, Liveness::default(), RecordKind::Return, [&RETURN_ARGUMENT, &[0xC3]]);
             let handled =
                 storm(code, || everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(code, n), n))));
             let alone = if machine.rseq.is_some() { 1000 } else { 0 };
@@ -160,8 +161,9 @@ fn an_exit_without_an_entry_adds_nothing() {
         let mut arena = Arena::new();
         let set = Set::new(&arena, &machine, of(read("arg0"), Sort::Each), None);
         let set = set.of_calls(&mut arena, TRUE, None);
-        let whole = set.whole(&mut arena, Liveness::default(), Kind::Return, [&RETURN_ARGUMENT, &[0xC3]]);
-        let exit = set.build(&mut arena, Liveness::default(), Kind::Return, &[0xC3]);
+        let whole =
+            set.whole(&mut arena, Liveness::default(), RecordKind::Return, [&RETURN_ARGUMENT, &[0xC3]]);
+        let exit = set.build(&mut arena, Liveness::default(), RecordKind::Return, &[0xC3]);
         // All with the same stack pointer.
         for code in [exit, whole, exit, exit, whole, exit] {
             call(code, 5);
@@ -186,12 +188,12 @@ fn fields_are_those_of_the_entry() {
             ("ret".to_owned(), Symbol::Known(Known::Returned(int(64)))),
         ];
         for (value, late, kind, expected) in [
-            ("field + ret", "arg0 > 0", Kind::Return, [Some(Ok(12)), Some(Err(()))]),
-            ("ret", "second == 9", Kind::Return, [Some(Ok(5)), None]),
-            ("field * 2", "second == 9 || ret == 5", Kind::Return, [Some(Ok(14)), Some(Err(()))]),
-            ("second - field", "arg0 > 0", Kind::Tail, [Some(Ok(2)), Some(Err(()))]),
-            ("field + ret", "arg0 > 0", Kind::Tail, [Some(Err(())), Some(Err(()))]),
-            ("ret * 0 + 3", "field == 6", Kind::Return, [None, None]),
+            ("field + ret", "arg0 > 0", RecordKind::Return, [Some(Ok(12)), Some(Err(()))]),
+            ("ret", "second == 9", RecordKind::Return, [Some(Ok(5)), None]),
+            ("field * 2", "second == 9 || ret == 5", RecordKind::Return, [Some(Ok(14)), Some(Err(()))]),
+            ("second - field", "arg0 > 0", RecordKind::Tail, [Some(Ok(2)), Some(Err(()))]),
+            ("field + ret", "arg0 > 0", RecordKind::Tail, [Some(Err(())), Some(Err(()))]),
+            ("ret * 0 + 3", "field == 6", RecordKind::Return, [None, None]),
         ] {
             let [value, late] = [value, late].map(|text| parse(text, &names).expect(text));
             let mut arena = Arena::new();
@@ -211,13 +213,14 @@ fn fields_are_those_of_the_entry() {
                 let (rows, rest) = set.read();
                 let new = |key: &u64| rows[key] - before.0.0.get(key).copied().unwrap_or(0);
                 let new: Vec<u64> = rows.keys().copied().filter(|key| new(key) > 0).collect();
-                let told = (new, rest.unseen - before.0.1.unseen, counted(&arena, REJECTED_LATE) - before.1);
+                let counts =
+                    (new, rest.unseen - before.0.1.unseen, counted(&arena, REJECTED_LATE) - before.1);
                 let expected = match expected {
                     Some(Ok(value)) => (vec![value], 0, 0),
                     Some(Err(())) => (Vec::new(), 1, 0),
                     None => (Vec::new(), 0, 1),
                 };
-                assert_eq!(told, expected, "{:?} {kind:?} {machine:?}", set.filter);
+                assert_eq!(counts, expected, "{:?} {kind:?} {machine:?}", set.filter);
             }
             assert_eq!((counted(&arena, BEGUN), arena.counted(0), there[0]), (2, 0, 1));
             arena.unmap();

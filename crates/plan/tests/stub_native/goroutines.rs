@@ -5,7 +5,7 @@
 use trapline_plan::filter::TargetFilter;
 use trapline_plan::x86_64::stub::{Latency, Machine, Rings, Traced, trace};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
-use trapline_record::ring::{Kind, Record};
+use trapline_record::ring::{Record, RecordKind};
 
 use crate::arena::{Arena, call, machines, map, set};
 use crate::records::{PROBE, Reader, rings_for};
@@ -31,9 +31,9 @@ impl Setting {
         let filter = TargetFilter { condition: Some(read("arg0 != 5")), ..late(read(condition)) };
         let marks = Some(Latency { go: Some(runs(None)), ..arena.deferred(64) });
         let traced = Traced { marks, ..traced(&arena, &machine, &rings, &filter) };
-        let exit = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
+        let exit = exit(&mut arena, &traced, (RecordKind::Return, 1), &[0xC3]);
         let mut out = Vec::new();
-        let pending = trace(&mut out, arena.next(), &traced, Kind::Entry, 1);
+        let pending = trace(&mut out, arena.next(), &traced, RecordKind::Entry, 1);
         out.push(0xC3);
         pending.finish(&mut out, None);
         let entry = arena.put(&out);
@@ -110,7 +110,7 @@ fn a_call_ends_where_its_stack_has_gone() {
                     let late = u64::from(moved && n != 5 && !passes);
                     assert_eq!(more, [u64::from(n == 5), u64::from(n != 5), late, 0], "{below}, {ending:?}");
                     if let [entry, exit] = records[..] {
-                        assert_eq!((entry.kind, exit.kind), (Kind::Entry, Kind::Return));
+                        assert_eq!((entry.kind, exit.kind), (RecordKind::Entry, RecordKind::Return));
                         assert_eq!((entry.probe, exit.probe), (PROBE, PROBE));
                         assert_eq!((entry.sp, entry.tid), (exit.sp, exit.tid), "they are a pair");
                     }

@@ -83,7 +83,7 @@ fn calls_that_change_a_fact_ask_and_no_others() {
             assert_eq!(
                 (asked.load(Ordering::SeqCst), closed.load(Ordering::SeqCst)),
                 (facts, facts),
-                "{what:?} {a} {b:#x} {c:#x}: nobody closed it but who answers"
+                "{what:?} {a} {b:#x} {c:#x}: only the answering side closed it"
             );
             arena.unmap();
         }
@@ -98,7 +98,7 @@ fn a_thread_that_waits_in_vain_goes_on_and_closes_the_fact() {
     let (done, waits) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         // The second call finds the fact closed.
-        done.send((function(26, 2, 0), function(26, 2, 0))).expect("somebody waits");
+        done.send((function(26, 2, 0), function(26, 2, 0))).expect("a thread waits");
     });
     let returned = waits.recv_timeout(Duration::from_secs(120)).expect("an end");
     assert_eq!(returned, (30, 30));

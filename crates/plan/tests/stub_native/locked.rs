@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trapline_plan::filter::Sort;
 use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, Traced};
 use trapline_plan::{Floats, Unwind};
-use trapline_record::ring::{HEAD, Kind, LOCKED, TRIES};
+use trapline_record::ring::{HEAD, LOCKED, RecordKind, TRIES};
 use trapline_record::tally::Rest;
 
 use crate::arena::{Arena, call, machines};
@@ -40,7 +40,7 @@ fn recorded(arena: &mut Arena, machine: &Machine, rings: &Rings) -> u64 {
         at_entry: true,
         trampolines: None,
     };
-    built(arena, &traced, Kind::Entry, 1, &BODY)
+    built(arena, &traced, RecordKind::Entry, 1, &BODY)
 }
 
 /// Runs on one CPU, so that each hit begins with the same ring.
@@ -168,7 +168,7 @@ fn a_handler_at_any_instruction_is_in_a_row_too() {
     for (first, more) in [(0, 0), (7, 0), (0, 1)] {
         let mut arena = Arena::new();
         let set = Set::new(&arena, &machine, of(argument(0, 64, false), Sort::Each), None);
-        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
+        let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &BODY);
         let end = arena.next();
         let steps = step_by_step(code, end, first, more);
         let mut expected = BTreeMap::new();

@@ -24,7 +24,7 @@ mod passing;
 mod rdpid;
 mod read_tallies;
 mod records;
-mod slots;
+mod return_trampolines;
 mod stacks;
 mod stages;
 mod state;

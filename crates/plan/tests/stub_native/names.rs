@@ -5,7 +5,7 @@ use trapline_plan::filter::{TargetFilter, parse, registers};
 use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, ThreadId, Traced};
 use trapline_plan::{Floats, Unwind};
 use trapline_record::names::{NameArea, PLACES};
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 use trapline_record::sync::AtomicU64;
 use trapline_record::view::View;
 
@@ -55,7 +55,7 @@ fn passed_over(machine: &Machine) {
             at_entry: true,
             trampolines: None,
         };
-        let code = built(&mut arena, &traced, Kind::Entry, 1, &BODY);
+        let code = built(&mut arena, &traced, RecordKind::Entry, 1, &BODY);
         let mut reader = Reader::new(&rings);
         let mut hits = |times: u64| {
             let mut seen = 0;
@@ -84,15 +84,15 @@ fn passed_over(machine: &Machine) {
         assert!(area.pass_over(view, tid));
         assert_eq!(hits(30), 0, "passed over");
         area.take_back(view, tid);
-        let told = hits(30);
-        passed += told;
-        assert!(told > 0, "no longer");
+        let new_hits = hits(30);
+        passed += new_hits;
+        assert!(new_hits > 0, "no longer");
         assert_eq!((passed + arena.counted(FILTERED), arena.counted(0)), (180, 0));
         for over in [false, true] {
             let changed = if over { area.pass_over(view, tid) } else { true };
             assert!(changed);
             if !marked {
-                let code = built(&mut arena, &traced, Kind::Entry, 1, &back());
+                let code = built(&mut arena, &traced, RecordKind::Entry, 1, &back());
                 assert_kept(&format!("{over} {sample}"), code, &site, &mut random);
             }
         }
@@ -124,7 +124,7 @@ fn a_thread_with_an_unknown_number_has_no_name(machine: &Machine) {
         at_entry: true,
         trampolines: None,
     };
-    let code = built(&mut arena, &traced, Kind::Entry, 1, &BODY);
+    let code = built(&mut arena, &traced, RecordKind::Entry, 1, &BODY);
     (0..30).for_each(|n| assert_eq!(call(code, n), n));
     let mut seen = 0;
     Reader::new(&rings).take(|_| seen += 1);

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use trapline_plan::filter::{GroupBy, Sort, Tally, Tree};
 use trapline_plan::x86_64::stub::{Liveness, Machine};
-use trapline_record::ring::Kind;
-use trapline_record::tally::{Rest, Shape, text_key};
+use trapline_record::ring::RecordKind;
+use trapline_record::tally::{Rest, TableShape, text_key};
 use trapline_tests::alone;
 
 use crate::arena::{Arena, LINES, call, machines, unregister};
@@ -69,11 +69,11 @@ fn key(sort: Sort, at: u64) -> u64 {
 fn sets(machine: &Machine, sort: Sort) -> [(Set, Arena, u64); 2] {
     let mut arena = Arena::new();
     let set = Set::new(&arena, machine, tally(sort), None);
-    let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
+    let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &BODY);
     let mut other = Arena::new();
     let late = Tree::Number(1, false);
     let of_calls = Set::new(&other, machine, tally(sort), None).of_calls(&mut other, late, None);
-    let whole = of_calls.whole(&mut other, Liveness::default(), Kind::Return, [&BODY[..3], &BODY[3..]]);
+    let whole = of_calls.whole(&mut other, Liveness::default(), RecordKind::Return, [&BODY[..3], &BODY[3..]]);
     [(set, arena, code), (of_calls, other, whole)]
 }
 
@@ -105,16 +105,16 @@ fn nothing_is_lost_under_a_storm() {
     const CALLS: u64 = 50_000;
     for (machine, sort) in machines().into_iter().flat_map(|one| [(one, Sort::Each), (one, Sort::Text(0))]) {
         for (n, (mut set, arena, code)) in sets(&machine, sort).into_iter().enumerate() {
-            let told = Mutex::new(Vec::new());
+            let threads = Mutex::new(Vec::new());
             let handled = storm(code, || {
                 everywhere(|| {
                     (0..CALLS).for_each(|n| assert_eq!(call(code, word(n)), word(n)));
-                    told.lock().expect("whole").push(tid());
+                    threads.lock().expect("whole").push(tid());
                 });
             });
             let (rows_now, rest) = rows(&set);
-            let told = told.into_inner().expect("whole");
-            for &thread in &told {
+            let threads = threads.into_inner().expect("whole");
+            for &thread in &threads {
                 for n in 0..7 {
                     let expected = CALLS / 7 + u64::from(n < CALLS % 7);
                     assert_eq!(rows_now.get(&(thread, key(sort, word(n)))), Some(&expected), "{sort:?}");
@@ -135,7 +135,7 @@ fn nothing_is_lost_under_a_storm() {
                 // row.
                 assert_eq!(rows(&set).1.overflow, 10, "{sort:?} {n}");
             }
-            set.table.area.shape = Shape::Nothing;
+            set.table.area.shape = TableShape::Nothing;
             arena.unmap();
         }
     }
@@ -148,8 +148,8 @@ fn a_full_table_counts_on() {
     for machine in machines() {
         let mut arena = Arena::new();
         let mut set = Set::new(&arena, &machine, tally(Sort::Each), None);
-        set.table.area.shape = Shape::OwnedRows(4);
-        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
+        set.table.area.shape = TableShape::OwnedRows(4);
+        let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &BODY);
         let hit = || (0..300).for_each(|n| assert_eq!(call(code, n % 9), n % 9));
         (0..20).for_each(|_| std::thread::scope(|scope| drop(scope.spawn(hit).join())));
         let (rows, rest) = rows(&set);
@@ -209,7 +209,7 @@ fn a_sequence_that_begins_again_finds_its_key() {
                     Tally { group_by: GroupBy::threads(by_thread), ..tally(sort) },
                     None,
                 );
-                let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &BODY);
+                let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &BODY);
                 for n in [3, 4, 4] {
                     trapped(&arena, code, || assert_eq!(call(code, word(n)), word(n)));
                 }

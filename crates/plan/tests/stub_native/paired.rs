@@ -103,15 +103,15 @@ fn called(arena: &mut Arena, functions: &CallFunctions) -> u64 {
 }
 
 #[test]
-fn a_call_that_is_entered_from_its_slot_is_not_noticed() {
+fn a_call_that_is_entered_from_its_trampoline_is_not_noticed() {
     let _one = ONE.lock();
     // SAFETY: words of the code above, which one test uses at a time.
-    let ([slot, enter, landed, lands], quiets) = unsafe { (&tl_pair, &tl_pair_quiets) };
+    let ([trampoline, enter, landed, lands], quiets) = unsafe { (&tl_pair, &tl_pair_quiets) };
     for arms in [true, false] {
         let mut arena = Arena::new();
         let (trampolines, functions) = trampolines();
         let entry = trampolines.entry(NUMBER);
-        slot.store(entry, Relaxed);
+        trampoline.store(entry, Relaxed);
         let code = trampolines.address(NUMBER) - trapline_record::trampolines::RETURN;
         enter.store(if arms { code + ENTER } else { 0 }, Relaxed);
         assert_eq!(trampolines.number_of(code + PAIRED), Some(NUMBER));

@@ -8,7 +8,7 @@ use trapline_plan::filter::{
 use trapline_plan::x86_64::stub::filter::NODE_BYTES;
 use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, Rings, Traced, count, count_filtered};
 use trapline_plan::{Floats, Unwind};
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use crate::arena::{Arena, LINES, call, get, machines, unregister};
 use crate::counts::{THREADS, everywhere, storm};
@@ -31,7 +31,7 @@ impl Set {
         let filter = TargetFilter { condition, sample, ..TargetFilter::default() };
         Self { machine: *machine, rings: rings_for(arena, machine, 1 << 12, 64), filter }
     }
-    fn code(&self, arena: &Arena, site: Liveness, kind: Kind, body: &[u8]) -> Vec<u8> {
+    fn code(&self, arena: &Arena, site: Liveness, kind: RecordKind, body: &[u8]) -> Vec<u8> {
         let traced = Traced {
             machine: &self.machine,
             rings: &self.rings,
@@ -53,7 +53,7 @@ impl Set {
         pending.finish(&mut out, None);
         out
     }
-    fn build(&self, arena: &mut Arena, site: Liveness, kind: Kind, body: &[u8]) -> u64 {
+    fn build(&self, arena: &mut Arena, site: Liveness, kind: RecordKind, body: &[u8]) -> u64 {
         let code = self.code(arena, site, kind, body);
         arena.put(&code)
     }
@@ -85,9 +85,9 @@ fn conditions_decide(machine: &Machine) {
         let site = Liveness { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
         let mut plain = Vec::new();
         count(&mut plain, arena.next(), machine, arena.word(0), &site).finish(&mut plain, None);
-        let with = set.code(&arena, site, Kind::Entry, &[]).len();
+        let with = set.code(&arena, site, RecordKind::Entry, &[]).len();
         assert!(with <= plain.len() + 320 + condition.nodes() * NODE_BYTES, "{condition:?}: {with}");
-        let code = set.build(&mut arena, site, Kind::Entry, &back());
+        let code = set.build(&mut arena, site, RecordKind::Entry, &back());
         for _ in 0..20 {
             let mut state = random.state();
             for reg in [7, 6, 2, 1, 8, 9] {
@@ -132,7 +132,7 @@ fn returns_decide(machine: &Machine) {
     ];
     for text in ["ret < 0", "!(ret < 0)", "ret >= 0 && tid", "ret < 0 || tid > 0"] {
         let condition = parse(text, &names).expect("reads");
-        for kind in [Kind::Return, Kind::Tail] {
+        for kind in [RecordKind::Return, RecordKind::Tail] {
             let mut arena = Arena::new();
             let set = Set::new(&arena, machine, Some(condition.clone()), 1);
             let code = set.build(&mut arena, Liveness::default(), kind, &[0xC3]);
@@ -143,7 +143,7 @@ fn returns_decide(machine: &Machine) {
             let mut expected = 0;
             for value in [0, 1 << 31, 0x1_0000_0000, u64::MAX, 7] {
                 assert_eq!(call(function, value), value);
-                let returned = (kind == Kind::Return).then_some(value);
+                let returned = (kind == RecordKind::Return).then_some(value);
                 let facts = Facts { returned, tid: 1, ..Facts::default() };
                 expected += u64::from(condition.holds(&facts) == Some(true));
             }
@@ -165,7 +165,7 @@ fn each_hit_is_counted_or_rejected() {
         let mut arena = Arena::new();
         let condition = Some(parse("arg0 % 3 != 1", &registers()).expect("reads"));
         let set = Set::new(&arena, &machine, condition, sample);
-        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &RETURN_ARGUMENT);
+        let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &RETURN_ARGUMENT);
         let handled = storm(code, || everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(code, n), n))));
         let (passed, rejected) = counted(&arena);
         assert_eq!(passed + rejected, THREADS * CALLS + handled, "{machine:?} {sample}");

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use trapline_plan::Read;
 use trapline_plan::filter::{Facts, GroupBy, Int, Known, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, Tree};
 use trapline_plan::x86_64::stub::{Liveness, Machine};
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 use trapline_record::tally::Rest;
 
 use crate::arena::{Arena, call, machines, unregister};
@@ -43,7 +43,7 @@ fn values_fall(machine: &Machine) {
         let mut set = Set::new(&arena, machine, tally.clone(), None);
         (set.filter.reads, set.filter.fields) = (reads().to_vec(), condition.clone());
         let site = Liveness { flags_dead: round & 2 == 2, dead: 0, red_zone_live: round & 4 == 4 };
-        let code = set.build(&mut arena, site, Kind::Entry, &back());
+        let code = set.build(&mut arena, site, RecordKind::Entry, &back());
         let (mut expected, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
         for _ in 0..20 {
             let (mut state, facts) = hit(&mut random, &mut memory, tid);
@@ -101,7 +101,7 @@ fn nothing_is_lost_under_a_storm() {
         let mut set = Set::new(&arena, &machine, of(field, Sort::Log2), None);
         set.filter.reads = vec![Read { register: 0, offsets: vec![0], bytes: 8 }];
         // mov rax, rdi; ret
-        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
+        let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
         let four = Box::new(4_u64);
         let there = &raw const *four as u64;
         let hit = |n: u64| {

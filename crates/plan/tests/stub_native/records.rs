@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, ThreadId, Traced, trace};
 use trapline_plan::{Floats, Stacks, Unwind};
-use trapline_record::ring::{HEAD, Kind, Record, RingArea, first_float};
+use trapline_record::ring::{HEAD, Record, RecordKind, RingArea, first_float};
 use trapline_record::view::View;
 
 use crate::arena::{Arena, LINES, call, get, machines, unregister};
@@ -69,7 +69,13 @@ fn sites() -> impl Iterator<Item = Liveness> {
     })
 }
 
-pub(crate) fn built(arena: &mut Arena, traced: &Traced<'_>, kind: Kind, values: usize, body: &[u8]) -> u64 {
+pub(crate) fn built(
+    arena: &mut Arena,
+    traced: &Traced<'_>,
+    kind: RecordKind,
+    values: usize,
+    body: &[u8],
+) -> u64 {
     let mut out = Vec::new();
     let pending = trace(&mut out, arena.next(), traced, kind, values);
     out.extend(body);
@@ -78,24 +84,24 @@ pub(crate) fn built(arena: &mut Arena, traced: &Traced<'_>, kind: Kind, values: 
 }
 
 #[test]
-fn records_tell_what_was_there_and_state_is_kept() {
+fn records_hold_what_was_there_and_state_is_kept() {
     let _one = ONE.lock();
-    machines().iter().for_each(records_tell_what_was_there);
+    machines().iter().for_each(records_hold_what_was_there);
 }
 
-fn records_tell_what_was_there(machine: &Machine) {
+fn records_hold_what_was_there(machine: &Machine) {
     let mut random = Random(0x5151_1234_9876_0001);
     let floats = |arguments, returned| Floats { arguments, returned };
     let none = Floats::default();
     for (kind, values, slot, floats) in [
-        (Kind::Entry, 0, 64, none),
-        (Kind::Entry, 5, 64, none),
-        (Kind::Entry, 6, 128, none),
-        (Kind::Entry, 2, 64, floats(0b101, true)),
-        (Kind::Entry, 5, 128, floats(0b1111_1111, false)),
-        (Kind::Return, 1, 64, none),
-        (Kind::Return, 1, 64, floats(0b11, true)),
-        (Kind::Tail, 0, 64, floats(0b11, true)),
+        (RecordKind::Entry, 0, 64, none),
+        (RecordKind::Entry, 5, 64, none),
+        (RecordKind::Entry, 6, 128, none),
+        (RecordKind::Entry, 2, 64, floats(0b101, true)),
+        (RecordKind::Entry, 5, 128, floats(0b1111_1111, false)),
+        (RecordKind::Return, 1, 64, none),
+        (RecordKind::Return, 1, 64, floats(0b11, true)),
+        (RecordKind::Tail, 0, 64, floats(0b11, true)),
     ] {
         if floats != none && !sets_vectors() {
             continue;
@@ -136,15 +142,15 @@ fn records_tell_what_was_there(machine: &Machine) {
             let [record] = seen[..] else { panic!("{seen:?}") };
             let vector = |n: usize| before.zmm[n][0];
             let expected: Vec<u64> = match kind {
-                Kind::Entry => {
+                RecordKind::Entry => {
                     let integers = [7, 6, 2, 1, 8, 9][..values].iter().map(|&reg: &usize| before.regs[reg]);
                     let vectors = (0..8).filter(|n| floats.arguments >> n & 1 == 1).map(vector);
                     assert_eq!(first_float(values, 0), (3 + values) as u64);
                     integers.chain(vectors).collect()
                 }
-                Kind::Return if floats.returned => vec![vector(0)],
-                Kind::Return => vec![before.regs[0]],
-                Kind::Tail => vec![],
+                RecordKind::Return if floats.returned => vec![vector(0)],
+                RecordKind::Return => vec![before.regs[0]],
+                RecordKind::Tail => vec![],
             };
             assert_eq!(
                 (record.kind, record.probe, &record.values[..expected.len()]),
@@ -152,7 +158,7 @@ fn records_tell_what_was_there(machine: &Machine) {
             );
             // SAFETY: gettid has no precondition.
             let tid = unsafe { libc::gettid() } as u32;
-            let asks = kind == Kind::Entry || rings.id != ThreadId::Call;
+            let asks = kind == RecordKind::Entry || rings.id != ThreadId::Call;
             assert_eq!(record.tid, if asks { tid } else { 0 });
             // SAFETY: rdtsc has no precondition.
             let now = unsafe { core::arch::x86_64::_rdtsc() };
@@ -188,7 +194,7 @@ fn every_hit_is_one_or_the_other(machine: &Machine) {
         at_entry: true,
         trampolines: None,
     };
-    let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
+    let code = built(&mut arena, &traced, RecordKind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
     let over = AtomicBool::new(false);
     let (records, by_thread, handled) = std::thread::scope(|scope| {
         let (over, rings) = (&over, &rings);
@@ -244,7 +250,7 @@ fn threads_without_an_area_are_counted_as_dropped() {
         at_entry: true,
         trampolines: None,
     };
-    let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]);
+    let code = built(&mut arena, &traced, RecordKind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             unregister();

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, Traced};
 use trapline_plan::{Floats, Stacks, Unwind};
-use trapline_record::ring::{HEAD, Kind, LEAST_SLOT, Record, TAIL};
+use trapline_record::ring::{HEAD, LEAST_SLOT, Record, RecordKind, TAIL};
 use trapline_record::stack::{FIRST, Stack, room_for_copy, room_for_frames};
 use trapline_record::trampolines::{Trampolines, at};
 
@@ -72,7 +72,7 @@ impl Bench {
             at_entry,
             trampolines: self.trampolines,
         };
-        built(&mut self.arena, &traced, Kind::Entry, 6, &back())
+        built(&mut self.arena, &traced, RecordKind::Entry, 6, &back())
     }
     /// One hit with this frame pointer. Returns its record, and the words behind it.
     // Never inlined, so that each hit of one function is at the same depth of the stack.
@@ -190,15 +190,15 @@ fn a_return_trampoline_is_reported_as_what_it_stands_for() {
             let code = bench.code(unwind, site, false);
             assert_kept(&format!("{site:?}"), code, &site, &mut bench.random);
             taken(&bench.rings, &mut bench.tails);
-            let (record, told) = bench.hit(code, at);
+            let (record, recorded) = bench.hit(code, at);
             match unwind {
                 Unwind::Copy(_) => {
                     let first = ((at - record.sp) / 8) as usize;
-                    let told: Vec<u64> =
-                        told[first..].iter().skip(1).step_by(2).take(words.len()).copied().collect();
-                    assert_eq!(told, wanted);
+                    let recorded: Vec<u64> =
+                        recorded[first..].iter().skip(1).step_by(2).take(words.len()).copied().collect();
+                    assert_eq!(recorded, wanted);
                 }
-                _ => assert_eq!(told, wanted),
+                _ => assert_eq!(recorded, wanted),
             }
         }
     }
@@ -252,7 +252,7 @@ fn records_take_what_one_needs(machine: &Machine) {
     let mut bench = Bench::of(*machine, stacks, Unwind::Frames(FRAMES));
     bench.rings.area.bytes = 512;
     let code = bench.code(Unwind::Frames(FRAMES), Liveness::default(), false);
-    let (mut told, mut wanted, mut ends) = (Vec::new(), Vec::new(), 0);
+    let (mut recorded, mut wanted, mut ends) = (Vec::new(), Vec::new(), 0);
     for n in 0..4000_usize {
         let from = n * 7 % (DEEP + 1);
         let mut state = bench.random.state();
@@ -264,7 +264,7 @@ fn records_take_what_one_needs(machine: &Machine) {
             wanted.push((from..DEEP).map(|n| 100 + n as u64).collect::<Vec<_>>());
         }
         if n % 5 == 0 {
-            told.append(&mut taken(&bench.rings, &mut bench.tails));
+            recorded.append(&mut taken(&bench.rings, &mut bench.tails));
         }
         for ring in 0..bench.rings.area.rings {
             let (view, at) = (view(&bench.rings), bench.rings.area.ring(ring));
@@ -273,13 +273,13 @@ fn records_take_what_one_needs(machine: &Machine) {
             ends += u64::from(tail / 512 != head / 512);
         }
     }
-    told.append(&mut taken(&bench.rings, &mut bench.tails));
-    told.sort_by_key(|(record, _)| record.ticks);
-    let told: Vec<_> = told.into_iter().map(|(_, words)| words).collect();
-    assert!(told == wanted, "{} of {}", told.len(), wanted.len());
+    recorded.append(&mut taken(&bench.rings, &mut bench.tails));
+    recorded.sort_by_key(|(record, _)| record.ticks);
+    let recorded: Vec<_> = recorded.into_iter().map(|(_, words)| words).collect();
+    assert!(recorded == wanted, "{} of {}", recorded.len(), wanted.len());
     let dropped = bench.arena.counted(0);
     assert!(dropped > 0 && ends > 100, "{dropped} {ends}");
-    assert_eq!(told.len() as u64 + dropped, 4000);
+    assert_eq!(recorded.len() as u64 + dropped, 4000);
 }
 
 /// The stack's end is not known, or the stack pointer lies on no known stack.

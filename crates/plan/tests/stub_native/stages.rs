@@ -8,7 +8,7 @@ use trapline_plan::filter::{Facts, Float, Int, Known, Late, Symbol, TargetFilter
 use trapline_plan::x86_64::stub::{Filtered, Latency, Liveness, Machine, Rings, Traced, trace};
 use trapline_plan::{Floats, Unwind};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
-use trapline_record::ring::{Kind, Record, RingArea, TEXT_BYTES, TEXT_WORDS, first_float};
+use trapline_record::ring::{Record, RecordKind, RingArea, TEXT_BYTES, TEXT_WORDS, first_float};
 
 use crate::arena::{Arena, LINES, call, get, machines, set, unregister};
 use crate::counts::{everywhere, storm};
@@ -68,7 +68,12 @@ pub(crate) fn traced<'a>(
 }
 
 /// An exit's stub before `end`.
-pub(crate) fn exit(arena: &mut Arena, traced: &Traced<'_>, (kind, values): (Kind, usize), end: &[u8]) -> u64 {
+pub(crate) fn exit(
+    arena: &mut Arena,
+    traced: &Traced<'_>,
+    (kind, values): (RecordKind, usize),
+    end: &[u8],
+) -> u64 {
     let mut out = Vec::new();
     let pending = trace(&mut out, arena.next(), traced, kind, values);
     out.extend(end);
@@ -80,7 +85,7 @@ pub(crate) fn exit(arena: &mut Arena, traced: &Traced<'_>, (kind, values): (Kind
 pub(crate) fn entry(arena: &mut Arena, traced: &Traced<'_>, values: usize, body: &[u8], exit: u64) -> u64 {
     let at = arena.next();
     let mut out = Vec::new();
-    let pending = trace(&mut out, at, traced, Kind::Entry, values);
+    let pending = trace(&mut out, at, traced, RecordKind::Entry, values);
     out.extend(body);
     out.push(0xE9);
     let here = at + out.len() as u64 + 4;
@@ -139,7 +144,7 @@ fn returns_decide(machine: &Machine) {
         let go = [None, Some(None), Some(Some(&GOROUTINE))][(round % 3) as usize].map(runs);
         let marks = Some(Latency { go, ..arena.deferred(slot) });
         let traced = Traced { site, floats, marks, ..traced(&arena, machine, &rings, &filter) };
-        let kind = if round % 5 == 4 { Kind::Tail } else { Kind::Return };
+        let kind = if round % 5 == 4 { RecordKind::Tail } else { RecordKind::Return };
         let end = exit(&mut arena, &traced, (kind, 6), &back());
         let code = entry(&mut arena, &traced, 6, &[], end);
         let mut reader = Reader::new(&rings);
@@ -180,14 +185,14 @@ fn returns_decide(machine: &Machine) {
             // They may lie in the order of the ring's slots: in a small ring the first one may come behind
             // the last.
             let [first, last] = seen[..] else { panic!("{seen:?} {condition:?} {facts:x?}") };
-            assert_eq!((first.kind, last.kind, first.sp), (Kind::Entry, kind, last.sp));
+            assert_eq!((first.kind, last.kind, first.sp), (RecordKind::Entry, kind, last.sp));
             assert_eq!((first.probe, last.probe, first.tid), (PROBE, PROBE, tid));
             assert!(first.ticks < last.ticks);
             assert_eq!(first.values[..6], facts.arguments);
             let all = (0..8).filter(|n| arguments >> n & 1 == 1).map(|n| facts.floats[n]);
             let behind = first.values[6..].iter().copied();
             all.zip(behind).for_each(|(expected, is)| assert_eq!(is, expected));
-            if kind == Kind::Return {
+            if kind == RecordKind::Return {
                 assert_eq!(last.values[0], integer);
             }
         }
@@ -201,8 +206,8 @@ fn returns_decide(machine: &Machine) {
 
 /// The result that the language defines if both an integer and a float are returned, which no function does:
 /// each name has its own value.
-pub(crate) fn holds(condition: &Tree, facts: &mut Facts, kind: Kind, integer: u64) -> bool {
-    if kind == Kind::Tail {
+pub(crate) fn holds(condition: &Tree, facts: &mut Facts, kind: RecordKind, integer: u64) -> bool {
+    if kind == RecordKind::Tail {
         return condition.holds(facts) == Some(true);
     }
     let float = facts.floats[0];
@@ -241,10 +246,10 @@ fn recursing(call_from: impl FnOnce(usize) -> u32) -> Vec<u8> {
 
 /// A function that calls itself with its argument less one, until that is 0, and returns its argument.
 fn recursive(arena: &mut Arena, traced: &Traced<'_>) -> u64 {
-    let end = exit(arena, traced, (Kind::Return, 1), &[0xC3]);
+    let end = exit(arena, traced, (RecordKind::Return, 1), &[0xC3]);
     let at = arena.next();
     let mut stub = Vec::new();
-    let pending = trace(&mut stub, at, traced, Kind::Entry, 1);
+    let pending = trace(&mut stub, at, traced, RecordKind::Entry, 1);
     let body = recursing(|here| (stub.len() + here).wrapping_neg() as u32);
     drop(pending);
     entry(arena, traced, 1, &body, end)
@@ -268,9 +273,9 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
             let records = seen(&mut reader);
             let expected: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1 && *n < 10).collect();
             let of = |kind| records.iter().filter(move |r| r.kind == kind).map(|r| r.values[0]);
-            assert_eq!(of(Kind::Return).collect::<Vec<_>>(), expected, "from the deepest on");
+            assert_eq!(of(RecordKind::Return).collect::<Vec<_>>(), expected, "from the deepest on");
             assert_eq!(
-                of(Kind::Entry).collect::<Vec<_>>(),
+                of(RecordKind::Entry).collect::<Vec<_>>(),
                 expected.iter().copied().rev().collect::<Vec<_>>()
             );
             all += depth + 1;
@@ -285,12 +290,12 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
         // rejects, and one that passes.
         let abandoned = {
             let mut out = Vec::new();
-            let pending = trace(&mut out, arena.next(), &traced, Kind::Entry, 1);
+            let pending = trace(&mut out, arena.next(), &traced, RecordKind::Entry, 1);
             out.extend([0x48, 0x89, 0xF8, 0xC3]);
             pending.finish(&mut out, None);
             arena.put(&out)
         };
-        let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
+        let end = exit(&mut arena, &traced, (RecordKind::Return, 1), &[0xC3]);
         let late = counted(&arena, REJECTED_LATE);
         let both = |first: u64, second: u64| [call(abandoned, first), call(code, second)];
         assert_eq!(both(1, 5), [1, 5]);
@@ -318,7 +323,7 @@ fn what_a_call_took_decides() {
         let filter = late(read("dur >= 2000"));
         let marks = Some(arena.deferred(64));
         let traced = Traced { marks, ..traced(&arena, &machine, &rings, &filter) };
-        let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
+        let end = exit(&mut arena, &traced, (RecordKind::Return, 1), &[0xC3]);
         // mov rax, rdi; inc rdi: sub rdi, 1; jne back
         let body = [0x48, 0x89, 0xF8, 0x48, 0xFF, 0xC7, 0x48, 0x83, 0xEF, 1, 0x75, 0xFA];
         let code = entry(&mut arena, &traced, 1, &body, end);
@@ -328,7 +333,8 @@ fn what_a_call_took_decides() {
         let late = filter.late.as_ref().expect("as set");
         let took = |pair: &[Record]| late.nanos(pair[1].ticks - pair[0].ticks);
         assert!(records.chunks(2).all(|pair| took(pair) >= 2000), "as long as the record says");
-        let long = records.iter().filter(|record| record.kind == Kind::Entry && record.values[0] >= 100_000);
+        let long =
+            records.iter().filter(|record| record.kind == RecordKind::Entry && record.values[0] >= 100_000);
         assert_eq!(long.count(), 20, "a hundred thousand turns take longer than that");
         assert_eq!(counted(&arena, REJECTED_LATE) + records.len() as u64 / 2, calls.len() as u64);
         assert!(counted(&arena, REJECTED_LATE) > 0, "and one turn does not");
@@ -346,7 +352,7 @@ fn what_pointers_lead_to_is_that_of_the_entry() {
         let filter = late(read("ret != 7"));
         let marks = Some(arena.deferred(slot));
         let traced = Traced { marks, texts: 0b11, ..traced(&arena, &machine, &rings, &filter) };
-        let end = exit(&mut arena, &traced, (Kind::Return, 2), &[0xC3]);
+        let end = exit(&mut arena, &traced, (RecordKind::Return, 2), &[0xC3]);
         // mov byte [rdi], 'x'; mov eax, esi
         let code = entry(&mut arena, &traced, 2, &[0xC6, 0x07, b'x', 0x89, 0xF0], end);
         let mut reader = Reader::new(&rings);
@@ -360,7 +366,7 @@ fn what_pointers_lead_to_is_that_of_the_entry() {
             let mut texts = Vec::new();
             for ring in 0..rings.area.rings {
                 let each = |record: &Record, word: &dyn Fn(u64) -> u64| {
-                    if record.kind == Kind::Entry {
+                    if record.kind == RecordKind::Entry {
                         let words: Vec<u64> = (0..2 * TEXT_WORDS as u64).map(word).collect();
                         texts.push((record.values[1], words));
                     }
@@ -400,7 +406,7 @@ fn every_call_is_one_of_three(machine: &Machine) {
     let filter = TargetFilter { condition: Some(read("arg0 & 3")), ..late(read("arg0 & 7 && ret & 1")) };
     let marks = Some(arena.deferred(64));
     let traced = Traced { marks, ..traced(&arena, machine, &rings, &filter) };
-    let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
+    let end = exit(&mut arena, &traced, (RecordKind::Return, 1), &[0xC3]);
     let code = entry(&mut arena, &traced, 1, &[0x48, 0x89, 0xF8], end); // mov rax, rdi
     let (over, wrong) = (AtomicBool::new(false), AtomicU64::new(0));
     let (written, handled) = std::thread::scope(|scope| {
@@ -411,8 +417,8 @@ fn every_call_is_one_of_three(machine: &Machine) {
                 let ends = over.load(Ordering::Acquire);
                 let mut open = None;
                 reader.take(|record| match (record.kind, open.take()) {
-                    (Kind::Entry, None) => open = Some(*record),
-                    (Kind::Return, Some(entry)) => {
+                    (RecordKind::Entry, None) => open = Some(*record),
+                    (RecordKind::Return, Some(entry)) => {
                         written += 1;
                         let Record { tid, sp, ticks, .. } = entry;
                         let same = (tid == record.tid || record.tid == 0) && sp == record.sp;
@@ -453,7 +459,7 @@ fn threads_without_an_area_are_counted() {
         let filter = TargetFilter { sample, condition: Some(read("arg0 >= 10")), ..late(read("ret & 1")) };
         let marks = Some(if sample == 1 { arena.deferred(64) } else { arena.latency() });
         let traced = Traced { marks, ..traced(&arena, &machine, &rings, &filter) };
-        let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
+        let end = exit(&mut arena, &traced, (RecordKind::Return, 1), &[0xC3]);
         let code = entry(&mut arena, &traced, 1, &[0x48, 0x89, 0xF8], end);
         let before = (arena.counted(0), [REJECTED, BEGUN, REJECTED_LATE].map(|word| counted(&arena, word)));
         std::thread::scope(|scope| {
@@ -482,7 +488,7 @@ fn a_call_that_finds_no_place_is_counted_as_dropped() {
         let filter = late(read("ret & 1"));
         let latency = arena.deferred(64);
         let traced = Traced { marks: Some(latency), ..traced(&arena, &machine, &rings, &filter) };
-        let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
+        let end = exit(&mut arena, &traced, (RecordKind::Return, 1), &[0xC3]);
         let code = entry(&mut arena, &traced, 1, &[0x48, 0x89, 0xF8], end);
         // All blocks belong to other pages.
         for tag in (0..latency.shape.tags_len()).step_by(8) {

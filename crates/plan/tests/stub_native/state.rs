@@ -4,8 +4,8 @@
 use std::arch::{global_asm, is_x86_feature_detected};
 
 use trapline_plan::x86_64::stub::{
-    ExitKind, Latency, Liveness, Machine, Pending, ThreadId, Timed, count, count_by_thread, latency_arm,
-    latency_enter, latency_exit, latency_exit_branch,
+    ExitKind, Latency, Liveness, Machine, ThreadId, Timed, UnfinishedStub, count, count_by_thread,
+    latency_arm, latency_enter, latency_exit, latency_exit_branch,
 };
 
 use crate::arena::{Arena, machines, set, thread_pointer, unregister};
@@ -113,7 +113,7 @@ fn sites() -> impl Iterator<Item = Liveness> {
     })
 }
 
-fn build<'a>(arena: &mut Arena, stub: impl FnOnce(&mut Vec<u8>, u64) -> Option<Pending<'a>>) -> u64 {
+fn build<'a>(arena: &mut Arena, stub: impl FnOnce(&mut Vec<u8>, u64) -> Option<UnfinishedStub<'a>>) -> u64 {
     let mut out = Vec::new();
     let pending = stub(&mut out, arena.next());
     out.extend(back());
@@ -155,7 +155,7 @@ fn counts_by_thread(random: &mut Random) {
 /// A call that is armed at its entry and returns through its trampoline.
 fn armed(machine: &Machine, count: u32, random: &mut Random) {
     let mut arena = Arena::new();
-    let (latency, trampolines) = arena.slotted(machine, count);
+    let (latency, trampolines) = arena.armed(machine, count);
     for site in sites().filter(|site| !site.red_zone_live) {
         let timed = Timed { machine, latency: &latency, function: 7, site };
         let mut out = Vec::new();
@@ -169,7 +169,7 @@ fn armed(machine: &Machine, count: u32, random: &mut Random) {
         let code = arena.put(&out);
         assert_kept(&format!("armed {timed:?}"), code, &site, random);
     }
-    assert_eq!(crate::slots::lent(&trampolines), 0);
+    assert_eq!(crate::return_trampolines::lent(&trampolines), 0);
 }
 
 fn latencies(machine: &Machine, latency: &Latency, arena: &mut Arena, random: &mut Random) {

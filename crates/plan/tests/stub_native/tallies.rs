@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
 use trapline_plan::filter::{GroupBy, Int, Known, Late, Sort, Tally, TargetFilter, Tree, parse};
-use trapline_plan::x86_64::stub::tally::Table;
+use trapline_plan::x86_64::stub::tally::TableLocation;
 use trapline_plan::x86_64::stub::{Filtered, Latency, Liveness, Machine, Rings, Traced, tally};
 use trapline_plan::{Stacks, Unwind};
-use trapline_record::ring::{Kind, RingArea};
-use trapline_record::tally::{PROBES, Rest, Shape, TallyArea};
+use trapline_record::ring::{RecordKind, RingArea};
+use trapline_record::tally::{PROBES, Rest, TableShape, TallyArea};
 use trapline_record::view::View;
 
 use crate::arena::{Arena, LINES, call, machines, unregister};
@@ -26,7 +26,7 @@ pub(crate) struct Set {
     machine: Machine,
     rings: Rings,
     pub(crate) filter: TargetFilter,
-    pub(crate) table: Table,
+    pub(crate) table: TableLocation,
     /// Memory where entries leave what returns aggregate.
     places: Option<Latency>,
 }
@@ -37,7 +37,13 @@ impl Set {
         let (area_of_rings, id) = (RingArea::default(), id_for(machine));
         let rings = Rings { area: area_of_rings, base: 0, id, stacks: Stacks::default(), known: None };
         let filter = TargetFilter { condition, sample: 1, tally: Some(tally), ..TargetFilter::default() };
-        Self { machine: *machine, rings, filter, table: Table { area, base: arena.rows() }, places: None }
+        Self {
+            machine: *machine,
+            rings,
+            filter,
+            table: TableLocation { area, base: arena.rows() },
+            places: None,
+        }
     }
     /// The same, aggregated at returns of calls for which `late` holds.
     pub(crate) fn of_calls(self, arena: &mut Arena, late: Tree, go: Option<i32>) -> Self {
@@ -48,7 +54,7 @@ impl Set {
         let places = Some(Latency { go, ..arena.deferred(slot) });
         Self { rings: Rings { area, ..self.rings }, filter, places, ..self }
     }
-    pub(crate) fn build(&self, arena: &mut Arena, site: Liveness, kind: Kind, body: &[u8]) -> u64 {
+    pub(crate) fn build(&self, arena: &mut Arena, site: Liveness, kind: RecordKind, body: &[u8]) -> u64 {
         let filtered = Filtered { filter: &self.filter, words: arena.word(FILTERED), names: None };
         let tallied = self.filter.tally.as_ref().expect("as set");
         let traced = Traced {
@@ -77,7 +83,7 @@ impl Set {
         &self,
         arena: &mut Arena,
         site: Liveness,
-        kind: Kind,
+        kind: RecordKind,
         [body, end]: [&[u8]; 2],
     ) -> u64 {
         let exit = self.build(arena, site, kind, end);
@@ -85,7 +91,7 @@ impl Set {
         let mut code = body.to_vec();
         code.extend([0xFF, 0x25, 0, 0, 0, 0]);
         code.extend(exit.to_le_bytes());
-        self.build(arena, site, Kind::Entry, &code)
+        self.build(arena, site, RecordKind::Entry, &code)
     }
     pub(crate) fn view(&self) -> View<'_> {
         let words = self.table.area.len() / 8;
@@ -159,7 +165,7 @@ fn values_fall(machine: &Machine) {
             let mut arena = Arena::new();
             let set = Set::new(&arena, machine, of(value, sort), None);
             let site = Liveness { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
-            let code = set.build(&mut arena, site, Kind::Entry, &back());
+            let code = set.build(&mut arena, site, RecordKind::Entry, &back());
             let tally = set.filter.tally.as_ref().expect("as set");
             let mut expected: BTreeMap<u64, u64> = BTreeMap::new();
             for _ in 0..200 {
@@ -201,7 +207,7 @@ fn what_is_returned(machine: &Machine) {
     let condition = parse("ret != 5", &names).expect("reads");
     let set = Set::new(&arena, machine, of(returned, Sort::Each), Some(condition));
     let body = [0xC3];
-    let code = set.build(&mut arena, Liveness::default(), Kind::Return, &body);
+    let code = set.build(&mut arena, Liveness::default(), RecordKind::Return, &body);
     // mov rax, rdi; jmp code
     let mut out = vec![0x48, 0x89, 0xF8, 0xE9];
     let rel = code.wrapping_sub(arena.next() + 8) as u32;
@@ -212,10 +218,10 @@ fn what_is_returned(machine: &Machine) {
     }
     let expected = BTreeMap::from([(0, 1), (u64::MAX, 1), (7, 2)]);
     assert_eq!((set.read(), arena.counted(FILTERED)), ((expected.clone(), Rest::default()), 2));
-    let tail = set.build(&mut arena, Liveness::default(), Kind::Tail, &[0x48, 0x89, 0xF8, 0xC3]);
+    let tail = set.build(&mut arena, Liveness::default(), RecordKind::Tail, &[0x48, 0x89, 0xF8, 0xC3]);
     assert_eq!((call(tail, 1), call(tail, 5)), (1, 5));
     assert_eq!(set.read(), (expected, Rest { overflow: 0, unseen: 2 }));
-    for kind in [Kind::Return, Kind::Tail] {
+    for kind in [RecordKind::Return, RecordKind::Tail] {
         let code = set.build(&mut arena, Liveness::default(), kind, &back());
         assert_kept(&format!("{kind:?}"), code, &Liveness::default(), &mut random);
     }
@@ -231,8 +237,8 @@ fn a_full_table(machine: &Machine) {
     let mut arena = Arena::new();
     let mut set = Set::new(&arena, machine, of(argument(0, 64, false), Sort::Each), None);
     // As small as a table can be.
-    set.table.area.shape = Shape::Rows(4);
-    let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
+    set.table.area.shape = TableShape::Rows(4);
+    let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
     let mut random = Random(0x7a11_0003_1234_9876);
     let values: Vec<u64> = (0..500).map(|_| random.next() % 90).collect();
     values.iter().for_each(|&value| assert_eq!(call(code, value), value));
@@ -254,7 +260,7 @@ fn threads_apart(machine: &Machine) {
     let mut arena = Arena::new();
     let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, group_by: GroupBy::Thread };
     let set = Set::new(&arena, machine, tally, None);
-    let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
+    let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
     let hit = |value: u64, times: u64| {
         (0..times).for_each(|_| assert_eq!(call(code, value), value));
         // SAFETY: gettid has no precondition.
@@ -284,7 +290,7 @@ fn nothing_is_lost(machine: &Machine) {
             Box::new(Tree::Number(37, false)),
         );
         let set = Set::new(&arena, machine, of(value, sort), None);
-        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
+        let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
         let handled = storm(code, || {
             everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(code, n), n)));
         });

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use trapline_plan::filter::{Sort, Tree};
 use trapline_plan::x86_64::stub::Liveness;
-use trapline_record::ring::Kind;
-use trapline_record::tally::{CELLS, Rest, Shape};
+use trapline_record::ring::RecordKind;
+use trapline_record::tally::{CELLS, Rest, TableShape};
 
 use crate::arena::{Arena, LINES, call, machines};
 use crate::counts::{THREADS, everywhere, storm};
@@ -44,7 +44,7 @@ fn each_text_has_a_row() {
         let set = Set::new(&arena, &machine, of(Tree::Number(0, false), Sort::Text(1)), None);
         for n in 0..4 {
             let site = Liveness { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
-            let code = set.build(&mut arena, site, Kind::Entry, &back());
+            let code = set.build(&mut arena, site, RecordKind::Entry, &back());
             assert_kept(&format!("{site:?}"), code, &site, &mut random);
         }
         let (rows, before) = texts(&set);
@@ -56,7 +56,7 @@ fn each_text_has_a_row() {
         unsafe { libc::munmap((page + 4096) as *mut libc::c_void, 4096) };
         // SAFETY: the first page is our own, too.
         (0..4096).for_each(|n| unsafe { *((page + n) as *mut u8) = b'e' });
-        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &back());
+        let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &back());
         let long = [b'l'; 100];
         let mut expected: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
         let mut all = 0;
@@ -101,11 +101,11 @@ fn a_free_row_of_the_same_key_gets_its_text() {
     for machine in machines() {
         let mut arena = Arena::new();
         let set = Set::new(&arena, &machine, of(Tree::Number(0, false), Sort::Text(0)), None);
-        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
+        let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
         let mut text = [0; 64];
         text[..9].copy_from_slice(b"half done");
         let key = trapline_record::tally::text_key(&text);
-        let Shape::Texts(bits) = set.table.area.shape else { panic!("texts") };
+        let TableShape::Texts(bits) = set.table.area.shape else { panic!("texts") };
         let row = CELLS + trapline_record::tally::first_row(key, bits) * 16;
         for line in 0..u64::from(LINES) {
             crate::arena::set(set.table.base + line * set.table.area.stride() + row, key);
@@ -127,9 +127,9 @@ fn texts_are_counted_to_the_hit_in_a_storm() {
     for machine in machines() {
         let mut arena = Arena::new();
         let mut set = Set::new(&arena, &machine, of(Tree::Number(0, false), Sort::Text(0)), None);
-        set.table.area.shape = Shape::Texts(4);
+        set.table.area.shape = TableShape::Texts(4);
         // mov rax, rdi; ret
-        let code = set.build(&mut arena, Liveness::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
+        let code = set.build(&mut arena, Liveness::default(), RecordKind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
         let all: Vec<[u8; 64]> = (0..100_u8)
             .map(|n| {
                 let mut text = [0; 64];

@@ -8,7 +8,7 @@ use trapline_plan::x86_64::stub::{Liveness, Machine, PageNotes, Rings, Traced, t
 use trapline_plan::{Floats, Read, Stacks, Unwind};
 use trapline_record::control::at;
 use trapline_record::pages::{ENTRIES, FILLED, STRIDE_BITS};
-use trapline_record::ring::{HEAD, Kind, RingArea, TAIL, TEXT_BYTES, TEXT_WORDS};
+use trapline_record::ring::{HEAD, RecordKind, RingArea, TAIL, TEXT_BYTES, TEXT_WORDS};
 use trapline_tests::alone;
 
 use crate::arena::{Arena, LINES, get, machines, set, thread_pointer};
@@ -85,7 +85,7 @@ fn texts_are_there(machine: &Machine) {
                 at_entry: true,
                 trampolines: None,
             };
-            let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
+            let code = built(&mut arena, &traced, RecordKind::Entry, 6, &back());
             assert_kept(&format!("{texts:b} {site:?}"), code, &site, &mut random);
             reader.take(|_| ());
             for (round, _) in cases.iter().enumerate() {
@@ -189,7 +189,7 @@ fn fields_are_read(machine: &Machine) {
             at_entry: true,
             trampolines: None,
         };
-        let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
+        let code = built(&mut arena, &traced, RecordKind::Entry, 6, &back());
         assert_kept(&format!("{site:?}"), code, &site, &mut random);
         reader.take(|_| ());
         let mut state = random.state();
@@ -261,7 +261,7 @@ impl Loading {
             trampolines: None,
         };
         let mut out = Vec::new();
-        let pending = trace(&mut out, arena.next(), &traced, Kind::Entry, 6);
+        let pending = trace(&mut out, arena.next(), &traced, RecordKind::Entry, 6);
         out.extend(body);
         let fixups = pending.finish(&mut out, None);
         let code = arena.put(&out);
@@ -603,7 +603,7 @@ fn without_room(machine: &Machine) {
         at_entry: true,
         trampolines: None,
     };
-    let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
+    let code = built(&mut arena, &traced, RecordKind::Entry, 6, &back());
     let bounds = BOUNDS.with(|bounds| [0, 1].map(|n| core::ptr::from_ref(&bounds[n])));
     let mut reader = Reader::new(&rings);
     // One call instruction for the stub, so that the stack pointer is the same each time. First without a g,

@@ -3,7 +3,7 @@
 
 use trapline_plan::x86_64::stub::{Latency, Traced, trace};
 use trapline_record::counters::filtered::REJECTED_LATE;
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use crate::arena::{Arena, call, get, machines, set};
 use crate::durations::now;
@@ -38,9 +38,9 @@ fn a_duration_is_what_the_stamps_say() {
             let filter = late(read(&format!("dur >= {asked}")));
             let latency = arena.deferred(64);
             let traced = Traced { marks: Some(latency), ..traced(&arena, &machine, &rings, &filter) };
-            let leaves = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
+            let leaves = exit(&mut arena, &traced, (RecordKind::Return, 1), &[0xC3]);
             let mut out = Vec::new();
-            let pending = trace(&mut out, arena.next(), &traced, Kind::Entry, 1);
+            let pending = trace(&mut out, arena.next(), &traced, RecordKind::Entry, 1);
             out.push(0xC3);
             pending.finish(&mut out, None);
             let enters = arena.put(&out);

@@ -17,7 +17,7 @@ use trapline_record::trampolines::USUAL;
 
 use crate::arena::{Arena, LINES, call, set, thread_pointer};
 use crate::durations::{SPIN, timed};
-use crate::{counts, slots, threads};
+use crate::{counts, return_trampolines, threads};
 
 const LINE: u64 = 64;
 const CPUS: usize = 2;
@@ -62,11 +62,11 @@ fn build(arena: &mut Arena) -> Vec<u64> {
     let rows = threads::threads(arena, ThreadId::Call, 64);
     let latency = arena.latency();
     let outermost = Latency { outermost: true, ..latency };
-    let (slotted, lent) = arena.slotted(&owned, USUAL);
+    let (armed, lent) = arena.armed(&owned, USUAL);
     println!("code {:#x} {:#x}", lent.code, lent.code + trampoline_code_len(&lent));
     println!("slots {:#x} {:#x}", lent.table, lent.table + lent.table_len());
-    let inner = slots::armed(arena, &owned, &slotted, 5, &slots::SAME);
-    let outer = slots::armed(arena, &owned, &slotted, 6, &slots::jump_to(inner));
+    let inner = return_trampolines::armed(arena, &owned, &armed, 5, &return_trampolines::SAME);
+    let outer = return_trampolines::armed(arena, &owned, &armed, 6, &return_trampolines::jump_to(inner));
     vec![
         counts::counted(arena, &owned, 0, &dead),
         counts::counted(arena, &owned, 1, &live),
@@ -149,7 +149,7 @@ impl Ranges {
 fn stores(trace: &str, ranges: &Ranges) -> BTreeMap<usize, BTreeSet<u64>> {
     let marker = ranges.start("marker");
     let mut stores = BTreeMap::<usize, BTreeSet<u64>>::new();
-    let (mut in_stub, mut whose) = (false, None);
+    let (mut in_stub, mut marked_case) = (false, None);
     for line in trace.lines() {
         let Some((kind, rest)) = line.trim_start().split_once(' ') else { continue };
         let Some((at, len)) = rest.trim().split_once(',') else { continue };
@@ -157,11 +157,11 @@ fn stores(trace: &str, ranges: &Ranges) -> BTreeMap<usize, BTreeSet<u64>> {
         match kind {
             "I" => in_stub = ranges.name(at) == "code",
             "S" | "M" if (marker..marker + (CASES.len() * CPUS + 1) as u64 * LINE).contains(&at) => {
-                whose = Some((at - marker) as usize / LINE as usize);
+                marked_case = Some((at - marker) as usize / LINE as usize);
             }
             "S" | "M" if in_stub => {
                 let lines = at / LINE..=(at + len - 1) / LINE;
-                stores.entry(whose.unwrap_or(usize::MAX)).or_default().extend(lines);
+                stores.entry(marked_case.unwrap_or(usize::MAX)).or_default().extend(lines);
             }
             _ => {}
         }
@@ -183,9 +183,9 @@ fn no_hit_stores_to_a_line_of_another_cpu() {
     let output = command.output().expect("valgrind starts");
     let trace = std::fs::read_to_string(&log);
     std::fs::remove_file(&log).ok();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    let ranges = Ranges::parse(&said);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    let ranges = Ranges::parse(&stdout);
     let stores = stores(&trace.expect("a trace"), &ranges);
     print!("{}", table(&stores, &ranges));
     for (case, (name, is_shared)) in CASES.iter().enumerate() {

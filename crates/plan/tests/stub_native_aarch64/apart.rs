@@ -3,8 +3,8 @@
 //! texts and texts by numbers are tested too, and so is a table that is too small.
 
 use trapline_plan::filter::{GroupBy, MAX_TEMPORARIES, Sort, Tally, Tree};
-use trapline_record::ring::Kind;
-use trapline_record::tally::{Rest, Shape, text_key};
+use trapline_record::ring::RecordKind;
+use trapline_record::tally::{Rest, TableShape, text_key};
 
 use super::fields::{Memory, leaf_of_all, leaf_with_fields, reads};
 use super::filters::{Random, tree};
@@ -83,7 +83,7 @@ fn calls_are_grouped_as_the_language_says() {
         let (machine, id) = (machines[round as usize % machines.len()], ids[round as usize / 2 % ids.len()]);
         let tally = by(&value, round, &key);
         let set = gathered::Set::reading(machine, id, tally.clone(), (None, TRUE), reads());
-        let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
+        let kind = if round % 7 == 6 { RecordKind::Tail } else { RecordKind::Return };
         let code = set.whole(&[], kind);
         on_cpu(round % 8);
         let (mut expected, before) = (Found::new(), unseen);
@@ -92,8 +92,8 @@ fn calls_are_grouped_as_the_language_says() {
             let (state, facts) = hit(&mut random, &mut memory);
             assert_eq!(run(code, state, [0; 8]), state, "{what}");
             let of = |tree: &Tree| match kind {
-                Kind::Tail if tally.asks_for_end() => None,
-                Kind::Tail => tree.evaluate(&facts),
+                RecordKind::Tail if tally.asks_for_end() => None,
+                RecordKind::Tail => tree.evaluate(&facts),
                 _ => with_returned(tree, facts.arguments[0], 0).evaluate(&facts),
             };
             match of(&key).zip(of(&value)) {
@@ -157,7 +157,7 @@ fn texts_and_numbers_meet_in_rows() {
         let set = Set::new(machine, id, tally.clone(), None);
         hits(set.build(true, &[ADD, RET]));
         let calls = gathered::Set::reading(machine, id, tally.clone(), (None, TRUE), Vec::new());
-        hits(calls.whole(&[ADD], Kind::Return));
+        hits(calls.whole(&[ADD], RecordKind::Return));
         let mut expected = Found::new();
         for n in (0..60_u64).filter(|n| n % 6 < 4) {
             let number = n * 4 + n / 3;
@@ -177,7 +177,7 @@ fn a_full_table_counts_on() {
     for machine in machines(by_hand) {
         on_cpu(4);
         let tally = by(&read("arg0 % 4"), 1, &read("arg0 / 4"));
-        let set = Set::shaped(machine, ids()[0], Shape::OwnedRows(4), tally, None);
+        let set = Set::shaped(machine, ids()[0], TableShape::OwnedRows(4), tally, None);
         let code = set.build(true, &[ADD, RET]);
         for _ in 0..3 {
             (0..400).for_each(|n| assert_eq!(call(code, n, 0), n));

@@ -11,7 +11,7 @@ use trapline_plan::aarch64::stub::Machine;
 use trapline_plan::filter::{Facts, Float, Int, Known, MAX_TEMPORARIES, TargetFilter, Tree};
 use trapline_plan::{Read, ThreadId};
 use trapline_record::counters::filtered::{REJECTED, REJECTED_LATE};
-use trapline_record::ring::{FIRST_TEXT, Kind, Record, RingArea, first_float};
+use trapline_record::ring::{FIRST_TEXT, Record, RecordKind, RingArea, first_float};
 
 use super::filters::{Random, leaf, number, tree};
 use super::latency::on_cpu;
@@ -227,10 +227,10 @@ fn fields_decide_at_entries_as_the_language_says() {
 
 #[test]
 fn fields_decide_at_returns_as_the_language_says() {
-    [Kind::Return, Kind::Tail].into_iter().for_each(|kind| decide(Some(kind)));
+    [RecordKind::Return, RecordKind::Tail].into_iter().for_each(|kind| decide(Some(kind)));
 }
 
-fn decide(at: Option<Kind>) {
+fn decide(at: Option<RecordKind>) {
     let mut random = Random(0x0f1e_1d50_1234_9877);
     let (machines, ids, mut memory) = (machines(by_hand), ids(), Memory::new());
     let (mut passed, mut rejected) = (0, 0);
@@ -251,7 +251,7 @@ fn decide(at: Option<Kind>) {
         };
         let (machine, id) = (machines[round as usize % machines.len()], ids[round as usize / 2 % ids.len()]);
         let (mut calls, code) =
-            function(machine, id, filter, at.or(round.is_multiple_of(3).then_some(Kind::Return)));
+            function(machine, id, filter, at.or(round.is_multiple_of(3).then_some(RecordKind::Return)));
         on_cpu(round % 8);
         for _ in 0..10 {
             let (mut state, floats) = (random.state(), [0; 8]);
@@ -273,7 +273,7 @@ fn decide(at: Option<Kind>) {
             let seen = taken(&mut calls);
             let records = usize::from(holds) * (1 + usize::from(calls.marked));
             assert_eq!(seen.len(), records, "{what}");
-            for (record, words) in seen.iter().filter(|seen| seen.0.kind == Kind::Entry) {
+            for (record, words) in seen.iter().filter(|seen| seen.0.kind == RecordKind::Entry) {
                 assert_eq!(record.values[..6], arguments, "{what}");
                 check(words, fields, answers);
             }
@@ -290,7 +290,7 @@ fn decide(at: Option<Kind>) {
 }
 
 /// A function of which fields are read, and its exit if that is recorded too.
-fn function(machine: Machine, id: ThreadId, filter: TargetFilter, exit: Option<Kind>) -> (Calls, u64) {
+fn function(machine: Machine, id: ThreadId, filter: TargetFilter, exit: Option<RecordKind>) -> (Calls, u64) {
     let words: usize = reads().iter().map(Read::words).sum();
     let slot = RingArea::slot_with_floats(6, 0, words);
     let mut calls = Calls::new(machine, (1 << 12, slot), id, filter);

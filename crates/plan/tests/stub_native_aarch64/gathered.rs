@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trapline_plan::aarch64::stub::deferred::DEFERRED_BYTES;
 use trapline_plan::aarch64::stub::filter::NODE_BYTES;
 use trapline_plan::aarch64::stub::rows::ROW_BYTES;
-use trapline_plan::aarch64::stub::{Code as _, Machine, Table, Tallied, aggregate_call};
+use trapline_plan::aarch64::stub::{Code as _, Machine, TableLocation, Tallied, aggregate_call};
 use trapline_plan::filter::{
     Facts, GroupBy, Known, Late, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, TargetFilter, Tree,
 };
 use trapline_plan::{Read, ThreadId};
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 use trapline_record::tally::{Rest, TallyArea};
 use trapline_record::view::View;
 
@@ -30,7 +30,7 @@ pub(super) const TRUE: Tree = Tree::Number(1, false);
 /// Calls, and the tables that they are added to.
 pub(super) struct Set {
     pub(super) calls: Calls,
-    pub(super) table: Table,
+    pub(super) table: TableLocation,
     pub(super) words: Vec<AtomicU64>,
 }
 
@@ -47,7 +47,7 @@ impl Set {
     ) -> Self {
         let area = TallyArea { off: 0, tables: 1, lines: machine.lines, shape: tally.shape() };
         let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
-        let table = Table { area, base: words.as_ptr() as u64 };
+        let table = TableLocation { area, base: words.as_ptr() as u64 };
         let late = Some(Late { condition: late, tick: TICK });
         let filter = TargetFilter {
             condition: early,
@@ -66,7 +66,7 @@ impl Set {
     fn tally(&self) -> &Tally {
         self.calls.filter.tally.as_ref().expect("as set")
     }
-    fn exit_words(&self, kind: Kind) -> Vec<u32> {
+    fn exit_words(&self, kind: RecordKind) -> Vec<u32> {
         let at = self.calls.bench.room.next();
         let what = Tallied { tally: self.tally(), table: self.table, reads: &self.calls.reads };
         let pending = aggregate_call(at, self.calls.traced(), what, kind).expect("a late part");
@@ -77,10 +77,10 @@ impl Set {
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words
     }
-    pub(super) fn exit(&self, kind: Kind) -> u64 {
+    pub(super) fn exit(&self, kind: RecordKind) -> u64 {
         self.calls.bench.room.put(&self.exit_words(kind))
     }
-    pub(super) fn whole(&self, body: &[u32], kind: Kind) -> u64 {
+    pub(super) fn whole(&self, body: &[u32], kind: RecordKind) -> u64 {
         let exit = self.exit(kind);
         self.calls.entry(6, body, exit)
     }
@@ -125,7 +125,7 @@ fn values_fall_where_the_language_says() {
         let (machine, id) = (machines[round as usize % machines.len()], ids[round as usize / 2 % ids.len()]);
         let tally = Tally { group_by: GroupBy::threads(by_thread), ..by(value.clone(), sort) };
         let set = Set::new(machine, id, tally.clone(), (None, late.clone()));
-        let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
+        let kind = if round % 7 == 6 { RecordKind::Tail } else { RecordKind::Return };
         let code = set.whole(&[], kind);
         on_cpu(round % 8);
         let (mut expected, mut unseen, mut rejected) = (BTreeMap::<u64, u64>::new(), 0, 0);
@@ -136,12 +136,12 @@ fn values_fall_where_the_language_says() {
             let facts = Facts { arguments, floats, tid: tid(), ..Facts::default() };
             assert_eq!(run(code, state, floats), state, "{machine:?} {value:?}");
             let known = |tree: &Tree| match kind {
-                Kind::Tail => tree.clone(),
+                RecordKind::Tail => tree.clone(),
                 _ => with_returned(tree, arguments[0], floats[0]),
             };
             if known(&late).holds(&facts) != Some(true) {
                 rejected += 1;
-            } else if kind == Kind::Tail && value.asks_for_end() {
+            } else if kind == RecordKind::Tail && value.asks_for_end() {
                 unseen += 1;
             } else {
                 let key = tally.key(known(&value).evaluate(&facts).expect("all is known"));
@@ -173,7 +173,7 @@ fn durations_are_tallied() {
         on_cpu(2);
         let mut expected = BTreeMap::<u64, u64>::new();
         let set = Set::new(machine, ThreadId::Unknown, by(read("dur"), Sort::Log2), (None, TRUE));
-        let (enter, exit) = (set.calls.alone(6, &[RET]), set.exit(Kind::Return));
+        let (enter, exit) = (set.calls.alone(6, &[RET]), set.exit(RecordKind::Return));
         for _ in 0..50 {
             // Far from a bucket's edge, so that a slightly longer duration is in the same bucket.
             let took = 3 << (random.next() % 20 + 24);
@@ -206,7 +206,7 @@ fn every_call_is_in_a_cell_or_rejected() {
             let value = by(read("arg0 % 8 * 2 + ret % 2"), sort);
             let conditions = (Some(read("arg0 & 3")), read("arg0 & 7 && ret & 1"));
             let set = Set::new(machine, ThreadId::Unknown, value, conditions);
-            let (called, handled) = storm(set.whole(&[ADD], Kind::Return));
+            let (called, handled) = storm(set.whole(&[ADD], RecordKind::Return));
             let (cells, rest) = set.read();
             let tallied: u64 = cells.values().sum();
             let [begun, early, late, dropped] = set.calls.sums();
@@ -230,7 +230,7 @@ fn what_is_broken_off_is_added_once() {
     let machine = Machine { rseq: by_hand(), lse: false, lines: LINES };
     on_cpu(3);
     let set = Set::new(machine, ThreadId::Unknown, by(read("arg0"), Sort::Log2), (None, TRUE));
-    let words = set.exit_words(Kind::Return);
+    let words = set.exit_words(RecordKind::Return);
     // str x13, [x17]
     let (exit, counter) = broken_off_at(&set.calls.bench.room, words, 0xF900_022D, 3);
     let code = set.calls.entry(6, &[ADD], exit);
@@ -245,7 +245,7 @@ fn an_exit_without_an_entry_adds_nothing() {
     for machine in machines(by_hand) {
         on_cpu(2);
         let set = Set::new(machine, ThreadId::Unknown, by(read("arg0"), Sort::Each), (None, TRUE));
-        let (whole, exit) = (set.whole(&[], Kind::Return), set.exit(Kind::Return));
+        let (whole, exit) = (set.whole(&[], RecordKind::Return), set.exit(RecordKind::Return));
         for code in [exit, whole, exit, exit, whole, exit] {
             call(code, 5, 0);
         }

@@ -4,7 +4,7 @@
 use trapline_plan::aarch64::stub::Machine;
 use trapline_plan::filter::{Int, Known, Sort, TargetFilter, Tree};
 use trapline_plan::{Read, ThreadId};
-use trapline_record::ring::{Kind, RingArea};
+use trapline_record::ring::{RecordKind, RingArea};
 
 use super::gathered::{self, TRUE};
 use super::latency::{on, on_cpu, on_goroutine};
@@ -45,7 +45,7 @@ fn exits_of_entries_that_passed_are_recorded() {
         let filter = TargetFilter { condition: Some(read("arg0")), sample: 1, ..TargetFilter::default() };
         let mut calls = Calls::new(machine, (1 << 12, 64), kept(), filter);
         calls.goroutine = true;
-        let halves = [calls.alone(1, &[RET]), calls.exit(Kind::Return, 1)];
+        let halves = [calls.alone(1, &[RET]), calls.exit(RecordKind::Return, 1)];
         for end in ends(&machine) {
             let mut seen = Vec::new();
             let room = CodeMemory::new();
@@ -54,7 +54,7 @@ fn exits_of_entries_that_passed_are_recorded() {
             moves(&room, halves, end, |entered, left| {
                 seen.extend(super::records::take(rings, &mut bench));
                 let of = |kind| seen.iter().filter(|record| record.kind == kind).count() as u64;
-                assert_eq!((of(Kind::Entry), of(Kind::Return)), (entered, left), "{machine:?}");
+                assert_eq!((of(RecordKind::Entry), of(RecordKind::Return)), (entered, left), "{machine:?}");
             });
             // All belong to one call.
             assert!(seen.iter().all(|record| record.sp == seen[0].sp), "{seen:?}");
@@ -69,7 +69,7 @@ fn returns_decide() {
         on_cpu(1);
         let mut calls = Calls::new(machine, (1 << 12, 64), kept(), late(read("ret")));
         calls.goroutine = true;
-        let halves = [calls.alone(1, &[RET]), calls.exit(Kind::Return, 1)];
+        let halves = [calls.alone(1, &[RET]), calls.exit(RecordKind::Return, 1)];
         for (nth, end) in (0..).zip(ends(&machine)) {
             let (room, rings, mut tails) = (CodeMemory::new(), calls.bench.rings, calls.bench.tails.clone());
             let mut written = 0;
@@ -89,7 +89,7 @@ fn what_is_known_at_returns_is_added_up() {
         let tally = by(read("(arg0 != 0) + (dur < 1000000000000)"), Sort::Each);
         let mut set = gathered::Set::reading(machine, ThreadId::Unknown, tally, (None, TRUE), Vec::new());
         set.calls.goroutine = true;
-        let halves = [set.calls.alone(6, &[RET]), set.exit(Kind::Return)];
+        let halves = [set.calls.alone(6, &[RET]), set.exit(RecordKind::Return)];
         for (nth, end) in (0..).zip(ends(&machine)) {
             moves(&CodeMemory::new(), halves, end, |entered, left| {
                 let (cells, rest) = set.read();
@@ -141,7 +141,7 @@ fn what_is_recorded_of_memory_needs_room() {
         on_cpu(1);
         let mut calls = Calls::new(machine, (1 << 12, RingArea::slot_with_floats(6, 0, 2)), kept(), filter);
         (calls.goroutine, calls.reads) = (true, reads());
-        let [enter, exit] = [calls.alone(6, &[RET]), calls.exit(Kind::Return, 6)];
+        let [enter, exit] = [calls.alone(6, &[RET]), calls.exit(RecordKind::Return, 6)];
         let (room, rings, mut tails) = (CodeMemory::new(), calls.bench.rings, calls.bench.tails.clone());
         let mut dropped = 0;
         let took = lowest(&room, |g| {

@@ -190,7 +190,7 @@ fn registers_and_flags_stay() {
                     }
                 };
                 same(whole, "claimed, and found");
-                same(exit, "nobody entered");
+                same(exit, "no call entered");
                 enters.into_iter().for_each(|enter| same(enter, "entered again"));
                 (0..STAMP_BLOCKS).for_each(|tag| bench.stamps.word(8 * tag).store(1, Ordering::Relaxed));
                 same(whole, "no room");
@@ -378,7 +378,7 @@ fn a_goroutines_call_ends_where_its_stack_has_gone() {
         on_cpu(1);
         let bench = Bench::new(machine);
         let timed = Timed { goroutine: true, ..bench.timed() };
-        let put = |pending: trapline_plan::aarch64::stub::latency::Pending<'_>| {
+        let put = |pending: trapline_plan::aarch64::stub::latency::UnfinishedLatency<'_>| {
             bench.room.put(&pending.finish(&[RET], None).expect("in reach"))
         };
         let enters = [false, true].map(|looped| put(latency_enter(bench.room.next(), timed, looped)));
@@ -413,7 +413,7 @@ fn a_goroutines_outermost_calls_are_timed() {
         let mut bench = Bench::new(machine);
         bench.latency.outermost = true;
         let timed = Timed { goroutine: true, ..bench.timed() };
-        let put = |pending: trapline_plan::aarch64::stub::latency::Pending<'_>| {
+        let put = |pending: trapline_plan::aarch64::stub::latency::UnfinishedLatency<'_>| {
             bench.room.put(&pending.finish(&[RET], None).expect("in reach"))
         };
         let [enter, looped] =

@@ -11,8 +11,8 @@ mod latency;
 mod names;
 mod read_tallies;
 mod records;
+mod return_trampolines;
 mod rows;
-mod slots;
 mod stacks;
 mod stages;
 mod tallies;
@@ -455,7 +455,7 @@ fn storm(code: u64) -> (u64, u64) {
                 let send = send.clone();
                 scope.spawn(move || {
                     // SAFETY: the call has no arguments.
-                    send.send(unsafe { libc::gettid() }).expect("somebody listens");
+                    send.send(unsafe { libc::gettid() }).expect("it is read");
                     let mut n = 0;
                     while n < calls || HANDLED.load(Ordering::Relaxed) < 200 {
                         assert_eq!(call(code, n, 2), n + 2);

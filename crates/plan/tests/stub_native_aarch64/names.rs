@@ -9,7 +9,7 @@ use trapline_plan::filter::{Int, Known, Late, TargetFilter, Tree, parse, registe
 use trapline_plan::{Read, ThreadId};
 use trapline_record::counters::filtered::REJECTED;
 use trapline_record::names::{NameArea, PLACES};
-use trapline_record::ring::{Kind, RingArea};
+use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::view::View;
 
 use super::latency::on_cpu;
@@ -60,7 +60,7 @@ fn calls(machine: Machine, id: ThreadId, how: How, filter: TargetFilter, names: 
     (calls.names, calls.marked) = (Some(names.0.as_ptr() as u64), matches!(how, How::Both | How::Decided));
     let code = match how {
         How::Entry | How::Fields => calls.alone(2, &[ADD, RET]),
-        _ => calls.whole(2, &[ADD], Kind::Return),
+        _ => calls.whole(2, &[ADD], RecordKind::Return),
     };
     (calls, code)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use trapline_plan::Read;
 use trapline_plan::filter::{Facts, GroupBy, Int, Known, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, Tree};
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 use trapline_record::tally::Rest;
 
 use super::fields::{Memory, has_readv, leaf_of_all, leaf_with_fields, reads};
@@ -109,7 +109,7 @@ fn values_fall_there_when_calls_return() {
         let (machine, id) = (machines[round as usize % machines.len()], ids[round as usize / 2 % ids.len()]);
         let tally = tally(&value, round);
         let set = gathered::Set::reading(machine, id, tally.clone(), (None, late.clone()), reads());
-        let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
+        let kind = if round % 7 == 6 { RecordKind::Tail } else { RecordKind::Return };
         let code = set.whole(&[], kind);
         on_cpu(round % 8);
         let (mut expected, before) = (BTreeMap::<u64, u64>::new(), (unseen, rejected));
@@ -118,7 +118,7 @@ fn values_fall_there_when_calls_return() {
             let (state, facts) = hit(&mut random, &mut memory);
             assert_eq!(run(code, state, [0; 8]), state, "{what}");
             let known = |tree: &Tree| match kind {
-                Kind::Tail => tree.clone(),
+                RecordKind::Tail => tree.clone(),
                 _ => with_returned(tree, facts.arguments[0], 0),
             };
             let value = known(&value).evaluate(&facts);
@@ -150,7 +150,7 @@ fn what_cannot_be_read_is_unseen_once() {
         let field = Tree::Known(Known::Field(0, Int { bits: 64, signed: true }));
         let reads = vec![Read { register: 1, offsets: vec![0], bytes: 8 }];
         let set = gathered::Set::reading(machine, ids()[0], by(field, Sort::Log2), (None, TRUE), reads);
-        let (whole, exit) = (set.whole(&[], Kind::Return), set.exit(Kind::Return));
+        let (whole, exit) = (set.whole(&[], RecordKind::Return), set.exit(RecordKind::Return));
         for code in [exit, whole, exit, exit, whole, exit] {
             call(code, 5, 0);
         }

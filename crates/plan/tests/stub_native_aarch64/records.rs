@@ -6,7 +6,7 @@ use trapline_insn::aarch64::encode;
 use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, Rings, Rseq, Traced, trace};
 use trapline_plan::filter::{Int, Known, Symbol, TargetFilter, parse};
 use trapline_plan::{Floats, Stacks, ThreadId, Unwind};
-use trapline_record::ring::{HEAD, Kind, LOCKED, Record, RingArea, TRIES};
+use trapline_record::ring::{HEAD, LOCKED, Record, RecordKind, RingArea, TRIES};
 use trapline_record::view::View;
 
 use super::{
@@ -80,11 +80,11 @@ impl Bench {
             goroutine: false,
         }
     }
-    fn words(&self, kind: Kind, values: usize, rest: &[u32]) -> Vec<u32> {
+    fn words(&self, kind: RecordKind, values: usize, rest: &[u32]) -> Vec<u32> {
         let pending = trace(self.room.next(), self.traced(Unwind::None), kind, values);
         pending.finish(rest, None).expect("in reach")
     }
-    fn code(&self, kind: Kind, values: usize, rest: &[u32]) -> u64 {
+    fn code(&self, kind: RecordKind, values: usize, rest: &[u32]) -> u64 {
         self.room.put(&self.words(kind, values, rest))
     }
     /// A function of two arguments behind a filter, which then does `rest`.
@@ -92,7 +92,7 @@ impl Bench {
         let words = self.room.base + DATA + FILTER;
         let traced =
             Traced { filter: Some(Filtered { filter, words, names: None }), ..self.traced(Unwind::None) };
-        let pending = trace(self.room.next(), traced, Kind::Entry, 2);
+        let pending = trace(self.room.next(), traced, RecordKind::Entry, 2);
         self.room.put(&pending.finish(rest, None).expect("in reach"))
     }
     /// Hits that did not pass.
@@ -135,15 +135,15 @@ fn ticks() -> u64 {
 }
 
 #[test]
-fn records_tell_what_was_there_and_state_is_kept() {
+fn records_hold_what_was_there_and_state_is_kept() {
     for machine in machines(by_hand) {
         for id in [kept(), ThreadId::Call, ThreadId::Unknown] {
             for (kind, values, slot) in [
-                (Kind::Entry, 0, 64),
-                (Kind::Entry, 5, 64),
-                (Kind::Entry, 6, 128),
-                (Kind::Return, 6, 64),
-                (Kind::Tail, 6, 64),
+                (RecordKind::Entry, 0, 64),
+                (RecordKind::Entry, 5, 64),
+                (RecordKind::Entry, 6, 128),
+                (RecordKind::Return, 6, 64),
+                (RecordKind::Tail, 6, 64),
             ] {
                 on_cpu(2);
                 // Two records have room, and each is taken at once.
@@ -156,9 +156,9 @@ fn records_tell_what_was_there_and_state_is_kept() {
                     assert_eq!(after, before, "{what}");
                     let [record] = bench.take()[..] else { panic!("one: {what}") };
                     let expected = match kind {
-                        Kind::Entry => &before[..values],
-                        Kind::Return => &before[..1],
-                        Kind::Tail => &[],
+                        RecordKind::Entry => &before[..values],
+                        RecordKind::Return => &before[..1],
+                        RecordKind::Tail => &[],
                     };
                     assert_eq!((record.kind, record.probe), (kind, PROBE), "{what}");
                     assert_eq!(&record.values[..expected.len()], expected, "{what}");
@@ -182,7 +182,7 @@ fn state_is_kept_where_nothing_is_written() {
         for (cpu, id) in [(2, kept()), (2, ThreadId::Call), (u32::MAX, kept()), (4000, ThreadId::Call)] {
             on_cpu(cpu);
             let mut bench = Bench::new(machine, 128, 64, id);
-            let code = bench.code(Kind::Entry, 5, &[RET]);
+            let code = bench.code(RecordKind::Entry, 5, &[RET]);
             let rounds = 16;
             for flags in 0..rounds {
                 let (before, after) = changes(code, flags);
@@ -249,10 +249,10 @@ fn floats_are_what_vectors_hold() {
     for machine in machines(by_hand) {
         on_cpu(2);
         for (kind, floats, values, slot) in [
-            (Kind::Entry, Floats { arguments: 0b1111_1111, returned: true }, 2, 128),
-            (Kind::Entry, Floats { arguments: 0b101, returned: false }, 2, 64),
-            (Kind::Return, Floats { arguments: 0b101, returned: true }, 2, 64),
-            (Kind::Return, Floats { arguments: 0b101, returned: false }, 2, 64),
+            (RecordKind::Entry, Floats { arguments: 0b1111_1111, returned: true }, 2, 128),
+            (RecordKind::Entry, Floats { arguments: 0b101, returned: false }, 2, 64),
+            (RecordKind::Return, Floats { arguments: 0b101, returned: true }, 2, 64),
+            (RecordKind::Return, Floats { arguments: 0b101, returned: false }, 2, 64),
         ] {
             let mut bench = Bench::new(machine, 2 * slot, slot, kept());
             let traced = Traced { floats, ..bench.traced(Unwind::None) };
@@ -267,7 +267,7 @@ fn floats_are_what_vectors_hold() {
                 .map(|n| (f64::from(n) + 0.5).to_bits())
                 .collect();
             let expected = match kind {
-                Kind::Entry => [&[40, 41], &all[..]].concat(),
+                RecordKind::Entry => [&[40, 41], &all[..]].concat(),
                 _ if floats.returned => vec![0.5_f64.to_bits()],
                 _ => vec![40],
             };
@@ -315,7 +315,7 @@ fn texts_are_what_could_be_read() {
             for texts in [0b1, 0b10_0000, 0b11_1111] {
                 let mut bench = Bench::new(machine, 4096, 1024, id);
                 let traced = Traced { texts, ..bench.traced(Unwind::None) };
-                let pending = trace(bench.room.next(), traced, Kind::Entry, 6);
+                let pending = trace(bench.room.next(), traced, RecordKind::Entry, 6);
                 let code = bench.room.put(&pending.finish(&[RET], None).expect("in reach"));
                 for shift in 0..places.len() {
                     let at = |n: usize| places[(n + shift) % places.len()];
@@ -365,12 +365,12 @@ fn an_entry_and_its_return_name_one_stack_pointer() {
     for machine in machines(by_hand) {
         on_cpu(1);
         let mut bench = Bench::new(machine, 64 * 64, 64, kept());
-        let exit = bench.code(Kind::Return, 0, &[RET]);
-        let pending = trace(bench.room.next(), bench.traced(Unwind::None), Kind::Entry, 2);
+        let exit = bench.code(RecordKind::Return, 0, &[RET]);
+        let pending = trace(bench.room.next(), bench.traced(Unwind::None), RecordKind::Entry, 2);
         let entry = bench.room.put(&pending.finish(&[ADD], Some(exit)).expect("in reach"));
         assert_eq!(call(entry, 30, 12), 42);
         let [first, last] = bench.take()[..] else { panic!("two") };
-        assert_eq!((first.kind, last.kind), (Kind::Entry, Kind::Return));
+        assert_eq!((first.kind, last.kind), (RecordKind::Entry, RecordKind::Return));
         assert_eq!((&first.values[..2], last.values[0]), (&[30, 12][..], 42));
         assert_eq!((first.sp, first.tid), (last.sp, last.tid));
         assert!(first.ticks <= last.ticks);
@@ -381,7 +381,7 @@ fn an_entry_and_its_return_name_one_stack_pointer() {
 fn each_cpu_has_its_ring() {
     for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_some()) {
         let mut bench = Bench::new(machine, 64 * 64, 64, kept());
-        let code = bench.code(Kind::Entry, 1, &[ADD, RET]);
+        let code = bench.code(RecordKind::Entry, 1, &[ADD, RET]);
         for cpu in 0..LINES - 1 {
             on_cpu(cpu);
             (0..=cpu).for_each(|n| assert_eq!(call(code, n.into(), 1), u64::from(n) + 1));
@@ -400,10 +400,10 @@ fn each_cpu_has_its_ring() {
 fn what_is_broken_off_before_its_last_word_is_written_once() {
     const TURNS: u64 = 3;
     for (kind, unwind) in [
-        (Kind::Entry, Unwind::None),
-        (Kind::Return, Unwind::None),
-        (Kind::Entry, Unwind::Frames(3)),
-        (Kind::Entry, Unwind::Copy(256)),
+        (RecordKind::Entry, Unwind::None),
+        (RecordKind::Return, Unwind::None),
+        (RecordKind::Entry, Unwind::Frames(3)),
+        (RecordKind::Entry, Unwind::Copy(256)),
     ] {
         on_cpu(3);
         let machine = Machine { rseq: by_hand(), lse: false, lines: LINES };
@@ -477,7 +477,7 @@ pub(crate) fn broken_off_at(
 fn a_ring_that_is_taken_is_passed_over() {
     for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_none()) {
         let mut bench = Bench::new(machine, 64 * 64, 64, kept());
-        let code = bench.code(Kind::Entry, 1, &[ADD, RET]);
+        let code = bench.code(RecordKind::Entry, 1, &[ADD, RET]);
         let rings = bench.rings;
         let head = |ring| rings.area.ring(ring) + HEAD;
         let lock = |ring| view(rings).set(head(ring), view(rings).get(head(ring)) | LOCKED);
@@ -506,7 +506,7 @@ fn every_hit_is_a_record_or_counted() {
     for machine in machines(registered) {
         let bench = Bench::new(machine, 64 * 64, 64, ThreadId::Unknown);
         let (code, rings, over) =
-            (bench.code(Kind::Entry, 2, &[ADD, RET]), bench.rings, AtomicBool::new(false));
+            (bench.code(RecordKind::Entry, 2, &[ADD, RET]), bench.rings, AtomicBool::new(false));
         let over = &over;
         let (hits, records) = std::thread::scope(|scope| {
             let reading = scope.spawn(move || {
@@ -516,7 +516,7 @@ fn every_hit_is_a_record_or_counted() {
                     let batch = take(rings, &mut tails);
                     records += batch.len() as u64;
                     for record in batch {
-                        assert_eq!((record.probe, record.kind), (PROBE, Kind::Entry));
+                        assert_eq!((record.probe, record.kind), (PROBE, RecordKind::Entry));
                         // A call of the storm, or of its handler.
                         assert!([1, 2].contains(&record.values[1]), "{record:?}");
                     }

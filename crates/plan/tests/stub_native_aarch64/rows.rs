@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapline_insn::aarch64::encode;
 use trapline_plan::ThreadId;
-use trapline_plan::aarch64::stub::{Machine, Table};
+use trapline_plan::aarch64::stub::{Machine, TableLocation};
 use trapline_plan::filter::{GroupBy, Sort, Tally, Tree};
-use trapline_record::ring::Kind;
-use trapline_record::tally::{CELLS, Rest, Shape, TAKING, first_owned_row, first_row, text_key};
+use trapline_record::ring::RecordKind;
+use trapline_record::tally::{CELLS, Rest, TAKING, TableShape, first_owned_row, first_row, text_key};
 use trapline_record::view::View;
 
 use super::fields::{edge, has_readv};
@@ -41,7 +41,7 @@ fn word(n: u64) -> u64 {
 pub(super) type Found = BTreeMap<(Option<u64>, u64), u64>;
 
 /// Rows of all lines by thread, if they belong to one, and key; the key of a text is that of its bytes.
-pub(super) fn rows(table: Table, words: &[AtomicU64], texts: bool) -> (Found, Rest) {
+pub(super) fn rows(table: TableLocation, words: &[AtomicU64], texts: bool) -> (Found, Rest) {
     let (mut rows, mut sum) = (Found::new(), Rest::default());
     for line in 0..table.area.lines {
         let rest = table.area.read_rows(View::new(words), 0, line, |row, word| {
@@ -119,7 +119,7 @@ fn both(
     let set = Set::new(machine, id, tally.clone(), None);
     hits(&set.room, set.build(true, &[ADD, RET]));
     let calls = gathered::Set::reading(machine, id, tally.clone(), (None, TRUE), Vec::new());
-    hits(&calls.calls.bench.room, calls.whole(&[ADD], Kind::Return));
+    hits(&calls.calls.bench.room, calls.whole(&[ADD], RecordKind::Return));
     let [_, early, late, dropped] = calls.calls.sums();
     assert_eq!([early, late, dropped], [0; 3]);
     [rows(set.table, &set.words, texts), rows(calls.table, &calls.words, texts)]
@@ -162,7 +162,7 @@ fn each_thread_has_rows_of_its_own() {
 fn a_table_for_two_is_used_by_either() {
     for machine in machines(by_hand) {
         on_cpu(5);
-        for shape in [Shape::OwnedRows(12), Shape::Texts(12), Shape::OwnedTexts(12)] {
+        for shape in [TableShape::OwnedRows(12), TableShape::Texts(12), TableShape::OwnedTexts(12)] {
             let each = by(argument(0, 64, false), Sort::Each);
             let set = Set::shaped(machine, ThreadId::Call, shape, each, None);
             let code = set.build(true, &[ADD, RET]);
@@ -185,11 +185,11 @@ fn a_full_table_counts_on() {
         on_cpu(4);
         for (shape, tally) in [
             (
-                Shape::OwnedRows(4),
+                TableShape::OwnedRows(4),
                 Tally { group_by: GroupBy::Thread, ..by(argument(1, 64, false), Sort::Each) },
             ),
-            (Shape::OwnedTexts(4), text(1, true)),
-            (Shape::Texts(4), text(1, false)),
+            (TableShape::OwnedTexts(4), text(1, true)),
+            (TableShape::Texts(4), text(1, false)),
         ] {
             let texts: Vec<[u8; 64]> =
                 (0..90_u8).map(|n| core::array::from_fn(|at| [b'x', n + 1, 0][at.min(2)])).collect();

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use trapline_plan::aarch64::stub::{Code as _, Machine, trace};
 use trapline_plan::{Stacks, ThreadId, Unwind};
-use trapline_record::ring::{Kind, Record};
+use trapline_record::ring::{Record, RecordKind};
 use trapline_record::stack::{FIRST, Stack, room_for_copy, room_for_frames};
 
 use super::records::{Bench, machines, on_cpu};
@@ -40,7 +40,9 @@ fn code(bench: &Bench, unwind: Unwind, at_entry: bool) -> u64 {
 
 fn code_of(bench: &Bench, unwind: Unwind, at_entry: bool, goroutine: bool) -> u64 {
     let traced = trapline_plan::aarch64::stub::Traced { at_entry, goroutine, ..bench.traced(unwind) };
-    bench.room.put(&trace(bench.room.next(), traced, Kind::Entry, 6).finish(&[RET], None).expect("in reach"))
+    bench
+        .room
+        .put(&trace(bench.room.next(), traced, RecordKind::Entry, 6).finish(&[RET], None).expect("in reach"))
 }
 
 /// One hit with this x29. Returns its record, and the words behind it.

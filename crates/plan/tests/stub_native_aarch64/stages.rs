@@ -14,7 +14,7 @@ use trapline_plan::filter::{
 use trapline_plan::{Buckets, Floats, Read, ThreadId, Unwind};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
 use trapline_record::latency as words;
-use trapline_record::ring::{Kind, Record, RingArea};
+use trapline_record::ring::{Record, RecordKind, RingArea};
 
 use super::fields::put_with_kernel;
 use super::filters::{Random, float, leaf, number, tree};
@@ -115,7 +115,7 @@ impl Calls {
     /// A stub in front of `rest`, for the next place.
     fn words(
         &self,
-        kind: Kind,
+        kind: RecordKind,
         values: usize,
         rest: impl Fn(u64) -> Vec<u32>,
         back: Option<u64>,
@@ -146,20 +146,20 @@ impl Calls {
     fn put(&self, words: Vec<u32>) -> u64 {
         put_with_kernel(&self.bench.room, words)
     }
-    pub(super) fn exit(&self, kind: Kind, values: usize) -> u64 {
+    pub(super) fn exit(&self, kind: RecordKind, values: usize) -> u64 {
         self.put(self.words(kind, values, |_| vec![RET], None))
     }
     pub(super) fn entry(&self, values: usize, body: &[u32], exit: u64) -> u64 {
-        self.put(self.words(Kind::Entry, values, |_| body.to_vec(), Some(exit)))
+        self.put(self.words(RecordKind::Entry, values, |_| body.to_vec(), Some(exit)))
     }
     /// A function that does `body`, with its exit.
-    pub(super) fn whole(&self, values: usize, body: &[u32], kind: Kind) -> u64 {
+    pub(super) fn whole(&self, values: usize, body: &[u32], kind: RecordKind) -> u64 {
         let exit = self.exit(kind, values);
         self.entry(values, body, exit)
     }
     /// An entry alone, followed by `rest`.
     pub(super) fn alone(&self, values: usize, rest: &[u32]) -> u64 {
-        self.put(self.words(Kind::Entry, values, |_| rest.to_vec(), None))
+        self.put(self.words(RecordKind::Entry, values, |_| rest.to_vec(), None))
     }
     /// A function that is entered and left by a jump: its return is not seen.
     fn abandoned(&self, values: usize) -> u64 {
@@ -206,10 +206,13 @@ pub(super) fn with_returned(tree: &Tree, integer: u64, float: u64) -> Tree {
 }
 
 /// Whether a call passes if its function returns these values, or if it went on as another function.
-pub(super) fn holds(condition: &Tree, facts: &Facts, kind: Kind) -> bool {
+pub(super) fn holds(condition: &Tree, facts: &Facts, kind: RecordKind) -> bool {
     let returned = (facts.arguments[0], facts.floats[0]);
-    let known =
-        if kind == Kind::Tail { condition.clone() } else { with_returned(condition, returned.0, returned.1) };
+    let known = if kind == RecordKind::Tail {
+        condition.clone()
+    } else {
+        with_returned(condition, returned.0, returned.1)
+    };
     known.holds(facts) == Some(true)
 }
 
@@ -232,7 +235,7 @@ fn returns_decide_as_the_language_says() {
         let slot = RingArea::slot_with_floats(6, 0, 8);
         let mut calls = Calls::new(machine, (1 << 12, slot), id, late(condition.clone()));
         calls.floats = Floats { arguments, returned: false };
-        let kind = if round % 5 == 4 { Kind::Tail } else { Kind::Return };
+        let kind = if round % 5 == 4 { RecordKind::Tail } else { RecordKind::Return };
         let code = calls.whole(6, &[], kind);
         on_cpu(round % 8);
         let mut late = 0;
@@ -251,8 +254,8 @@ fn returns_decide_as_the_language_says() {
                 continue;
             }
             let [first, last] = seen[..] else { panic!("{seen:?} {what}") };
-            let (first, last) = if first.kind == Kind::Entry { (first, last) } else { (last, first) };
-            assert_eq!((first.kind, last.kind, first.sp), (Kind::Entry, kind, last.sp), "{what}");
+            let (first, last) = if first.kind == RecordKind::Entry { (first, last) } else { (last, first) };
+            assert_eq!((first.kind, last.kind, first.sp), (RecordKind::Entry, kind, last.sp), "{what}");
             let named = if matches!(id, ThreadId::At(_)) { tid() } else { 0 };
             assert_eq!(
                 [first.probe, last.probe, first.tid, last.tid],
@@ -264,7 +267,7 @@ fn returns_decide_as_the_language_says() {
             let left = calls.floats.arguments;
             let all = (0..8).filter(|n| left >> n & 1 == 1).map(|n| facts.floats[n]);
             all.zip(&first.values[6..]).for_each(|(expected, is)| assert_eq!(*is, expected, "{what}"));
-            if kind == Kind::Return {
+            if kind == RecordKind::Return {
                 assert_eq!(last.values[0], arguments[0], "{what}");
             }
         }
@@ -286,7 +289,7 @@ fn returns_decide_as_the_language_says() {
 }
 
 /// A function that calls itself with its argument less one, until that is 0, and returns its argument.
-pub(super) fn recursive(calls: &Calls, kind: Kind) -> u64 {
+pub(super) fn recursive(calls: &Calls, kind: RecordKind) -> u64 {
     let exit = calls.exit(kind, 1);
     let code = calls.bench.room.next();
     // cbz x0, past it; stp x0, x30, [sp, #-16]!; sub x0, x0, #1; bl; ldp x0, x30, [sp], #16
@@ -294,11 +297,11 @@ pub(super) fn recursive(calls: &Calls, kind: Kind) -> u64 {
         let again = encode::b(at + 12, code).expect("near") | 1 << 31;
         vec![0xB400_00A0, 0xA9BF_7BE0, 0xD100_0400, again, 0xA8C1_7BE0]
     };
-    assert_eq!(calls.bench.room.put(&calls.words(Kind::Entry, 1, body, Some(exit))), code);
+    assert_eq!(calls.bench.room.put(&calls.words(RecordKind::Entry, 1, body, Some(exit))), code);
     code
 }
 
-fn values(records: &[Record], kind: Kind) -> Vec<u64> {
+fn values(records: &[Record], kind: RecordKind) -> Vec<u64> {
     records.iter().filter(|record| record.kind == kind).map(|record| record.values[0]).collect()
 }
 
@@ -309,15 +312,15 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
         let early = Some(read("arg0 != 5"));
         let filter = TargetFilter { condition: early, ..late(read("arg0 % 3 == 1 && ret < 10")) };
         let mut calls = Calls::new(machine, (1 << 14, 64), kept(), filter);
-        let code = recursive(&calls, Kind::Return);
+        let code = recursive(&calls, RecordKind::Return);
         let (mut all, mut written) = (0, 0);
         for depth in [0_u64, 1, 7, 20, 300] {
             assert_eq!(call(code, depth, 0), depth);
             let records = calls.bench.take();
             let expected: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1 && *n < 10).collect();
             // From the deepest call on, each with its entry beside it.
-            assert_eq!(values(&records, Kind::Return), expected, "{machine:?}");
-            assert_eq!(values(&records, Kind::Entry), expected, "{machine:?}");
+            assert_eq!(values(&records, RecordKind::Return), expected, "{machine:?}");
+            assert_eq!(values(&records, RecordKind::Entry), expected, "{machine:?}");
             assert!(records.chunks(2).all(|pair| pair[0].sp == pair[1].sp && pair[0].kind != pair[1].kind));
             all += depth + 1;
             written += expected.len() as u64;
@@ -326,9 +329,9 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
         }
         // A call that is left by a jump, and then calls at its place on the stack: one that the entry
         // rejects, and one that passes.
-        let (abandoned, end) = (calls.abandoned(1), calls.exit(Kind::Return, 1));
+        let (abandoned, end) = (calls.abandoned(1), calls.exit(RecordKind::Return, 1));
         calls.probe = PROBE + 1;
-        let another = calls.exit(Kind::Return, 1);
+        let another = calls.exit(RecordKind::Return, 1);
         let late = calls.counted(REJECTED_LATE);
         // Calls from one place on the stack: the code, its argument, and the recorded returns.
         for (code, n, returns) in [
@@ -346,7 +349,7 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
             (end, 4, &[]),
         ] {
             assert_eq!(call(code, n, 0), n);
-            assert_eq!(values(&calls.bench.take(), Kind::Return), returns, "{machine:?} {n}");
+            assert_eq!(values(&calls.bench.take(), RecordKind::Return), returns, "{machine:?} {n}");
         }
         assert_eq!((calls.counted(REJECTED_LATE), calls.bench.dropped()), (late + 7, 0));
     }
@@ -376,7 +379,7 @@ fn what_a_call_took_decides() {
                     ..late(Tree::Number(1, false))
                 };
                 let mut calls = Calls::new(machine, (1 << 12, 64), kept(), filter);
-                let (enter, exit) = (calls.abandoned(1), calls.exit(Kind::Return, 1));
+                let (enter, exit) = (calls.abandoned(1), calls.exit(RecordKind::Return, 1));
                 let future = turn % 4 == 3;
                 for code in [enter, exit] {
                     call(code, 7, 0);
@@ -409,14 +412,14 @@ fn what_is_broken_off_is_written_once() {
         let slot = RingArea::slot_with_floats(values, 0, 0);
         let mut calls =
             Calls::new(machine, (1 << 12, slot), kept(), late(read("dur < 4000000000 && arg0 == 40")));
-        let words = calls.words(Kind::Return, values, |_| vec![RET], None);
+        let words = calls.words(RecordKind::Return, values, |_| vec![RET], None);
         let (exit, counter) = broken_off(&calls.bench.room, words, TURNS);
         let code = calls.entry(values, &[ADD], exit);
         assert_eq!(call(code, 40, 2), 42);
         assert_eq!(counter.load(Ordering::Relaxed), 0, "it was broken off");
         let records = calls.bench.take();
         let [last, first] =
-            [Kind::Return, Kind::Entry].map(|kind| records.iter().find(|one| one.kind == kind));
+            [RecordKind::Return, RecordKind::Entry].map(|kind| records.iter().find(|one| one.kind == kind));
         let (first, last) = (first.expect("an entry"), last.expect("a return"));
         assert_eq!((records.len(), first.sp, first.values[0], last.values[0]), (2, last.sp, 40, 42));
         assert_eq!(calls.sums(), [1, 0, 0, 0]);
@@ -428,7 +431,7 @@ fn a_call_that_finds_no_place_is_dropped_and_one_without_an_area_too() {
     for machine in machines(by_hand) {
         on_cpu(1);
         let mut calls = Calls::new(machine, (1 << 13, 64), kept(), late(read("ret & 1")));
-        let code = calls.whole(1, &[], Kind::Return);
+        let code = calls.whole(1, &[], RecordKind::Return);
         calls.stamps.take_all(0);
         (0..10).for_each(|n| assert_eq!(call(code, n, 0), n));
         assert_eq!(calls.sums(), [10, 0, 0, 10], "{machine:?}");
@@ -452,7 +455,7 @@ fn a_call_that_finds_no_place_is_dropped_and_one_without_an_area_too() {
             let early = Some(read("arg0 >= 10"));
             let filter = TargetFilter { sample, condition: early, ..late(read("ret & 1")) };
             let mut calls = Calls::new(machine, (1 << 13, 64), kept(), filter);
-            let code = calls.whole(1, &[], Kind::Return);
+            let code = calls.whole(1, &[], RecordKind::Return);
             (0..110).for_each(|n| assert_eq!(call(code, n, 0), n));
             assert_eq!(calls.sums(), [100, 10, rejected, dropped], "{sample}");
             assert_eq!(calls.bench.take(), []);
@@ -467,10 +470,10 @@ fn samples_are_of_what_entries_let_pass() {
         on_cpu(1);
         let filter = TargetFilter { sample: 3, condition: Some(read("arg0 >= 10")), ..late(read("ret % 2")) };
         let mut calls = Calls::new(machine, (1 << 13, 64), kept(), filter);
-        let code = calls.whole(1, &[], Kind::Return);
+        let code = calls.whole(1, &[], RecordKind::Return);
         (0..70).for_each(|n| assert_eq!(call(code, n, 0), n));
         let expected: Vec<u64> = (10..70).step_by(3).filter(|n| n % 2 == 1).collect();
-        assert_eq!(values(&calls.bench.take(), Kind::Return), expected, "{machine:?}");
+        assert_eq!(values(&calls.bench.take(), RecordKind::Return), expected, "{machine:?}");
         assert_eq!(calls.sums(), [20, 50, 10, 0], "{machine:?}");
     }
 }
@@ -483,7 +486,7 @@ fn every_call_is_written_dropped_or_rejected() {
         let filter = TargetFilter { condition: Some(read("arg0 & 3")), ..late(read("arg0 & 7 && ret & 1")) };
         let calls = Calls::new(machine, (64 * 64, 64), ThreadId::Unknown, filter);
         let (code, rings, over) =
-            (calls.whole(2, &[ADD], Kind::Return), calls.bench.rings, AtomicBool::new(false));
+            (calls.whole(2, &[ADD], RecordKind::Return), calls.bench.rings, AtomicBool::new(false));
         let over = &over;
         let (hits, written) = std::thread::scope(|scope| {
             let reading = scope.spawn(move || {
@@ -492,7 +495,10 @@ fn every_call_is_written_dropped_or_rejected() {
                     let ends = over.load(Ordering::Acquire);
                     for pair in take(rings, &mut tails).chunks(2) {
                         let [first, last] = pair else { panic!("one without the other: {pair:?}") };
-                        assert_eq!((first.kind, last.kind, first.sp), (Kind::Entry, Kind::Return, last.sp));
+                        assert_eq!(
+                            (first.kind, last.kind, first.sp),
+                            (RecordKind::Entry, RecordKind::Return, last.sp)
+                        );
                         assert_eq!(first.values[0] + first.values[1], last.values[0]);
                         assert!(last.values[0] & 1 == 1 && first.ticks <= last.ticks, "{pair:?}");
                         written += 1;
@@ -521,14 +527,14 @@ fn exits_are_recorded_of_entries_that_passed() {
     for machine in machines(by_hand) {
         on_cpu(2);
         let mut calls = Calls::new(machine, (1 << 14, 64), kept(), filter("arg0 % 3 == 1"));
-        let code = recursive(&calls, Kind::Return);
+        let code = recursive(&calls, RecordKind::Return);
         assert_eq!(call(code, 20, 0), 20);
         let records = calls.bench.take();
         let expected: Vec<u64> = (0..=20).filter(|n| n % 3 == 1).collect();
-        assert_eq!(values(&records, Kind::Return), expected, "{machine:?}");
-        assert_eq!(values(&records, Kind::Entry), expected.iter().copied().rev().collect::<Vec<_>>());
+        assert_eq!(values(&records, RecordKind::Return), expected, "{machine:?}");
+        assert_eq!(values(&records, RecordKind::Entry), expected.iter().copied().rev().collect::<Vec<_>>());
         assert_eq!(calls.sums(), [0, 21 - 7, 0, 0]);
-        let (abandoned, end) = (calls.abandoned(1), calls.exit(Kind::Tail, 1));
+        let (abandoned, end) = (calls.abandoned(1), calls.exit(RecordKind::Tail, 1));
         for (code, n, records) in [
             // No entry; a call that passed; the same again; a call that passed, and then one in its place
             // that did not.
@@ -545,7 +551,7 @@ fn exits_are_recorded_of_entries_that_passed() {
         }
         for cpu in [2, u32::MAX] {
             on_cpu(cpu);
-            for code in [calls.whole(6, &[], Kind::Return), end] {
+            for code in [calls.whole(6, &[], RecordKind::Return), end] {
                 for flags in 0..16 {
                     let (before, after) = changes(code, flags);
                     assert_eq!(after, before, "{machine:?} {cpu}");
@@ -557,7 +563,7 @@ fn exits_are_recorded_of_entries_that_passed() {
         on_cpu(2);
         let before = calls.missed();
         calls.stamps.take_all(0);
-        let flat = calls.whole(6, &[], Kind::Return);
+        let flat = calls.whole(6, &[], RecordKind::Return);
         for flags in 0..16 {
             let (before, after) = changes(flat, flags);
             assert_eq!(after, before, "{machine:?}");
@@ -565,10 +571,10 @@ fn exits_are_recorded_of_entries_that_passed() {
         calls.bench.take();
         let passing = calls.missed() - before;
         assert_eq!(call(code, 4, 0), 4);
-        assert_eq!(values(&calls.bench.take(), Kind::Entry), [4, 1], "{machine:?}");
+        assert_eq!(values(&calls.bench.take(), RecordKind::Entry), [4, 1], "{machine:?}");
         assert_eq!(calls.missed() - before, passing + 2, "{machine:?}");
         calls.stamps.take_all(1);
         assert_eq!(call(code, 4, 0), 4);
-        assert_eq!(values(&calls.bench.take(), Kind::Return), [1, 4], "{machine:?}");
+        assert_eq!(values(&calls.bench.take(), RecordKind::Return), [1, 4], "{machine:?}");
     }
 }

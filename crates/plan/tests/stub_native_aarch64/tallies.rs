@@ -9,11 +9,11 @@ use trapline_insn::aarch64::encode;
 use trapline_plan::ThreadId;
 use trapline_plan::aarch64::stub::filter::NODE_BYTES;
 use trapline_plan::aarch64::stub::rows::ROW_BYTES;
-use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, Table, Tallied, tally};
+use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, TableLocation, Tallied, tally};
 use trapline_plan::filter::{
     Binary, Facts, GroupBy, Int, Known, Sort, Symbol, Tally, TargetFilter, Tree, Unary, parse,
 };
-use trapline_record::tally::{PROBES, Rest, Shape, TallyArea};
+use trapline_record::tally::{PROBES, Rest, TableShape, TallyArea};
 use trapline_record::view::View;
 
 use super::fields::put_with_kernel;
@@ -39,7 +39,7 @@ pub(super) struct Set {
     pub(super) room: CodeMemory,
     pub(super) machine: Machine,
     pub(super) filter: TargetFilter,
-    pub(super) table: Table,
+    pub(super) table: TableLocation,
     id: ThreadId,
     /// Whether x28 holds g.
     pub(super) goroutine: bool,
@@ -53,13 +53,13 @@ impl Set {
     pub(super) fn shaped(
         machine: Machine,
         id: ThreadId,
-        shape: Shape,
+        shape: TableShape,
         tally: Tally,
         condition: Option<Tree>,
     ) -> Self {
         let area = TallyArea { off: 0, tables: 1, lines: machine.lines, shape };
         let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
-        let table = Table { area, base: words.as_ptr() as u64 };
+        let table = TableLocation { area, base: words.as_ptr() as u64 };
         let filter = TargetFilter { tally: Some(tally), ..of(condition, 1) };
         Self { room: CodeMemory::new(), machine, filter, table, id, goroutine: false, words }
     }
@@ -197,7 +197,7 @@ fn a_table_that_is_full_counts_on() {
     for machine in machines(by_hand) {
         // As small as a table can be.
         let each = by(argument(0, 64, false), Sort::Each);
-        let set = Set::shaped(machine, ThreadId::Call, Shape::Rows(4), each, None);
+        let set = Set::shaped(machine, ThreadId::Call, TableShape::Rows(4), each, None);
         let code = set.build(true, &[ADD, RET]);
         on_cpu(2);
         let mut random = Random(0x7a11_0003_1234_9876);
@@ -281,7 +281,7 @@ fn a_row_under_taking_is_passed_over() {
         let set = Set::shaped(
             Machine { lines: 1, ..machine },
             ThreadId::Call,
-            Shape::Rows(4),
+            TableShape::Rows(4),
             by(argument(0, 64, false), Sort::Each),
             None,
         );

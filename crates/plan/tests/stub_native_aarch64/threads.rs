@@ -49,13 +49,13 @@ fn machines() -> Vec<Machine> {
 }
 
 /// A table in a room, and functions that count there.
-struct Table {
+struct TableLocation {
     room: CodeMemory,
     threads: Threads,
     machine: Machine,
 }
 
-impl Table {
+impl TableLocation {
     fn new(machine: Machine, id: ThreadId, rows: u32) -> Self {
         let room = CodeMemory::new();
         let area = ThreadArea { off: 0, rows, counters: 20 };
@@ -90,7 +90,7 @@ fn each_thread_has_its_hits() {
     for (machine, id) in
         machines().into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
     {
-        let table = Table::new(machine, id, 1024);
+        let table = TableLocation::new(machine, id, 1024);
         let (code, other) = (table.counted(9, &[ADD, RET]), table.counted(19, &[ADD, RET]));
         let seen = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
@@ -115,7 +115,7 @@ fn each_thread_has_its_hits() {
 #[test]
 fn a_full_table_loses_nothing() {
     for (machine, rows) in machines().into_iter().flat_map(|machine| [(machine, 1), (machine, 4)]) {
-        let table = Table::new(machine, ThreadId::Call, rows);
+        let table = TableLocation::new(machine, ThreadId::Call, rows);
         let code = table.counted(0, &[ADD, RET]);
         let barrier = std::sync::Barrier::new(6);
         std::thread::scope(|scope| {
@@ -137,7 +137,7 @@ fn a_full_table_loses_nothing() {
 #[test]
 fn a_forked_child_has_a_row_of_its_own() {
     for id in ids() {
-        let table = Table::new(machines()[0], id, 64);
+        let table = TableLocation::new(machines()[0], id, 64);
         let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: replaces our own mapping, which nothing uses yet.
@@ -168,7 +168,7 @@ fn registers_and_flags_stay() {
     {
         // The row is claimed, then found; or it belongs to another thread, or to none.
         for rows in [64, 1] {
-            let table = Table::new(machine, id, rows);
+            let table = TableLocation::new(machine, id, rows);
             let code = table.counted(3, &[RET]);
             for flags in 0..16 {
                 if rows == 1 && flags == 8 {

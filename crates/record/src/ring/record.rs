@@ -35,7 +35,7 @@ pub const KIND_MASK: u64 = 7;
 /// What a record reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
-pub enum Kind {
+pub enum RecordKind {
     /// A function was entered; the values are its arguments.
     Entry = 0,
     /// The function returned; the value is what it returned.
@@ -44,7 +44,7 @@ pub enum Kind {
     Tail = 2,
 }
 
-impl Kind {
+impl RecordKind {
     /// The kind in a stack pointer's word; `None` if there is no such kind.
     #[must_use]
     pub const fn from_word(word: u64) -> Option<Self> {
@@ -61,7 +61,7 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
     /// What it reports.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// Number of the probe that was hit.
     pub probe: u32,
     /// The thread's number, as the C library keeps it; 0 when it keeps none.
@@ -83,7 +83,7 @@ impl Record {
             *value = word(n);
         }
         Some(Self {
-            kind: Kind::from_word(place)?,
+            kind: RecordKind::from_word(place)?,
             probe: ids as u32,
             tid: (ids >> 32) as u32,
             ticks,

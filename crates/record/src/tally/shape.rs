@@ -28,7 +28,7 @@ pub const fn bits_in_reach(bits: u8) -> u8 {
 
 /// How a table is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Shape {
+pub enum TableShape {
     /// No table.
     #[default]
     Nothing,
@@ -77,17 +77,17 @@ impl Rows {
     }
     /// The layout of a table with these rows.
     #[must_use]
-    pub const fn shape(self) -> Shape {
+    pub const fn shape(self) -> TableShape {
         match (self.texts, self.owned) {
-            (false, false) => Shape::Rows(self.bits),
-            (true, false) => Shape::Texts(self.bits),
-            (false, true) => Shape::OwnedRows(self.bits),
-            (true, true) => Shape::OwnedTexts(self.bits),
+            (false, false) => TableShape::Rows(self.bits),
+            (true, false) => TableShape::Texts(self.bits),
+            (false, true) => TableShape::OwnedRows(self.bits),
+            (true, true) => TableShape::OwnedTexts(self.bits),
         }
     }
 }
 
-impl Shape {
+impl TableShape {
     /// The layout of its rows, if it has rows.
     #[must_use]
     pub const fn rows(self) -> Option<Rows> {
@@ -126,14 +126,14 @@ const fn min(a: u32, b: u32) -> u32 {
 
 #[cfg(all(test, not(feature = "loom_words")))]
 mod tests {
-    use super::Shape;
+    use super::TableShape;
 
     #[test]
     fn a_table_for_two_has_what_either_has() {
-        let [cells, rows, texts] = [Shape::Cells(4096), Shape::Rows(12), Shape::Texts(12)];
-        let [owned, both] = [Shape::OwnedRows(12), Shape::OwnedTexts(12)];
+        let [cells, rows, texts] = [TableShape::Cells(4096), TableShape::Rows(12), TableShape::Texts(12)];
+        let [owned, both] = [TableShape::OwnedRows(12), TableShape::OwnedTexts(12)];
         for (one, two, all) in [
-            (Shape::Nothing, cells, cells),
+            (TableShape::Nothing, cells, cells),
             (cells, rows, rows),
             (rows, owned, owned),
             (rows, texts, texts),

@@ -4,7 +4,7 @@
 use loom::sync::Arc;
 use loom::thread;
 use trapline_record::ring::{HEAD, LOCKED, RingArea, SLOTS, TAIL};
-use trapline_record::tally::{CELLS, OVERFLOW, Shape, TAKING, TallyArea, first_row};
+use trapline_record::tally::{CELLS, OVERFLOW, TAKING, TableShape, TallyArea, first_row};
 
 use crate::memory::Memory;
 
@@ -131,7 +131,7 @@ enum Taking {
     Peeking,
 }
 
-const TABLE: TallyArea = TallyArea { off: 0, tables: 1, lines: 1, shape: Shape::Rows(4) };
+const TABLE: TallyArea = TallyArea { off: 0, tables: 1, lines: 1, shape: TableShape::Rows(4) };
 
 fn add(memory: &Memory, key: u64, how: Taking) {
     let view = memory.view();

@@ -7,7 +7,7 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use trapline_record::ring::{FIRST_VALUE, HEAD, Kind, RingArea, SLOTS, TAIL};
+use trapline_record::ring::{FIRST_VALUE, HEAD, RecordKind, RingArea, SLOTS, TAIL};
 use trapline_record::stack::USED;
 
 use crate::memory::Memory;
@@ -53,7 +53,7 @@ fn write(memory: &Memory, n: u64, slots: u64, order: Order) {
     let last = || view.set(at + end(slots) * 8, n * 13);
     view.set(at, n);
     view.set(at + 8, n * 7);
-    view.set(at + 16, Kind::Entry as u64);
+    view.set(at + 16, RecordKind::Entry as u64);
     view.set(at + USED * 8, slots * slot);
     match order {
         Order::HeadFirst => {
@@ -135,7 +135,7 @@ fn call(memory: &Memory, n: u64, order: Order) {
         return;
     }
     // The exit's record first, the reverse of their order in the ring.
-    for (nth, kind) in [(1, Kind::Return), (0, Kind::Entry)] {
+    for (nth, kind) in [(1, RecordKind::Return), (0, RecordKind::Entry)] {
         let at = SLOTS + (head + nth * slot) % u64::from(CALLS.bytes);
         view.set(at, n);
         view.set(at + 16, kind as u64);
@@ -151,9 +151,9 @@ fn call(memory: &Memory, n: u64, order: Order) {
 fn take(memory: &Memory, tail: &mut u64, seen: &mut Vec<u64>) {
     let mut entry = None;
     let each = |record: &trapline_record::ring::Record| match (record.kind, entry.take()) {
-        (Kind::Tail, None) if record.probe == 0 => {}
-        (Kind::Entry, None) => entry = Some(record.probe),
-        (Kind::Return, Some(probe)) if probe == record.probe => seen.push(probe.into()),
+        (RecordKind::Tail, None) if record.probe == 0 => {}
+        (RecordKind::Entry, None) => entry = Some(record.probe),
+        (RecordKind::Return, Some(probe)) if probe == record.probe => seen.push(probe.into()),
         other => panic!("{other:?} of {}", record.probe),
     };
     CALLS.take(memory.view(), 0, tail, each).expect("a head that can be");
@@ -166,7 +166,7 @@ fn calls(order: Order) {
         // The ring begins with one record in it: so the second call's second record is at the ring's start,
         // if there is room.
         let mut tail = 0;
-        assert!(memory.view().set(SLOTS + 16, Kind::Tail as u64) && memory.view().set(HEAD, 64));
+        assert!(memory.view().set(SLOTS + 16, RecordKind::Tail as u64) && memory.view().set(HEAD, 64));
         let cpu = Arc::clone(&memory);
         let writer = thread::spawn(move || (1..=3).for_each(|n| call(&cpu, n, order)));
         let mut seen = Vec::new();

@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::thread;
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at};
-use trapline_record::journal::{Entry, Journal, Kind};
+use trapline_record::journal::{Entry, EntryKind, Journal};
 
 use crate::memory::Memory;
 
@@ -21,8 +21,14 @@ const LEN: u64 = CODE + 8;
 const SECOND: u64 = 0x7000;
 /// Address of the interior boundary, and of the same instruction in the copy.
 const GUARD: (u64, u64) = (0x1001, 0x8001);
-const ENTRY: Entry =
-    Entry { addr: RemoteAddr(0x1000), len: 5, kind: Kind::Entry, starts: 0, old: [0x55; 8], new: [0xe9; 8] };
+const ENTRY: Entry = Entry {
+    addr: RemoteAddr(0x1000),
+    len: 5,
+    kind: EntryKind::Entry,
+    starts: 0,
+    old: [0x55; 8],
+    new: [0xe9; 8],
+};
 
 /// The site's bytes are one word, since a patch is one write (PATCH-5).
 struct Process {

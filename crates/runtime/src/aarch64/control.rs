@@ -117,7 +117,7 @@ mod tests {
             let link = std::fs::read_link("/proc/thread-self").expect("the system shows it");
             link.file_name().and_then(|tid| tid.to_str()?.parse().ok()).expect("a number")
         };
-        let own_is_told = move || {
+        let own_is_reported = move || {
             let thread = thread_pointer();
             // Other threads start and end meanwhile, and change the list.
             while find().is_none() || tid(thread) != Some(own()) {
@@ -125,8 +125,8 @@ mod tests {
             }
             (find().or_else(distance), thread)
         };
-        let first = own_is_told();
-        let others: std::vec::Vec<_> = (0..4).map(|_| std::thread::spawn(own_is_told)).collect();
+        let first = own_is_reported();
+        let others: std::vec::Vec<_> = (0..4).map(|_| std::thread::spawn(own_is_reported)).collect();
         for other in others {
             let (at, thread) = other.join().expect("it ends");
             assert!(at == first.0 && thread != first.1);

@@ -16,7 +16,7 @@
 
 use trapline_insn::aarch64::{Immovable, Options, Verdict, decode, encode, relocate};
 
-use crate::trap::{Copy, SLOT, Step};
+use crate::trap::{Copy, PART_LEN, Step};
 
 /// Why an instruction has no copy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -68,7 +68,7 @@ pub fn copy(bytes: &[u8], original: u64, to: u64, options: Options) -> Result<Co
     } else {
         None
     };
-    let mut whole = [0; SLOT as usize];
+    let mut whole = [0; PART_LEN as usize];
     let words = moved.words().iter().copied().chain(back).chain(core::iter::repeat(encode::BRK));
     for (room, word) in whole.chunks_exact_mut(4).zip(words) {
         room.copy_from_slice(&word.to_le_bytes());
@@ -78,7 +78,7 @@ pub fn copy(bytes: &[u8], original: u64, to: u64, options: Options) -> Result<Co
 
 #[cfg(test)]
 mod tests {
-    use super::{CopyError, Options, SLOT, copy};
+    use super::{CopyError, Options, PART_LEN, copy};
     use trapline_insn::aarch64::encode;
 
     #[test]
@@ -87,7 +87,7 @@ mod tests {
         let made = copy(&0xD503_233F_u32.to_le_bytes(), from, near, Options::default()).expect("paciasp");
         let word = |at: usize| u32::from_le_bytes(made.bytes[at..at + 4].try_into().expect("four"));
         assert_eq!((word(0), Some(word(4)), made.done), (0xD503_233F, encode::b(near + 4, from + 4), 4));
-        assert!((8..SLOT as usize).step_by(4).all(|at| word(at) == encode::BRK));
+        assert!((8..PART_LEN as usize).step_by(4).all(|at| word(at) == encode::BRK));
         let far = from + (1 << 28);
         let refused = copy(&0xD503_233F_u32.to_le_bytes(), from, far, Options::default());
         assert_eq!(refused, Err(CopyError::OutOfReach { to: far, next: from + 4 }));

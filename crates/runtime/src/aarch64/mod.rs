@@ -18,7 +18,7 @@ pub mod sys;
 pub use trapline_insn::aarch64::{Op, Regs};
 
 pub use crate::trap::{
-    Answer, Arena, Block, Brought, Copies, Copy, Info, InstallError, SLOT, Signal, Step, Traps, Windows,
+    Answer, Arena, Block, Brought, Copies, Copy, Info, InstallError, PART_LEN, Signal, Step, Traps, Windows,
     blocks_traps, install, standing, stands, uninstall,
 };
 #[cfg(not(loom))]

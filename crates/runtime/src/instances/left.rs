@@ -11,13 +11,13 @@ use crate::native::control::tid;
 /// Longest stack that is considered, in bytes.
 const FAR: u64 = 8 << 20;
 
-/// Whether a frame lies below the calling thread's stack pointer `here`, on the same stack.
-pub(super) fn is_below(frame: u64, here: u64) -> bool {
-    if frame >= here || here - frame > FAR {
+/// Whether a frame lies below the calling thread's stack pointer `sp`, on the same stack.
+pub(super) fn is_below(frame: u64, sp: u64) -> bool {
+    if frame >= sp || sp - frame > FAR {
         return false;
     }
     let on_alternate = |at| alternate_stack().is_some_and(|stack| stack.contains(at));
-    on_alternate(frame) == on_alternate(here) && are_readable(frame, here)
+    on_alternate(frame) == on_alternate(sp) && are_readable(frame, sp)
 }
 
 /// Whether the thread has ended that owned the stack with this frame.
@@ -90,20 +90,20 @@ mod tests {
             return;
         }
         let pages = Pages::new(FAR + 4 * PAGE);
-        let here = pages.0 + pages.1 - 8;
+        let sp = pages.0 + pages.1 - 8;
         for below in [8, PAGE, FAR - 8, FAR] {
-            assert!(is_below(here - below, here), "{below}");
+            assert!(is_below(sp - below, sp), "{below}");
         }
-        for other in [here, here + 8, here - FAR - 8] {
-            assert!(!is_below(other, here), "{:#x}", here.wrapping_sub(other));
+        for other in [sp, sp + 8, sp - FAR - 8] {
+            assert!(!is_below(other, sp), "{:#x}", sp.wrapping_sub(other));
         }
         // A guard page anywhere between, also as the 33rd page.
         for page in [1, 31, 32, 33, 100] {
-            let low = here - page * PAGE;
+            let low = sp - page * PAGE;
             pages.close(low / PAGE * PAGE + PAGE * (page / 2) - pages.0);
-            assert!(!is_below(low, here), "page {page}");
+            assert!(!is_below(low, sp), "page {page}");
             pages.protect(0, pages.1, libc::PROT_READ | libc::PROT_WRITE);
-            assert!(is_below(low, here));
+            assert!(is_below(low, sp));
         }
     }
 
@@ -126,11 +126,11 @@ mod tests {
                 [(middle + 64, middle + 128), (middle - 128, middle - 64), (middle - 64, middle + 64)];
             let bytes_at = |start| {
                 set(start, 0);
-                pairs.map(|(frame, here)| is_below(frame, here))
+                pairs.map(|(frame, sp)| is_below(frame, sp))
             };
             let all = [bytes_at(pages.0), bytes_at(middle)];
             set(0, libc::SS_DISABLE);
-            (all, pairs.map(|(frame, here)| is_below(frame, here)))
+            (all, pairs.map(|(frame, sp)| is_below(frame, sp)))
         };
         let (with, without) = std::thread::spawn(asked).join().expect("it ends");
         assert_eq!(with, [[true, true, false]; 2], "each within one, or from one into the other");

@@ -18,7 +18,7 @@
 //! |---|---|
 //! | `instance.sp`: the key; 0: free, or held and not yet in use | its call; code that has proof that the call is over (`claim`) |
 //! | `instance.*`: address, thread, cookies | its call |
-//! | place, by hash of the stack pointer: `hint`: (stack pointer, number of an instance, or *nobody*) | any call, by one store |
+//! | place, by hash of the stack pointer: `hint`: (stack pointer, number of an instance, or *no consumer*) | any call, by one store |
 //! | `bound`: the stack pointer whose calls may be kept there; 0: not bound | the first call that needs it (compare-and-swap), for good |
 //! | `keeps`: the probe whose call is kept there, or 0; `site`: its address | calls at the stack word that it is bound to |
 //!
@@ -61,12 +61,12 @@
 //!
 //! | entry | exit |
 //! |---|---|
-//! | A1 the hint names an instance with this key: its call never returned; claim it, go on at A4 | B1 the hint says *nobody*: done. It names an instance with this key: that one. Else the one with the key, if any |
+//! | A1 the hint names an instance with this key: its call never returned; claim it, go on at A4 | B1 the hint says *no consumer*: done. It names an instance with this key: that one. Else the one with the key, if any |
 //! | A2 take one from the pool, go on at A4 | B2 copy what it holds |
-//! | A3 there is none: claim one whose call is over (below). None: missed, hint := *nobody* | B3 `sp` := 0 (release), hint := 0 |
+//! | A3 there is none: claim one whose call is over (below). None: missed, hint := *no consumer* | B3 `sp` := 0 (release), hint := 0 |
 //! | A4 write the rest, `sp` (release), hint | B4 put it back |
 //! | A5 consumers are called, and leave cookies | B5 consumers are called |
-//! | A6 if no consumer waits after all: B3 and B4 at once, hint := *nobody* | |
+//! | A6 if no consumer waits after all: B3 and B4 at once, hint := *no consumer* | |
 //!
 //! - *claim* is one compare-and-swap of `sp` to 0: if several threads have proof, one of them gets the
 //!   instance. The call itself does not compete, since it is over.
@@ -81,7 +81,7 @@
 //!   which is another call's key or 0, and stops there.
 //! - *a stack that goes on in another thread*: the code that handed it over orders A4 before B1. The pool
 //!   orders B2 before the next A4.
-//! - *pages that share hints*: B1 finds another key, or 0, and searches all. *Nobody* is believed, since it
+//! - *pages that share hints*: B1 finds another key, or 0, and searches all. *No consumer* is believed, since it
 //!   has the key.
 //! - *the probe's patches are removed while calls are in flight*: their exits are not seen, and instances
 //!   stay until they are claimed. They are numbers, and no consumer is called because of them: a session's

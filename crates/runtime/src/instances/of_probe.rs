@@ -12,7 +12,7 @@ use super::kept_place::KeptPlaces;
 use super::left;
 use crate::epoch::Writer;
 use crate::native::thread::thread_pointer;
-use crate::pool::{At, BadRegion, Held, OwnedPool, Raw, Registered, Shape};
+use crate::pool::{At, BadRegion, Held, OwnedPool, PoolSize, Raw, Registered};
 use crate::sync::LeakedOrNone;
 use crate::trampolines::TrampolineTable;
 
@@ -44,7 +44,7 @@ impl ThreadPlace {
     }
     /// A CPU that this thread may be on, or a number that few threads share.
     #[inline]
-    pub(crate) fn home(self) -> u32 {
+    pub(crate) fn cpu_hint(self) -> u32 {
         /// Offset of cpu_id in `struct rseq`. It is negative in a thread that is not registered, which is
         /// just as good.
         const CPU_ID: usize = 4;
@@ -88,7 +88,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl Instances {
-    /// Makes sure that `maxactive` calls can be in flight at once; [`Shape::default_maxactive`] without a
+    /// Makes sure that `maxactive` calls can be in flight at once; [`PoolSize::default_maxactive`] without a
     /// number. `magazines`: threads have rseq areas, so pools have per-CPU magazines.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Instances {
         cpus: u32,
         magazines: bool,
     ) -> Result<(), BadRegion> {
-        let shape = Shape::new(cpus, maxactive, size_of::<Instance>() as u32)?;
+        let shape = PoolSize::new(cpus, maxactive, size_of::<Instance>() as u32)?;
         let shape = if magazines { shape } else { shape.with_depth(0)? };
         let older = self.newest();
         if older.is_some_and(|older| older.pool.shape().maxactive() >= shape.maxactive()) {
@@ -134,7 +134,7 @@ impl Instances {
     #[inline]
     pub(crate) fn begin(
         &self,
-        (places, here): (KeptPlaces, ThreadPlace),
+        (places, thread_place): (KeptPlaces, ThreadPlace),
         (sp, frame): (u64, u64),
         (probe, site): (u64, u64),
         ask: impl FnOnce() -> bool,
@@ -143,8 +143,8 @@ impl Instances {
         let hint = &place.hint;
         // K3: if a call with the same key was kept here, it was left.
         let _left = place.end(sp, probe);
-        let held = of.again(hint, sp).or_else(|| of.pool.get(here.at(thread)));
-        let Some(held) = held.or_else(|| of.left((here, frame), thread, ask())) else {
+        let held = of.again(hint, sp).or_else(|| of.pool.get(thread_place.at(thread)));
+        let Some(held) = held.or_else(|| of.left((thread_place, frame), thread, ask())) else {
             hint.no_consumer(sp);
             return None;
         };
@@ -158,7 +158,7 @@ impl Instances {
     #[inline]
     pub(crate) fn end(
         &self,
-        (places, here): (KeptPlaces, ThreadPlace),
+        (places, thread_place): (KeptPlaces, ThreadPlace),
         sp: u64,
         probe: u64,
     ) -> Option<KeptCall> {
@@ -177,7 +177,7 @@ impl Instances {
         };
         let call = known.or_else(|| self.pools().find_map(|of| of.find(sp)))?;
         let kept = call.instance.kept();
-        call.end(here, hint);
+        call.end(thread_place, hint);
         Some(kept)
     }
 }
@@ -220,14 +220,14 @@ impl Pool {
     }
     /// A3.
     #[cold]
-    fn left(&self, (threads, here): (ThreadPlace, u64), thread: u64, ask: bool) -> Option<Held> {
+    fn left(&self, (threads, frame): (ThreadPlace, u64), thread: u64, ask: bool) -> Option<Held> {
         let is_over = |instance: &Instance, key: u64| match threads.frame(key) {
             0 => false,
-            sp if sp == here && sp == key => true,
+            sp if sp == frame && sp == key => true,
             // Several trampolines of tail calls share a stack word. Those that lie under another one will
             // still be returned to.
-            sp if sp == here => false,
-            sp if instance.thread() == thread => left::is_below(sp, here),
+            sp if sp == frame => false,
+            sp if instance.thread() == thread => left::is_below(sp, frame),
             sp => ask && left::has_ended(instance.thread(), sp),
         };
         self.all().find_map(|(number, instance)| {
@@ -241,16 +241,16 @@ impl Pool {
 impl Call<'_> {
     /// B3 and B4.
     #[inline]
-    fn end(self, here: ThreadPlace, hint: &Hint) {
+    fn end(self, thread_place: ThreadPlace, hint: &Hint) {
         self.instance.end();
         hint.clear();
         // Pools are never closed.
-        let _home = self.of.pool.put(here.at(thread_pointer()), self.held);
+        let _freed = self.of.pool.put(thread_place.at(thread_pointer()), self.held);
     }
     /// A6.
-    pub(crate) fn cancel(self, (places, here): (KeptPlaces, ThreadPlace)) {
+    pub(crate) fn cancel(self, (places, thread_place): (KeptPlaces, ThreadPlace)) {
         let (hint, sp) = (&places.of(self.sp).hint, self.sp);
-        self.end(here, hint);
+        self.end(thread_place, hint);
         hint.no_consumer(sp);
     }
 }

@@ -53,7 +53,7 @@ fn come_and_go(unregister: fn(&Consumers, &mut Writer, &Lines)) {
 }
 
 #[test]
-fn a_hit_sees_one_list_and_calls_nobody_who_is_gone() {
+fn a_hit_sees_one_list_and_calls_no_consumer_that_is_gone() {
     come_and_go(|consumers, writer, lines| {
         assert!(consumers.remove(writer, ConsumerId(1)));
         wait(writer.grace().expect("a barrier"), lines);

@@ -41,9 +41,9 @@ impl Writing {
     }
 }
 
-fn new(slots: usize) -> (Lines, &'static Regions, Writing) {
-    let (lines, slots) = (lines(), leaked::<MappingEntry>(slots));
-    let regions: &Regions = std::boxed::Box::leak(std::boxed::Box::new(Regions::new(slots)));
+fn new(entries: usize) -> (Lines, &'static Regions, Writing) {
+    let (lines, entries) = (lines(), leaked::<MappingEntry>(entries));
+    let regions: &Regions = std::boxed::Box::leak(std::boxed::Box::new(Regions::new(entries)));
     let (map, files) = (Map::new(regions), Files::default());
     (lines, regions, Writing { writer: writer(lines, barrier), map, files })
 }
@@ -116,12 +116,12 @@ type Look = fn(&MappingEntry, RemoteAddr, Hint) -> Result<Option<FoundRegion>, R
 /// One mapping entry is filled by these steps while a reader looks at it by its old hint.
 fn refill(fill: Fill, look: Look) {
     model(None, move || {
-        let slot: &MappingEntry = &leaked(1)[0];
+        let entry: &MappingEntry = &leaked(1)[0];
         let number = |n| FileNumber::new(n).expect("a number");
-        let hint = Hint::new(0, slot.fill(&mapping(1, 1, 1), number(1), 1));
-        let reading = thread::spawn(move || look(slot, RemoteAddr(PAGE + 8), hint));
-        slot.kill(2);
-        fill(slot, &mapping(1, 1, 2), number(2), 3);
+        let hint = Hint::new(0, entry.fill(&mapping(1, 1, 1), number(1), 1));
+        let reading = thread::spawn(move || look(entry, RemoteAddr(PAGE + 8), hint));
+        entry.kill(2);
+        fill(entry, &mapping(1, 1, 2), number(2), 3);
         let found = reading.join().expect("it reads");
         let found = found.map(|found| found.map(|found| (found.file.get(), found.offset.0)));
         assert!([Err(Retry), Ok(Some((1, 0x10_0008)))].contains(&found), "{found:x?}");
@@ -129,7 +129,7 @@ fn refill(fill: Fill, look: Look) {
 }
 
 #[test]
-fn a_slot_is_read_whole() {
+fn an_entry_is_read_whole() {
     refill(MappingEntry::fill, MappingEntry::look);
 }
 

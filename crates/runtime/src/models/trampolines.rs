@@ -71,7 +71,7 @@ impl Call {
         (returned.real, returned.probe.is_some())
     }
     fn returns(self, table: &TrampolineTable) {
-        assert_eq!(self.lands(table), (self.real, true), "to where it was called from, and told");
+        assert_eq!(self.lands(table), (self.real, true), "to where it was called from, and reported");
     }
     /// The steps of `arm`'s code. False: nothing was done.
     fn quick_arms(self, table: &TrampolineTable, probe: &Probe) -> bool {
@@ -127,7 +127,7 @@ struct Steps {
 const OURS: Steps = Steps { enters: Call::enters, lands: |call, table| call.returns(table) };
 
 /// Two threads, one trampoline: each call that gets it returns to its own caller.
-fn one_slot(steps: Steps) {
+fn one_trampoline(steps: Steps) {
     model(Some(3), move || {
         let probe = probe();
         let table = with_one_left(probe);
@@ -150,8 +150,8 @@ fn one_slot(steps: Steps) {
 }
 
 #[test]
-fn a_slot_is_one_calls() {
-    one_slot(OURS);
+fn a_trampoline_is_one_calls() {
+    one_trampoline(OURS);
 }
 
 /// A3 with a look and a store.
@@ -170,7 +170,7 @@ fn takes_in_two_steps(call: Call, table: &'static TrampolineTable, probe: &Probe
 #[test]
 #[should_panic]
 fn not_if_it_looks_and_then_stores() {
-    one_slot(Steps { enters: takes_in_two_steps, ..OURS });
+    one_trampoline(Steps { enters: takes_in_two_steps, ..OURS });
 }
 
 /// B3 with its last store first.
@@ -178,7 +178,7 @@ fn gives_back_first(call: Call, table: &'static TrampolineTable) {
     let number = call.trampoline(table);
     let of = |off| table.words.word(number, off);
     assert_eq!(of(at::REAL).load(Relaxed), call.real);
-    assert_ne!(of(at::WHAT).load(Relaxed), 0, "it is told");
+    assert_ne!(of(at::WHAT).load(Relaxed), 0, "it is reported");
     table.words.frees(number);
     of(at::WORD).store(0, Relaxed);
     of(at::WHAT).store(0, Relaxed);
@@ -188,7 +188,7 @@ fn gives_back_first(call: Call, table: &'static TrampolineTable) {
 #[test]
 #[should_panic]
 fn not_if_the_byte_is_given_back_first() {
-    one_slot(Steps { lands: gives_back_first, ..OURS });
+    one_trampoline(Steps { lands: gives_back_first, ..OURS });
 }
 
 /// Another thread takes trampolines, and unwinds through a call that is just being armed: the word's content
@@ -271,13 +271,13 @@ fn handed_over(order: std::sync::atomic::Ordering) {
 }
 
 #[test]
-fn a_call_comes_home_where_its_stack_is() {
+fn a_call_returns_to_its_caller_where_its_stack_is() {
     handed_over(Acquire);
 }
 
 #[test]
 #[should_panic]
-fn not_if_nobody_orders_the_two_threads() {
+fn not_if_nothing_orders_the_two_threads() {
     handed_over(Relaxed);
 }
 
@@ -312,7 +312,7 @@ fn closing(close: fn(&TrampolineTable, &AtomicU64)) {
 }
 
 #[test]
-fn closed_slots_arm_nobody() {
+fn closed_trampolines_arm_no_call() {
     closing(|table, registered| {
         table.close(true);
         registered.store(1, Release);
@@ -330,7 +330,7 @@ fn not_if_quick_hints_stay() {
 
 #[test]
 #[should_panic]
-fn not_if_it_is_said_before_it_is_done() {
+fn not_if_it_is_announced_before_it_is_done() {
     closing(|table, registered| {
         registered.store(1, Release);
         table.close(true);
@@ -423,7 +423,7 @@ fn forks(fork: fn(&'static TrampolineTable) -> &'static TrampolineTable) {
 }
 
 #[test]
-fn a_forked_child_comes_home_by_itself() {
+fn a_forked_child_returns_by_itself() {
     forks(forked);
 }
 

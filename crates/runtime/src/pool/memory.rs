@@ -1,6 +1,6 @@
 //! A pool in memory: on a region that is passed in, or allocated.
 //!
-//! In: a region and a [`Shape`]. Out: a [`Pool`]: where its parts lie. Invariant: nothing in the region is an
+//! In: a region and a [`PoolSize`]. Out: a [`Pool`]: where its parts lie. Invariant: nothing in the region is an
 //! address, so different processes may map it at different addresses.
 //! Does not: decide (see `protocol`), free a region that was passed in.
 
@@ -12,7 +12,7 @@ use super::magazine::Magazine;
 use super::protocol::{self, NotClosed, Parts, Returned};
 use super::sequence::{self, Magazines, Registered};
 use super::set;
-use super::shape::{BadShape, HEADER, Shape};
+use super::size::{BadPoolSize, HEADER, PoolSize};
 use super::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// The place where a caller runs.
@@ -34,7 +34,7 @@ pub struct Held(u32);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadRegion {
     /// The pool cannot have that shape.
-    Shape(BadShape),
+    PoolSize(BadPoolSize),
     /// The region is too small.
     Small {
         /// Size of the region in bytes.
@@ -53,7 +53,7 @@ pub enum BadRegion {
 impl fmt::Display for BadRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shape(shape) => shape.fmt(f),
+            Self::PoolSize(shape) => shape.fmt(f),
             Self::Small { bytes, wanted } => write!(f, "a pool of {wanted} bytes in {bytes}"),
             Self::Misaligned(at) => write!(f, "a pool at {at:#x}: it must begin at a multiple of {ALIGN}"),
             Self::NoPool(mark) => write!(f, "no pool lies here: its mark is {mark:#x}"),
@@ -64,9 +64,9 @@ impl fmt::Display for BadRegion {
 
 impl core::error::Error for BadRegion {}
 
-impl From<BadShape> for BadRegion {
-    fn from(shape: BadShape) -> Self {
-        Self::Shape(shape)
+impl From<BadPoolSize> for BadRegion {
+    fn from(shape: BadPoolSize) -> Self {
+        Self::PoolSize(shape)
     }
 }
 
@@ -97,7 +97,7 @@ pub struct Pool {
     words: usize,
     objects: NonNull<u8>,
     stride: usize,
-    shape: Shape,
+    shape: PoolSize,
 }
 
 // SAFETY: a pool only says where its words are. They are atomic, or (a magazine's) changed in sequences on
@@ -139,7 +139,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`BadRegion`]: too small, or misaligned.
-    pub unsafe fn format(region: NonNull<u8>, bytes: usize, shape: Shape) -> Result<Self, BadRegion> {
+    pub unsafe fn format(region: NonNull<u8>, bytes: usize, shape: PoolSize) -> Result<Self, BadRegion> {
         check(region, bytes, shape.bytes())?;
         // SAFETY: checked above; the caller hands over the region.
         let pool = unsafe {
@@ -175,14 +175,14 @@ impl Pool {
             return Err(BadRegion::NoPool(mark));
         }
         let [cpus, maxactive, object_bytes, depth] = [0, 1, 2, 3].map(|at| header.shape[at].load(Relaxed));
-        let shape = Shape::new(cpus, Some(maxactive), object_bytes)?.with_depth(depth)?;
+        let shape = PoolSize::new(cpus, Some(maxactive), object_bytes)?.with_depth(depth)?;
         check(region, bytes, shape.bytes())?;
         // SAFETY: a pool of this shape fits the region.
         Ok(unsafe { Self::at(region, shape) })
     }
     /// # Safety
     /// A pool of this shape fits the region.
-    unsafe fn at(base: NonNull<u8>, shape: Shape) -> Self {
+    unsafe fn at(base: NonNull<u8>, shape: PoolSize) -> Self {
         // SAFETY: both lie in the region, by its shape.
         let (first, objects) = unsafe { (base.add(HEADER), base.add(shape.objects_at())) };
         let magazines = Magazines { first, stride: shape.cpu_stride(), cpus: shape.cpus() };
@@ -199,13 +199,13 @@ impl Pool {
     pub fn put(&self, at: At, held: Held) -> Returned {
         protocol::put(self, at, held.0)
     }
-    /// Address of the object: [`object_bytes`](Shape::object_bytes) bytes on cache lines of its own. Its
+    /// Address of the object: [`object_bytes`](PoolSize::object_bytes) bytes on cache lines of its own. Its
     /// content stays as it was while it is free.
     #[inline]
     #[must_use]
     pub fn object(&self, held: &Held) -> NonNull<u8> {
         // SAFETY: object numbers are below the pool's number of objects, and that many strides lie behind
-        // `self.objects` (`Shape::bytes`).
+        // `self.objects` (`PoolSize::bytes`).
         unsafe { self.objects.add(held.0 as usize * self.stride) }
     }
     /// Closes the pool: nothing can be taken any more, and objects that are held are dropped when they are
@@ -233,7 +233,7 @@ impl Pool {
     }
     /// Its size.
     #[must_use]
-    pub const fn shape(&self) -> Shape {
+    pub const fn shape(&self) -> PoolSize {
         self.shape
     }
     /// Number of free objects; approximate while other threads run.
@@ -291,7 +291,7 @@ impl Parts for Pool {
     #[inline]
     fn set(&self, cpu: u32) -> &[AtomicU64] {
         // SAFETY: that many words lie at `SET` in a CPU's part, by the shape.
-        unsafe { core::slice::from_raw_parts(self.part(cpu).add(Shape::SET).cast().as_ptr(), self.words) }
+        unsafe { core::slice::from_raw_parts(self.part(cpu).add(PoolSize::SET).cast().as_ptr(), self.words) }
     }
     fn refs(&self) -> &AtomicU32 {
         &self.header().refs.0
@@ -342,7 +342,7 @@ impl OwnedPool {
     ///
     /// # Errors
     /// [`BadRegion::OutOfMemory`].
-    pub fn new(shape: Shape) -> Result<Self, BadRegion> {
+    pub fn new(shape: PoolSize) -> Result<Self, BadRegion> {
         let none = BadRegion::OutOfMemory(shape.bytes());
         let layout = layout(shape).ok_or(none)?;
         // SAFETY: the layout is not empty: it holds a header.
@@ -406,6 +406,6 @@ impl Leaving {
     }
 }
 
-fn layout(shape: Shape) -> Option<Layout> {
+fn layout(shape: PoolSize) -> Option<Layout> {
     Layout::from_size_align(shape.bytes(), ALIGN).ok()
 }

@@ -1,6 +1,6 @@
 //! Return instances: a bounded pool that any number of threads take from and put back to, at any moment.
 //!
-//! In: a [`Shape`] (CPUs, `maxactive`, size of an object), then [`get`](Pool::get) and [`put`](Pool::put)
+//! In: a [`PoolSize`] (CPUs, `maxactive`, size of an object), then [`get`](Pool::get) and [`put`](Pool::put)
 //! with the place where the caller runs ([`At`]). Out: an object that no other caller holds, or `None`, which
 //! the caller counts as missed. Invariants: POOL-1 no object is held twice. POOL-2 none is lost: each is
 //! held, or in a magazine, or in a bitmap, and in one of them alone. POOL-3 putting back never fails and
@@ -129,7 +129,7 @@ pub mod protocol;
 #[cfg(not(loom))]
 mod sequence;
 pub mod set;
-pub mod shape;
+pub mod size;
 mod sync;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 mod x86_64;
@@ -145,6 +145,6 @@ pub use memory::{At, BadRegion, Held, Leaving, OwnedPool, Pool};
 pub use protocol::{NotClosed, Returned};
 #[cfg(not(loom))]
 pub use sequence::Registered;
-pub use shape::{BadShape, Shape};
+pub use size::{BadPoolSize, PoolSize};
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 use x86_64 as native;

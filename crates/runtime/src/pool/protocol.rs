@@ -36,7 +36,7 @@ pub trait Parts {
 #[must_use = "the last one to be dropped releases the pool"]
 pub enum Returned {
     /// It is free again.
-    Home,
+    Free,
     /// The pool is closed; others are still held.
     Dropped,
     /// The pool is closed, and nothing refers to it any more: the caller has to release its memory.
@@ -86,7 +86,7 @@ fn take_from_sets<P: Parts>(parts: &P, own: u32) -> Option<u32> {
 #[inline]
 pub fn put<P: Parts>(parts: &P, at: P::At, object: u32) -> Returned {
     match parts.put_into_magazine(at, object) {
-        Ok(()) => Returned::Home,
+        Ok(()) => Returned::Free,
         Err(cpu) => put_into_set(parts, cpu, object),
     }
 }
@@ -94,7 +94,7 @@ pub fn put<P: Parts>(parts: &P, at: P::At, object: u32) -> Returned {
 /// P3 and P4.
 #[inline(never)]
 fn put_into_set<P: Parts>(parts: &P, cpu: u32, object: u32) -> Returned {
-    if set::put(parts.set(cpu), object) { Returned::Home } else { leave(parts, 1) }
+    if set::put(parts.set(cpu), object) { Returned::Free } else { leave(parts, 1) }
 }
 
 /// P4, C5. After the subtraction the pool may be gone.

@@ -65,7 +65,7 @@ impl MappingEntry {
             file: FileNumber::new(file as u32).ok_or(Retry)?,
             offset: FileOffset(offset) + (addr.0 - start),
             takes_breakpoints: file & TAKES_BREAKPOINTS != 0,
-            slot: hint.slot(),
+            entry: hint.entry(),
             seq,
         }))
     }
@@ -152,7 +152,7 @@ impl MappingEntry {
         }
         let file = FileNumber::new(file as u32).ok_or(Retry)?;
         let offset = FileOffset(offset) + (addr.0 - start);
-        Ok(Some(FoundRegion { file, offset, takes_breakpoints: true, slot: 0, seq }))
+        Ok(Some(FoundRegion { file, offset, takes_breakpoints: true, entry: 0, seq }))
     }
     /// `fill` without the fence after F1.
     pub(crate) fn fill_without_fence(&self, mapping: &Mapping, file: FileNumber, _: u64) -> u64 {

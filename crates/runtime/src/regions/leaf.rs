@@ -18,7 +18,7 @@ const GRANULE_BITS: u32 = if cfg!(loom) { 13 } else { 16 };
 pub(super) const GRANULE: u64 = 1 << GRANULE_BITS;
 const PAGES: usize = (GRANULE / PAGE) as usize;
 /// Number of entries that a hint can name.
-pub(super) const MAX_SLOTS: usize = 1 << 16;
+pub(super) const MAX_ENTRIES: usize = 1 << 16;
 
 /// An entry's number and 47 bits of its generation. These would wrap only after one change of the same entry
 /// each microsecond for four years, between the two loads of one lookup.
@@ -27,11 +27,11 @@ pub(crate) struct Hint(NonZeroU64);
 
 impl Hint {
     /// Bit 0 distinguishes it from a leaf's address.
-    pub(crate) const fn new(slot: u16, generation: u64) -> Self {
-        Self(NonZeroU64::MIN.saturating_add((generation << 17 | (slot as u64) << 1) & !1))
+    pub(crate) const fn new(entry: u16, generation: u64) -> Self {
+        Self(NonZeroU64::MIN.saturating_add((generation << 17 | (entry as u64) << 1) & !1))
     }
     #[inline]
-    pub(super) const fn slot(self) -> u16 {
+    pub(super) const fn entry(self) -> u16 {
         (self.0.get() >> 1) as u16
     }
     /// Whether the hint is for an entry of that generation.

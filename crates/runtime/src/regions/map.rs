@@ -48,7 +48,7 @@ pub enum MapError {
     /// it is wrong.
     Full {
         /// Number of entries.
-        slots: usize,
+        entries: usize,
     },
     /// Its file can get no number.
     File(BadSite),
@@ -58,7 +58,7 @@ impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotPages { start, end } => write!(f, "{start}-{end} are no whole pages"),
-            Self::Full { slots } => write!(f, "more regions than the {slots} that there is room for"),
+            Self::Full { entries } => write!(f, "more regions than the {entries} that there is room for"),
             Self::File(bad) => bad.fmt(f),
         }
     }
@@ -129,8 +129,8 @@ impl Map {
     #[must_use]
     pub fn find(&self, addr: RemoteAddr) -> Option<FoundRegion> {
         let region = self.region(addr)?;
-        let slot = self.regions.slots.get(usize::from(region.hint.slot()))?;
-        slot.look(addr, region.hint).ok()?
+        let entry = self.regions.entries.get(usize::from(region.hint.entry()))?;
+        entry.look(addr, region.hint).ok()?
     }
     fn region(&self, addr: RemoteAddr) -> Option<&Region> {
         let (_, region) = self.by_start.range(..=addr).next_back()?;
@@ -165,10 +165,10 @@ impl Map {
         }
         touched.iter().map(Region::range).chain([range]).for_each(|range| self.hint(writer, range));
         for old in &touched {
-            if let Some(slot) = self.regions.slots.get(usize::from(old.hint.slot())) {
-                slot.kill(self.version + 1);
+            if let Some(entry) = self.regions.entries.get(usize::from(old.hint.entry())) {
+                entry.kill(self.version + 1);
             }
-            self.free.push_back(old.hint.slot());
+            self.free.push_back(old.hint.entry());
         }
         self.version += 1;
         self.regions.version.store(self.version, Release);
@@ -183,18 +183,18 @@ impl Map {
     }
     /// C1: an entry for a region.
     fn be_born(&mut self, mapping: Mapping, file: FileNumber) -> Result<(), MapError> {
-        let slots = self.regions.slots;
-        let full = MapError::Full { slots: slots.len() };
+        let entries = self.regions.entries;
+        let full = MapError::Full { entries: entries.len() };
         let number = self.take_entry().ok_or(full)?;
-        let slot = slots.get(usize::from(number)).ok_or(full)?;
-        let hint = Hint::new(number, slot.fill(&mapping, file, self.version + 1));
+        let entry = entries.get(usize::from(number)).ok_or(full)?;
+        let hint = Hint::new(number, entry.fill(&mapping, file, self.version + 1));
         self.by_start.insert(mapping.start, Region { mapping, file, hint });
         Ok(())
     }
     /// An entry that was never used, while there is one: dead entries stay for pictures as long as possible.
     fn take_entry(&mut self) -> Option<u16> {
         let used = self.regions.used.load(Relaxed);
-        if (used as usize) < self.regions.slots.len() {
+        if (used as usize) < self.regions.entries.len() {
             self.regions.used.store(used + 1, Release);
             return u16::try_from(used).ok();
         }

@@ -57,7 +57,7 @@ pub struct FoundRegion {
     /// Whether the region takes breakpoints.
     pub takes_breakpoints: bool,
     /// Number of the region's entry, and its sequence.
-    pub(super) slot: u16,
+    pub(super) entry: u16,
     pub(super) seq: u64,
 }
 

@@ -101,12 +101,12 @@ use trapline_record::{FileId, FileOffset, RemoteAddr};
 use crate::epoch::Inside;
 use crate::sync::AtomicU64;
 use crate::table::Table;
-use leaf::{Hint, MAX_SLOTS, Word, granule};
+use leaf::{Hint, MAX_ENTRIES, Word, granule};
 
 /// All regions of a process, for readers.
 #[derive(Debug)]
 pub struct Regions {
-    slots: &'static [MappingEntry],
+    entries: &'static [MappingEntry],
     leaves: Table,
     /// Number of changes so far.
     version: AtomicU64,
@@ -118,10 +118,10 @@ impl Regions {
     /// Regions in zeroed memory, with an entry for each region that can exist at a time, and some to spare.
     /// At most 65,536 are used.
     #[must_use]
-    pub fn new(slots: &'static [MappingEntry]) -> Self {
-        let slots = slots.get(..MAX_SLOTS).unwrap_or(slots);
+    pub fn new(entries: &'static [MappingEntry]) -> Self {
+        let entries = entries.get(..MAX_ENTRIES).unwrap_or(entries);
         Self {
-            slots,
+            entries,
             leaves: Table::new(if cfg!(loom) { 1 } else { 64 }),
             version: AtomicU64::new(0),
             used: AtomicU64::new(0),
@@ -135,23 +135,23 @@ impl Regions {
     pub fn find(&self, inside: &Inside<'_>, addr: RemoteAddr) -> Result<Option<FoundRegion>, Retry> {
         let Some(word) = self.leaves.get(inside, granule(addr)) else { return Ok(None) };
         let Some(hint) = Word::new(word).hint(addr) else { return Ok(None) };
-        let slot = self.slots.get(usize::from(hint.slot())).ok_or(Retry)?;
-        slot.look(addr, hint)
+        let entry = self.entries.get(usize::from(hint.entry())).ok_or(Retry)?;
+        entry.look(addr, hint)
     }
     /// Whether the result is still valid: the region has not changed since.
     #[must_use]
     pub fn is_still(&self, found: &FoundRegion) -> bool {
-        self.slots.get(usize::from(found.slot)).is_some_and(|slot| slot.is_still(found.seq))
+        self.entries.get(usize::from(found.entry)).is_some_and(|entry| entry.is_still(found.seq))
     }
     /// The region of a result, and its generation, as one word for [`Marks::has`]; never 0.
     #[must_use]
     pub(crate) const fn mark(&self, found: &FoundRegion) -> u64 {
-        Hint::new(found.slot, found.seq / entry::GENERATION).word()
+        Hint::new(found.entry, found.seq / entry::GENERATION).word()
     }
     /// The view that decides by marks whether regions are alive.
     #[must_use]
     pub(crate) const fn marks(&self) -> Marks {
-        Marks(self.slots)
+        Marks(self.entries)
     }
     /// Device and inode of the file mapped at an address, and the offset; used for stacks.
     ///
@@ -163,8 +163,8 @@ impl Regions {
         addr: RemoteAddr,
     ) -> Result<Option<(FileId, FileOffset)>, Retry> {
         let Some(found) = self.find(inside, addr)? else { return Ok(None) };
-        let slot = self.slots.get(usize::from(found.slot)).ok_or(Retry)?;
-        slot.file(found.seq).map(|file| Some((file, found.offset)))
+        let entry = self.entries.get(usize::from(found.entry)).ok_or(Retry)?;
+        entry.file(found.seq).map(|file| Some((file, found.offset)))
     }
 }
 
@@ -177,6 +177,6 @@ impl Marks {
     #[inline]
     pub(crate) fn has(self, mark: u64) -> bool {
         let Some(hint) = Hint::of(mark) else { return false };
-        self.0.get(usize::from(hint.slot())).is_some_and(|slot| slot.has(hint))
+        self.0.get(usize::from(hint.entry())).is_some_and(|entry| entry.has(hint))
     }
 }

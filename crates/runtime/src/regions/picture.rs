@@ -41,8 +41,8 @@ impl Regions {
         // Entries first used after this load were filled after `version`.
         let used = self.used.load(Relaxed) as usize;
         let mut n = 0;
-        for slot in self.slots.iter().take(used) {
-            let Some(fields) = slot.fields()? else { continue };
+        for entry in self.entries.iter().take(used) {
+            let Some(fields) = entry.fields()? else { continue };
             if fields.birth > version && fields.before > version {
                 return Err(Retry);
             }
@@ -61,8 +61,8 @@ impl Regions {
     /// A twin of `picture` that must fail: it takes each region that is alive when its entry is read.
     pub(crate) fn picture_of_the_living(&self, room: &mut [Option<Mapped>]) -> Result<usize, PictureError> {
         let mut n = 0;
-        for slot in self.slots.iter() {
-            if let Ok(Some(fields)) = slot.fields()
+        for entry in self.entries.iter() {
+            if let Ok(Some(fields)) = entry.fields()
                 && fields.death == u64::MAX
             {
                 room[n] = Some(fields.mapped);

@@ -118,7 +118,7 @@ use trapline_record::trampolines::{self, CHAIN, LENT, Trampolines, at};
 
 use crate::instances::{Hint, Hinted, Hints, LINE_LEN};
 use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release};
-use words::Words;
+use words::TableWords;
 
 /// Maximum number of trampolines: hints hold no larger numbers.
 pub const MOST: u32 = 1 << 15;
@@ -147,7 +147,7 @@ pub struct TrampolineTable {
     /// Return addresses of calls that get no trampoline: first address and length in bytes.
     spared: [AtomicU64; 2],
     trampolines: Trampolines,
-    pub(crate) words: Words,
+    pub(crate) words: TableWords,
     hints: Hints,
     quick: &'static [AtomicU32],
     none: &'static [AtomicU32],
@@ -221,7 +221,7 @@ impl TrampolineTable {
         let (closed, bound) = (AtomicU32::new(0), AtomicU32::new(0));
         let whole = quick.len() == none.len() && quick.len().is_power_of_two();
         // SAFETY: the caller promises it.
-        let words = unsafe { Words::new(trampolines) };
+        let words = unsafe { TableWords::new(trampolines) };
         let spared = [AtomicU64::new(0), AtomicU64::new(0)];
         let made = Self { raw, closed, bound, spared, trampolines, words, hints, quick, none };
         (trampolines.count <= MOST && lines && whole).then_some(made)
@@ -296,7 +296,7 @@ impl TrampolineTable {
     pub(crate) unsafe fn take(
         &'static self,
         (word, real): (u64, u64),
-        home: u32,
+        cpu: u32,
         probe: u64,
     ) -> Option<TakenTrampoline> {
         if self.closed.load(Relaxed) != 0 {
@@ -321,7 +321,7 @@ impl TrampolineTable {
                 (number, self.probe_of(number).map(|left| (left, is_alone)))
             }
             None => {
-                let number = self.free(home)?;
+                let number = self.free(cpu)?;
                 let enters = self.trampolines.address(number) - trampolines::RETURN + trampolines::ENTER;
                 self.words.word(number, at::INTO).store(enters, Relaxed);
                 self.words.word(number, at::REAL).store(real, Relaxed);
@@ -358,8 +358,8 @@ impl TrampolineTable {
     }
     /// A3: takes a trampoline whose byte was 0.
     #[inline]
-    fn free(&self, home: u32) -> Option<u32> {
-        let first = self.words.first(home);
+    fn free(&self, cpu: u32) -> Option<u32> {
+        let first = self.words.first(cpu);
         let from = first.load(Relaxed);
         let is_free = |&number: &u32| {
             let byte = self.words.byte(number);

@@ -10,10 +10,10 @@ use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Release};
 
 #[cfg(not(loom))]
 #[derive(Debug)]
-pub(crate) struct Words(Trampolines);
+pub(crate) struct TableWords(Trampolines);
 
 #[cfg(not(loom))]
-impl Words {
+impl TableWords {
     /// # Safety
     /// As for [`TrampolineTable::new`](super::TrampolineTable::new).
     pub(super) const unsafe fn new(trampolines: Trampolines) -> Self {
@@ -39,8 +39,8 @@ impl Words {
     }
     /// Where a search for a free trampoline begins, for each home (a CPU, or a hash of the stack).
     #[inline]
-    pub(super) fn first(&self, home: u32) -> &AtomicU32 {
-        let at = self.0.table + (u64::from(home) & (trapline_record::trampolines::HOMES - 1)) * 64;
+    pub(super) fn first(&self, cpu: u32) -> &AtomicU32 {
+        let at = self.0.table + (u64::from(cpu) & (trapline_record::trampolines::HINT_LINES - 1)) * 64;
         // SAFETY: as in `word`.
         unsafe { &*(at as *const AtomicU32) }
     }
@@ -48,14 +48,14 @@ impl Words {
 
 #[cfg(loom)]
 #[derive(Debug)]
-pub(crate) struct Words {
+pub(crate) struct TableWords {
     bytes: alloc::vec::Vec<AtomicU8>,
     entries: alloc::vec::Vec<[AtomicU64; 8]>,
     first: AtomicU32,
 }
 
 #[cfg(loom)]
-impl Words {
+impl TableWords {
     /// # Safety
     /// None: the words belong to this value.
     pub(super) unsafe fn new(trampolines: Trampolines) -> Self {
@@ -78,7 +78,7 @@ impl Words {
     pub(crate) fn word(&self, number: u32, off: u64) -> &AtomicU64 {
         &self.entries[number as usize & (self.bytes.len() - 1)][off as usize / 8]
     }
-    pub(super) fn first(&self, _home: u32) -> &AtomicU32 {
+    pub(super) fn first(&self, _cpu: u32) -> &AtomicU32 {
         &self.first
     }
 }

@@ -31,13 +31,13 @@ use core::sync::atomic::{
 };
 
 /// Bytes for one copy: what an instruction becomes, and the longest way back, with room to spare.
-pub const SLOT: u64 = 64;
+pub const PART_LEN: u64 = 64;
 
 /// One copy, before it is written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Copy {
     /// The bytes of its part of the arena.
-    pub bytes: [u8; SLOT as usize],
+    pub bytes: [u8; PART_LEN as usize],
     /// Length of the original in bytes.
     pub(crate) len: u8,
     /// Length of the copy up to the way back, in bytes.
@@ -50,12 +50,12 @@ impl Copy {
     #[must_use]
     pub fn originals(&self, to: u64, original: u64) -> [(u64, u64); 3] {
         let (len, done) = (u64::from(self.len), u64::from(self.done));
-        [(to, original), (to + done, original + len), (to + SLOT - 1, 0)]
+        [(to, original), (to + done, original + len), (to + PART_LEN - 1, 0)]
     }
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct Part {
     /// Address of the original; 0 means free.
     original: AtomicU64,
     /// Length of the original (bits 0 to 7), and of the copy up to the way back (from bit 8), in bytes.
@@ -66,7 +66,7 @@ struct Slot {
 #[derive(Debug)]
 pub struct Arena {
     start: u64,
-    slots: Box<[Slot]>,
+    parts: Box<[Part]>,
     next: AtomicPtr<Self>,
 }
 
@@ -74,40 +74,40 @@ impl Arena {
     /// An arena of the `len` bytes at `start`, which stay mapped.
     #[must_use]
     pub fn new(start: u64, len: u64) -> Self {
-        let slots = (0..len / SLOT).map(|_| Slot::default()).collect();
-        Self { start, slots, next: AtomicPtr::new(ptr::null_mut()) }
+        let parts = (0..len / PART_LEN).map(|_| Part::default()).collect();
+        Self { start, parts, next: AtomicPtr::new(ptr::null_mut()) }
     }
     /// C1: the address of a free part, which is now taken for the instruction at `original`. For the writer.
     /// `None` if all are taken.
     #[must_use]
     pub fn claim(&self, original: u64) -> Option<u64> {
-        let index = self.slots.iter().position(|slot| slot.original.load(Relaxed) == 0)?;
-        self.slots[index].original.store(original, Release);
-        Some(self.start + index as u64 * SLOT)
+        let index = self.parts.iter().position(|part| part.original.load(Relaxed) == 0)?;
+        self.parts[index].original.store(original, Release);
+        Some(self.start + index as u64 * PART_LEN)
     }
     /// C1: stores the lengths of the copy that was made for that part. For the writer.
     pub fn describe(&self, at: u64, copy: &Copy) {
-        if let Some(slot) = self.slot(at) {
-            slot.lens.store(u32::from(copy.len) | u32::from(copy.done) << 8, Release);
+        if let Some(part) = self.part(at) {
+            part.lens.store(u32::from(copy.len) | u32::from(copy.done) << 8, Release);
         }
     }
     /// C5. For the writer, when no thread is in it.
     pub fn release(&self, at: u64) {
-        if let Some(slot) = self.slot(at) {
-            slot.lens.store(0, Relaxed);
-            slot.original.store(0, Relaxed);
+        if let Some(part) = self.part(at) {
+            part.lens.store(0, Relaxed);
+            part.original.store(0, Relaxed);
         }
     }
     #[inline]
-    fn slot(&self, at: u64) -> Option<&Slot> {
-        self.slots.get((at.wrapping_sub(self.start) / SLOT) as usize)
+    fn part(&self, at: u64) -> Option<&Part> {
+        self.parts.get((at.wrapping_sub(self.start) / PART_LEN) as usize)
     }
     /// Where a thread at `pc` in a copy would be without the copy.
     fn original(&self, pc: u64) -> Option<u64> {
-        let slot = self.slot(pc)?;
-        let (original, lens) = (slot.original.load(Acquire), slot.lens.load(Acquire));
+        let part = self.part(pc)?;
+        let (original, lens) = (part.original.load(Acquire), part.lens.load(Acquire));
         let (len, done) = (u64::from(lens & 0xFF), u64::from(lens >> 8));
-        let into = pc.wrapping_sub(self.start) % SLOT;
+        let into = pc.wrapping_sub(self.start) % PART_LEN;
         (original != 0).then(|| original.wrapping_add(if into < done { 0 } else { len }))
     }
 }

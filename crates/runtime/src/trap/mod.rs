@@ -21,7 +21,7 @@ mod traps;
 pub mod windows;
 
 pub use block::{Block, Signal};
-pub use copies::{Arena, Copies, Copy, SLOT};
+pub use copies::{Arena, Copies, Copy, PART_LEN};
 pub use handler::handler_address;
 pub use install::{InstallError, blocks_traps, install, standing, stands, uninstall};
 pub use siginfo::Info;

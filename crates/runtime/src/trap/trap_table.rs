@@ -20,25 +20,25 @@ use crate::sync::Leaked;
 
 /// `addr` 0 means free; it is set once.
 #[derive(Debug, Default)]
-struct Place {
+struct Cell {
     addr: AtomicU64,
     word: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Table {
-    places: Box<[Place]>,
+struct Cells {
+    places: Box<[Cell]>,
     used: AtomicU64,
 }
 
-impl Table {
+impl Cells {
     fn leaked(room: usize) -> &'static Self {
-        let places = (0..room.max(32).next_power_of_two() * 2).map(|_| Place::default()).collect();
+        let places = (0..room.max(32).next_power_of_two() * 2).map(|_| Cell::default()).collect();
         Box::leak(Box::new(Self { places, used: AtomicU64::new(0) }))
     }
     /// The place of an address, or the free one where it would be: mostly where the search begins.
     #[inline]
-    fn place(&self, addr: u64) -> Option<&Place> {
+    fn place(&self, addr: u64) -> Option<&Cell> {
         let mask = self.places.len().wrapping_sub(1);
         let first = (addr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
         match self.places.get(first & mask) {
@@ -47,7 +47,7 @@ impl Table {
         }
     }
     #[inline(never)]
-    fn place_from(&self, first: usize, mask: usize, addr: u64) -> Option<&Place> {
+    fn place_from(&self, first: usize, mask: usize, addr: u64) -> Option<&Cell> {
         let mut all =
             (0..self.places.len()).map_while(|step| self.places.get(first.wrapping_add(step) & mask));
         all.find(|place| {
@@ -70,12 +70,12 @@ impl Table {
 
 /// The table in use.
 #[derive(Debug)]
-pub(super) struct TrapTable(Leaked<Table>);
+pub(super) struct TrapTable(Leaked<Cells>);
 
 impl TrapTable {
     /// An empty table with room for so many addresses.
     pub(super) fn new(room: usize) -> Self {
-        Self(Leaked::new(Table::leaked(room)))
+        Self(Leaked::new(Cells::leaked(room)))
     }
     /// The word at an address. What was written before it was set is visible.
     #[inline]
@@ -86,7 +86,7 @@ impl TrapTable {
     pub(super) fn set(&self, addr: u64, word: u64) {
         let mut table = self.0.get();
         if table.is_full() {
-            let larger = Table::leaked(table.places.len());
+            let larger = Cells::leaked(table.places.len());
             self.each(|addr, word| larger.set(addr, word));
             self.0.set(larger);
             table = larger;

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 
 use trapline_insn::x86_64::{Flow, Options, RelocateError, decode_one, relocate_with};
 
-use crate::trap::{Copy, SLOT};
+use crate::trap::{Copy, PART_LEN};
 
 /// Byte in the unused rest: int3.
 const FILLER: u8 = 0xCC;
@@ -62,7 +62,7 @@ pub fn copy(bytes: &[u8], original: u64, to: u64, options: Options) -> Result<Co
     if moved.falls_through {
         way_back(&mut code, to, moved.next);
     }
-    let mut whole = [FILLER; SLOT as usize];
+    let mut whole = [FILLER; PART_LEN as usize];
     match whole.get_mut(..code.len()) {
         Some(room) => room.copy_from_slice(&code),
         None => return Err(CopyError::TooLong { bytes: own.to_vec(), len: code.len() }),

@@ -18,7 +18,7 @@ pub use trapline_insn::x86_64::Regs;
 pub use trapline_insn::x86_64::simulate::Op;
 
 pub use crate::trap::{
-    Answer, Arena, Block, Brought, Copies, Copy, Info, InstallError, SLOT, Signal, Step, Traps, Windows,
+    Answer, Arena, Block, Brought, Copies, Copy, Info, InstallError, PART_LEN, Signal, Step, Traps, Windows,
     blocks_traps, install, standing, stands, uninstall,
 };
 #[cfg(not(loom))]

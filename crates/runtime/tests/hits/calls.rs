@@ -48,7 +48,11 @@ fn recursion_keeps_a_cookie_for_each_depth() {
     taken(log);
     let id = add(probe, logging(log, 'x', Kind::Session, Verdict::CONTINUE));
     (0..6).rev().for_each(|depth| exit(probe, depth));
-    assert_eq!(taken(log), [], "sessions that were taken out during the call are not told, new ones neither");
+    assert_eq!(
+        taken(log),
+        [],
+        "sessions that were taken out during the call are not called, new ones neither"
+    );
     remove(probe, id);
     add(probe, logging(log, 'y', Kind::Session, Verdict::CONTINUE));
     (0..6).for_each(|depth| call(probe, depth));

@@ -72,7 +72,7 @@ fn a_filter_decides_first() {
     add(probe, filtered);
     hit(probe);
     assert_eq!(taken(log), []);
-    assert!(!probe.take_removal(), "nobody asked for it");
+    assert!(!probe.take_removal(), "it was not requested");
     add(probe, logging(log, 'a', Kind::Entry, Verdict::REMOVE));
     hit(probe);
     assert!(probe.take_removal(), "one that declined the hit has no say");
@@ -129,7 +129,7 @@ fn a_probe_knows_what_its_consumers_declare() {
     let engine = engine(4);
     let (probe, writer) = (probe(engine, 5), writer(engine));
     let general = Flags::GENERAL_REGS_ONLY;
-    assert!(!probe.all_declare(&writer, general), "nobody is not everybody");
+    assert!(!probe.all_declare(&writer, general), "no consumer is not every consumer");
     let mut light = calling(unknown, std::ptr::null_mut());
     light.flags = general.with(Flags::MOVES_IP);
     add(probe, light);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use trapline_runtime::consumer::Verdict;
 use trapline_runtime::engine::Tally;
-use trapline_runtime::pool::{BadRegion, BadShape};
+use trapline_runtime::pool::{BadPoolSize, BadRegion};
 use trapline_runtime::probe::Probe;
 
 use crate::support::{
@@ -56,7 +56,7 @@ fn an_empty_pool_leaves_entry_handlers_alone() {
     enter(probe, &mut regs(0x7000));
     assert_eq!(taken(log), [('e', "entry", 0)]);
     leave(probe, &mut regs(0x7000));
-    assert_eq!(taken(log), [], "the session was not told of the entry, nor is it of the return");
+    assert_eq!(taken(log), [], "the session was not called at the entry, nor is it at the return");
     assert!(!probe.take_removal(), "one that was not asked has not agreed");
 }
 
@@ -65,8 +65,8 @@ fn sizes_that_cannot_be_are_refused() {
     let probe = probe(engine(4), 2);
     let writer = writer(probe.engine());
     let provide = |maxactive| probe.instances().provide(&writer, Some(maxactive), CPUS, false);
-    assert_eq!(provide(0), Err(BadRegion::Shape(BadShape::MaxActive(0))));
-    assert_eq!(provide(1 << 20), Err(BadRegion::Shape(BadShape::MaxActive(1 << 20))));
+    assert_eq!(provide(0), Err(BadRegion::PoolSize(BadPoolSize::MaxActive(0))));
+    assert_eq!(provide(1 << 20), Err(BadRegion::PoolSize(BadPoolSize::MaxActive(1 << 20))));
     assert_eq!(probe.instances().bytes(), 0);
     provide(10).expect("memory");
     let bytes = probe.instances().bytes();

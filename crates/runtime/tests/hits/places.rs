@@ -80,7 +80,7 @@ type ReportedReturns = Mutex<Vec<(u64, u64)>>;
 unsafe extern "C" fn tell(data: *mut c_void, hit: *mut Hit) -> Verdict {
     // SAFETY: `data` is a leaked `ReportedReturns`; `hit` is this hit, and so are its registers.
     let (reported, hit, regs) = unsafe { (&*data.cast::<ReportedReturns>(), &*hit, &*(*hit).regs) };
-    reported.lock().expect("nobody panics").push((hit.site, regs.sp()));
+    reported.lock().expect("no thread panics").push((hit.site, regs.sp()));
     Verdict::CONTINUE
 }
 
@@ -93,7 +93,7 @@ fn waits(probe: &Probe) -> &'static ReportedReturns {
 }
 
 fn taken(reported: &ReportedReturns) -> Vec<(u64, u64)> {
-    std::mem::take(&mut *reported.lock().expect("nobody panics"))
+    std::mem::take(&mut *reported.lock().expect("no thread panics"))
 }
 
 /// A call that has an instance; the first one binds its place (K1).
@@ -144,7 +144,7 @@ type Inner<'a> = (&'a Native, &'a Probe, Mutex<[bool; 2]>);
 unsafe extern "C" fn calls_inside(data: *mut c_void, _: *mut Hit) -> Verdict {
     // SAFETY: `data` is an `Inner` of the test that waits for this.
     let (native, probe, found) = unsafe { &*data.cast::<Inner<'_>>() };
-    *found.lock().expect("nobody panics") = [native.begins(probe, SITE, SP), native.ends(probe, SP)];
+    *found.lock().expect("no thread panics") = [native.begins(probe, SITE, SP), native.ends(probe, SP)];
     Verdict::CONTINUE
 }
 
@@ -160,7 +160,7 @@ fn in_a_hit_nothing_begins_and_nothing_ends() {
     assert!(native.begins(probe, SITE, SP));
     taken(reported);
     assert_eq!(enter(outer, &mut regs(SP - 64)), ORIGINAL);
-    assert_eq!(*inner.2.lock().expect("nobody panics"), [false; 2]);
+    assert_eq!(*inner.2.lock().expect("no thread panics"), [false; 2]);
     assert_eq!(taken(reported), []);
     assert!(native.ends(probe, SP));
     assert_eq!(taken(reported), [(SITE, SP)]);

@@ -126,7 +126,7 @@ pub(crate) struct Logging {
 unsafe extern "C" fn log_entry(data: *mut c_void, hit: *mut Hit) -> Verdict {
     // SAFETY: `data` is a leaked `Logging`; `hit` is this hit.
     let (one, hit) = unsafe { (&*data.cast::<Logging>(), &mut *hit) };
-    one.log.lock().expect("nobody panics").push((one.name, "entry", hit.cookie));
+    one.log.lock().expect("no thread panics").push((one.name, "entry", hit.cookie));
     hit.cookie = one.name as u64;
     one.says
 }
@@ -135,7 +135,7 @@ unsafe extern "C" fn log_return(data: *mut c_void, hit: *mut Hit) -> Verdict {
     // SAFETY: as above.
     let (one, hit) = unsafe { (&*data.cast::<Logging>(), &mut *hit) };
     assert_eq!(hit.site, SITE);
-    one.log.lock().expect("nobody panics").push((one.name, "return", hit.cookie));
+    one.log.lock().expect("no thread panics").push((one.name, "return", hit.cookie));
     one.says
 }
 
@@ -168,7 +168,7 @@ pub(crate) fn calling(handler: Handler, data: *mut c_void) -> Consumer {
 }
 
 pub(crate) fn taken(log: &Log) -> Vec<(char, &'static str, u64)> {
-    std::mem::take(&mut *log.lock().expect("nobody panics"))
+    std::mem::take(&mut *log.lock().expect("no thread panics"))
 }
 
 pub(crate) const ORIGINAL: u64 = GoOn::Original as u64;

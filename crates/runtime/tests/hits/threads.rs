@@ -16,7 +16,7 @@ unsafe extern "C" fn hit_again(data: *mut c_void, _: *mut Hit) -> Verdict {
     hit(probe);
     assert!(
         probe.engine().lines().inside(ThreadPointer::own(), |_| true),
-        "who would unregister here is told"
+        "a call that would unregister here gets an error"
     );
     Verdict::CONTINUE
 }

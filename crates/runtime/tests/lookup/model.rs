@@ -59,8 +59,8 @@ fn pages(shared: &Shared) -> Pages {
     let look = |page: u64| {
         let addr = RemoteAddr(page * PAGE + 0x123);
         inside(shared.engine.lines(), |inside| {
-            let module = shared.regions.module(inside, addr).expect("nobody changes it");
-            let found = shared.regions.find(inside, addr).expect("nobody changes it");
+            let module = shared.regions.module(inside, addr).expect("it does not change");
+            let found = shared.regions.find(inside, addr).expect("it does not change");
             assert_eq!(module.map(|one| one.1), found.map(|one| one.offset));
             assert_eq!(
                 found.is_some_and(|found| found.site().is_some()),
@@ -76,7 +76,7 @@ fn pages(shared: &Shared) -> Pages {
 
 fn pictured(shared: &Shared) -> Pages {
     let mut room = [None; 64];
-    let n = shared.regions.picture(&mut room).expect("nobody changes it");
+    let n = shared.regions.picture(&mut room).expect("it does not change");
     let mut pages = Pages::new();
     let mut last = RemoteAddr(0);
     for one in room.into_iter().take(n).flatten() {
@@ -120,22 +120,22 @@ fn the_same_mapping_again_changes_nothing() {
     let one = mapping(10, 4, 1, 0);
     assert_eq!(writing.map(one), Ok(()));
     let look = || inside(shared.engine.lines(), |inside| shared.regions.find(inside, RemoteAddr(10 * PAGE)));
-    let before = look().expect("nobody changes it").expect("mapped");
+    let before = look().expect("it does not change").expect("mapped");
     assert_eq!(writing.map(one), Ok(()));
     assert!(shared.regions.is_still(&before));
     assert_eq!(writing.map(mapping(10, 4, 2, 0)), Ok(()));
     assert!(!shared.regions.is_still(&before), "another file");
-    assert_eq!(writing.map.find(RemoteAddr(10 * PAGE)), look().expect("nobody changes it"));
+    assert_eq!(writing.map.find(RemoteAddr(10 * PAGE)), look().expect("it does not change"));
     assert_eq!(writing.map.find(RemoteAddr(14 * PAGE)), None);
 }
 
 #[test]
-fn when_slots_are_full_nothing_wrong_is_known() {
+fn when_entries_are_full_nothing_wrong_is_known() {
     let (shared, mut writing) = new(2);
     assert_eq!(writing.map(mapping(500, 10, 1, 0)), Ok(()));
     assert_eq!(writing.map(mapping(520, 2, 1, 0)), Ok(()));
     // The parts left and right of the cut would need two more entries.
-    assert_eq!(writing.unmap(range(503, 1)), Err(MapError::Full { slots: 2 }));
+    assert_eq!(writing.unmap(range(503, 1)), Err(MapError::Full { entries: 2 }));
     let known: Vec<u64> = pages(&shared).into_keys().collect();
     assert_eq!(known, [520, 521]);
     assert_eq!(writing.map(mapping(500, 3, 1, 0)), Ok(()), "what died gave its slot back");
@@ -202,7 +202,7 @@ fn an_address_leads_to_its_probe() {
     let at = |page: u64, by: u64| {
         inside(shared.engine.lines(), |inside| {
             let found = shared.registry.at(shared.regions, inside, RemoteAddr(page * PAGE + by));
-            found.expect("nobody changes it").map(Probe::address)
+            found.expect("it does not change").map(Probe::address)
         })
     };
     assert_eq!(at(502, 8), Some(address));

@@ -49,11 +49,11 @@ pub(crate) struct Writing {
     pub(crate) files: Files,
 }
 
-pub(crate) fn new(slots: usize) -> (Shared, Writing) {
+pub(crate) fn new(entries: usize) -> (Shared, Writing) {
     assert!(register_membarrier());
     let memory = Memory { lines: leaked(8), words: leaked(Counts::words(8, 64)), places: leaked(8) };
     let engine: &Engine = Box::leak(Box::new(Engine::new(memory, 64).expect("lengths fit")));
-    let regions: &Regions = Box::leak(Box::new(Regions::new(leaked(slots))));
+    let regions: &Regions = Box::leak(Box::new(Regions::new(leaked(entries))));
     let registry: &Registry = Box::leak(Box::default());
     // SAFETY: the only writer; readers enter these lines.
     let writer = unsafe { Writer::new(*engine.lines(), membarrier) };

@@ -91,7 +91,7 @@ proptest! {
                     let (place, one) = (here(place), held.swap_remove(which % held.len()));
                     let number = one.into_number();
                     lists.put(place, number);
-                    prop_assert_eq!(pool.put(at(place), held_again(number)), Returned::Home);
+                    prop_assert_eq!(pool.put(at(place), held_again(number)), Returned::Free);
                 }
             }
             prop_assert_eq!(pool.free() as usize + held.len(), objects as usize);

@@ -116,7 +116,7 @@ fn copied_instructions_do_what_they_did() {
     for bytes in COPIED {
         let stack = matches!(bytes, [0x9C] | [0x66, 0x50] | [0xC8, ..]);
         both(&mut machine, bytes, false, |machine, _| {
-            let mut regs = Regs { rip: machine.slot(), rflags: rng.next() & FLAGS, ..Regs::default() };
+            let mut regs = Regs { rip: machine.code(), rflags: rng.next() & FLAGS, ..Regs::default() };
             regs.gpr.iter_mut().for_each(|gpr| *gpr = rng.next());
             for pointer in [Gpr::Rbx, Gpr::Rdi, Gpr::Rsi] {
                 regs.set(pointer, machine.area() + 64 + rng.below(AREA as u64 - 128));
@@ -147,8 +147,8 @@ fn both(
     simulated: bool,
     mut from: impl FnMut(&Machine, &mut [u8; AREA]) -> Regs,
 ) {
-    let slot = machine.slot();
-    let site = site(slot, bytes, nothing);
+    let code = machine.code();
+    let site = site(code, bytes, nothing);
     assert_eq!(matches!(site.step, Step::Simulate(_)), simulated, "{bytes:02x?}");
     for number in 1..=STATES {
         let mut before = [0; AREA];
@@ -164,5 +164,5 @@ fn both(
         assert_eq!(native, trapped, "{bytes:02x?} from {state:x?}");
         assert_eq!(site.hits(), number as u64);
     }
-    forget(slot);
+    forget(code);
 }

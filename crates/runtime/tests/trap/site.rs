@@ -122,7 +122,7 @@ pub(crate) fn code(bytes: &[u8]) -> u64 {
 }
 
 pub(crate) fn write(at: u64, bytes: &[u8]) {
-    // SAFETY: callers write to memory from `code`, `map` or a machine's slot, which is theirs.
+    // SAFETY: callers write to memory from `code`, `map` or a machine's code, which is theirs.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
 }
 

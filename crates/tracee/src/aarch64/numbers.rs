@@ -29,7 +29,7 @@ pub(crate) const fn is_last_choice(nr: i64) -> bool {
 }
 
 /// Calls of this processor alone for [`waits_outside`](crate::calls::waits_outside): none.
-pub(crate) const fn waits_outside_here(_: i64) -> bool {
+pub(crate) const fn waits_outside_calls(_: i64) -> bool {
     false
 }
 

@@ -106,7 +106,7 @@ mod tests {
     use trapline_record::RemoteAddr;
 
     #[test]
-    fn guarded_pages_are_told_by_the_system() {
+    fn guarded_pages_are_reported_by_the_system() {
         let smaps = "400000-600000 r-xp 0 0:1 5 /x\nSize: 2048 kB\nVmFlags: rd ex mr mw me bt\n\
                      800000-a00000 r-xp 0 0:1 6 /y\nSize: 2048 kB\nVmFlags: rd ex mr mw me\n";
         let of = |at| guards(smaps, RemoteAddr(at));

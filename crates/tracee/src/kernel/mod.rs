@@ -159,13 +159,13 @@ impl KernelLatency {
         let entering = link(&enter, path, &probes, pid, false)?;
         Ok(Self { counts, _kept: [entering, leaving, enter, leave, starts] })
     }
-    /// Calls per power of two of nanoseconds: slot `n` holds `2^n..2^(n+1)`, and slot 0 also 0.
+    /// Calls per power of two of nanoseconds: bucket `n` holds `2^n..2^(n+1)`, and bucket 0 also 0.
     ///
     /// # Errors
     /// When the map cannot be read.
     pub fn log2(&self) -> Result<[u64; 64], TargetError> {
-        let mut slots = [0; 64];
-        slots.copy_from_slice(&sums(&self.counts, 64)?);
-        Ok(slots)
+        let mut buckets = [0; 64];
+        buckets.copy_from_slice(&sums(&self.counts, 64)?);
+        Ok(buckets)
     }
 }

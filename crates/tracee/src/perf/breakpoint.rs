@@ -67,7 +67,7 @@ pub enum BreakpointError {
     },
     /// ENOSPC: no debug register is free.
     #[error("no debug register is free for {scope:?}: other breakpoints hold them")]
-    NoSlot {
+    NoRegister {
         /// For which thread or CPU.
         scope: Scope,
     },
@@ -160,7 +160,7 @@ impl Scope {
 
 fn refused(scope: Scope, source: io::Error) -> BreakpointError {
     match (source.raw_os_error(), scope) {
-        (Some(libc::ENOSPC), _) => BreakpointError::NoSlot { scope },
+        (Some(libc::ENOSPC), _) => BreakpointError::NoRegister { scope },
         (Some(libc::ESRCH), Scope::Thread { tid: Some(tid), .. }) => BreakpointError::NoThread { tid },
         (Some(libc::EPERM | libc::EACCES), _) => {
             let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
@@ -254,7 +254,7 @@ mod tests {
             Err(
                 error @ (BreakpointError::Denied { .. }
                 | BreakpointError::Unsupported { .. }
-                | BreakpointError::NoSlot { .. }),
+                | BreakpointError::NoRegister { .. }),
             ) => {
                 println!("SKIP: {error}");
                 None
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_run_out_and_come_back() {
+    fn registers_run_out_and_come_back() {
         let word = AtomicU64::new(0);
         let wanted = spec(&word, Access::Write);
         let mut all = Vec::new();
@@ -330,7 +330,7 @@ mod tests {
             println!("SKIP: {error}");
             return;
         }
-        assert!(matches!(error, BreakpointError::NoSlot { .. }), "{error}");
+        assert!(matches!(error, BreakpointError::NoRegister { .. }), "{error}");
         drop(all.pop());
         assert!(open(wanted, true).is_some());
     }

@@ -219,7 +219,7 @@ mod tests {
     /// This test's own file is mapped by another thread and by a thread born later, and only after that made
     /// executable.
     #[test]
-    fn all_threads_are_followed_and_a_change_of_rights_is_told() {
+    fn all_threads_are_followed_and_a_change_of_rights_is_reported() {
         let rings = match MappingRings::open(false) {
             Ok(rings) => rings,
             Err(why) => return eprintln!("SKIPPED records of our own mappings: {why}"),

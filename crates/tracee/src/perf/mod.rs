@@ -16,7 +16,7 @@ pub use crate::regs::USER_REGS;
 pub use breakpoint::Access;
 pub use cpus::NotArmed;
 pub use mappings::{MappingRecord, MappingRings};
-pub use sampled::{Armed, Breakpoint, Family, SLOTS, SampleOptions, SampleRings};
+pub use sampled::{Armed, Breakpoint, DEBUG_REGISTERS, Family, SampleOptions, SampleRings};
 pub use tasks::{Followed, TaskRings};
 
 use std::time::Duration;

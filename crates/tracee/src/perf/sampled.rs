@@ -34,7 +34,7 @@ const SAMPLE_IDENTIFIER: u64 = 1 << 16;
 
 /// The number of debug registers for addresses. An x86-64 processor has four, for data and instructions alike
 /// (Intel SDM 3B, 18.2.1). Most arm64 processors have four for data (2 to 16: Arm ARM D2.8).
-pub const SLOTS: u8 = 4;
+pub const DEBUG_REGISTERS: u8 = 4;
 
 /// What a debug register is to hold.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -253,7 +253,7 @@ impl SampleRings {
     ///
     /// # Errors
     /// When opening fails for another reason than full debug registers.
-    pub fn free_slots(&self, tid: u32, at: Breakpoint) -> Result<u32, NotArmed> {
+    pub fn free_registers(&self, tid: u32, at: Breakpoint) -> Result<u32, NotArmed> {
         /// More than any processor has.
         const MOST: u32 = 64;
         let mut held = Vec::new();

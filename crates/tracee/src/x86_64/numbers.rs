@@ -19,7 +19,7 @@ pub(crate) const fn is_last_choice(_: i64) -> bool {
 }
 
 /// Calls of this processor alone for [`waits_outside`](crate::calls::waits_outside).
-pub(crate) const fn waits_outside_here(nr: i64) -> bool {
+pub(crate) const fn waits_outside_calls(nr: i64) -> bool {
     matches!(nr, libc::SYS_poll | libc::SYS_select | libc::SYS_epoll_wait | libc::SYS_pause)
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trapline_record::ring::{FIRST_TEXT, Kind as Records, TEXT_WORDS};
+use trapline_record::ring::{FIRST_TEXT, RecordKind as Records, TEXT_WORDS};
 
 use super::frame::{Kind, Put};
 use super::pack::pack;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use trapline_record::ring::Kind as Records;
+use trapline_record::ring::RecordKind as Records;
 
 use super::example::{example, site, slot, slots};
 use super::frame::{BLOCK, HEAD, Kind};

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use trapline_patch::{Attached, Segment};
-use trapline_record::ring::{KIND_MASK, Kind};
+use trapline_record::ring::{KIND_MASK, RecordKind};
 
 use super::rings::{Ring, Rings};
 use super::site_table::SiteTable;
@@ -60,7 +60,7 @@ impl Saver {
                 (counted, probe) = (0, ids as u32);
                 known = probes.get(segment, probe).is_some();
             }
-            counted += u64::from(place & KIND_MASK == Kind::Entry as u64);
+            counted += u64::from(place & KIND_MASK == RecordKind::Entry as u64);
             let tid = (ids >> 32) as u32;
             if self.last != Some(tid) {
                 self.last = Some(tid);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use trapline_patch::Segment;
 use trapline_plan::{Action, Unwind};
 use trapline_record::hist::BUCKETS;
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 use trapline_record::stack::{FIRST, Stack};
 use trapline_tracee::{Mapping, Process, TickClock};
 
@@ -94,7 +94,7 @@ impl StackReader {
         let (mut addresses, mut words) = (Vec::new(), Vec::new());
         rings.drain(segments, |nth, room, record, word| {
             let Some(wanted) = wanted.get(&(nth, record.probe)) else { return };
-            if record.kind == Kind::Entry {
+            if record.kind == RecordKind::Entry {
                 decoder.read.add(nth, record.probe, 1);
                 let stack = Stack::new(record, room);
                 words.clear();

@@ -16,7 +16,7 @@
 //! let mut writes = match here.write(addr, 8).count() {
 //!     Ok(writes) => writes,
 //!     // A virtual machine without debug registers, no right to use them, none free: each says so.
-//!     Err(error @ (WatchError::NoHardware { .. } | WatchError::Denied { .. } | WatchError::NoSlots(_))) => {
+//!     Err(error @ (WatchError::NoHardware { .. } | WatchError::Denied { .. } | WatchError::NoRegisters(_))) => {
 //!         println!("SKIP: {error}");
 //!         return Ok(());
 //!     }
@@ -48,5 +48,5 @@ pub use trapline_watch::expr::{Expr, ExprError, Facts};
 pub use trapline_watch::spec::{WatchPlace, WatchSpec, WatchSpecError};
 pub use trapline_watch::value::{Change, ValueSource};
 pub use trapline_watch::{
-    Access, Armable, Counter, Event, Events, Kind, NoSlots, Progress, Tally, WatchError, Watchpoint,
+    Access, AccessKind, Armable, Counter, Event, Events, NoRegisters, Progress, Tally, WatchError, Watchpoint,
 };

@@ -148,8 +148,8 @@ fn used(process: &Process, locator: &Locator, module: &Module, at: Svma) -> Remo
     }
     let filled = |slot: Svma| process.read_u64(module.bias.live(slot)).ok().map(RemoteAddr);
     let is_mapped = |addr: &RemoteAddr| locator.maps().iter().any(|one| one.contains(*addr));
-    let slots = module.file.image.data_slots(at);
-    slots.into_iter().filter_map(filled).find(is_mapped).unwrap_or(own)
+    let words = module.file.image.data_words(at);
+    words.into_iter().filter_map(filled).find(is_mapped).unwrap_or(own)
 }
 
 fn data(

@@ -139,8 +139,8 @@ fn consumers_that_come_and_go_during_a_call_are_called_as_the_kernels_are() {
         let only_ours = has(after, 1) && before & 0b0110 != 0 && !stays && !keeps;
         // The kernel's consumer is called too if the call went on for longer than its lease of 100 ms: then
         // the call itself keeps the probe that the new consumer finds.
-        let told = kernels[1].max(u64::from(only_ours));
-        let expected = [kernels[0], told, kernels[2], kernels[3]];
+        let second = kernels[1].max(u64::from(only_ours));
+        let expected = [kernels[0], second, kernels[2], kernels[3]];
         assert_eq!(ours, expected, "{before:#b} {after:#b}");
     }
 }

@@ -63,7 +63,7 @@ fn a_handler_may_leave_by_longjmp() {
                 let (end, may_end) = mpsc::channel::<()>();
                 scope.spawn(move || {
                     left();
-                    done.send(()).expect("somebody waits");
+                    done.send(()).expect("a thread waits");
                     may_end.recv().expect_err("dropped");
                     assert_eq!(twice(1, 1), 2);
                 });

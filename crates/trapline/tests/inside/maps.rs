@@ -111,11 +111,11 @@ fn has_records() -> bool {
 
 /// Whether loading can be waited for.
 pub(crate) fn reads_loaders() -> bool {
-    let hears = noticed().notice;
-    if !hears {
+    let notices = noticed().notice;
+    if !notices {
         println!("SKIP: no jump fits the loader's notice here");
     }
-    hears
+    notices
 }
 
 fn patched(probe: &Registration) -> usize {
@@ -131,7 +131,7 @@ fn raw_calls_that_map_code_are_noticed_by_records() {
     if !has_records() {
         return;
     }
-    let told = noticed().by_record;
+    let records = noticed().by_record;
     let first = Pages::map(By::Raw, &path, offset, CODE, None);
     until("mmap of code", || patched(&probe) == 1);
     assert_eq!((first.function()(1, 1), count.load(Relaxed)), (4, 1));
@@ -141,7 +141,7 @@ fn raw_calls_that_map_code_are_noticed_by_records() {
     second.protect(By::Raw, CODE);
     until("mprotect to code", || patched(&probe) == 2);
     assert_eq!((second.function()(1, 1), count.load(Relaxed)), (4, 2));
-    assert!(noticed().by_record >= told + 2, "{:?}", noticed());
+    assert!(noticed().by_record >= records + 2, "{:?}", noticed());
     [first, second].iter().for_each(Pages::unmap);
 }
 
@@ -308,7 +308,7 @@ fn a_picture_is_of_one_moment_while_threads_map() {
     let _probe = register(&path, offset, counting(word())).expect("registered");
     rescan().expect("a look");
     let (stop, at) = (AtomicBool::new(false), stays.address("add"));
-    let home = code_at(at).expect("known");
+    let mapped_at = code_at(at).expect("known");
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -325,7 +325,7 @@ fn a_picture_is_of_one_moment_while_threads_map() {
             let picture = code().expect("a picture");
             assert!(picture.windows(2).all(|pair| pair[0].end <= pair[1].start), "{picture:x?}");
             assert!(picture.iter().any(|one| (one.start..one.end).contains(&at)));
-            assert_eq!(code_at(at), Some(home));
+            assert_eq!(code_at(at), Some(mapped_at));
         }
     });
 }
@@ -381,7 +381,7 @@ pub(crate) fn refuse(call: i64, errno: i32) {
 }
 
 #[test]
-fn where_records_are_refused_calls_tell_and_what_only_a_look_finds_is_counted() {
+fn where_records_are_refused_calls_report_and_what_only_a_look_finds_is_counted() {
     let path = Victim::file();
     let offset = Victim::load_file(path.clone()).offset("add");
     let status = in_child(|| {
@@ -400,7 +400,7 @@ fn where_records_are_refused_calls_tell_and_what_only_a_look_finds_is_counted() 
         assert_eq!(noticed().by_call, before.by_call + 2, "{:?}", noticed());
         let raw = Pages::map(By::Raw, &path, offset, CODE, None);
         raw.function()(1, 1);
-        assert_eq!((count.load(Relaxed), noticed().by_look), (0, before.by_look), "nobody told");
+        assert_eq!((count.load(Relaxed), noticed().by_look), (0, before.by_look), "no notice came");
         rescan().expect("a look");
         assert_eq!((patched(&probe), noticed().by_look), (3, before.by_look + 1));
         let victim = Victim::load_file(path.clone());

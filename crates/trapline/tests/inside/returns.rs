@@ -98,9 +98,9 @@ fn every_return_is_its_call_s_whatever_interrupts_it() {
             },
         );
         let probe = register(&victim.path, victim.offset("twice"), of(consumer)).expect("registered");
-        let told = word();
+        let sum = word();
         let only = Consumer::returns(move |hit| {
-            told.fetch_add(hit.regs().get(Gpr::Rax), Relaxed);
+            sum.fetch_add(hit.regs().get(Gpr::Rax), Relaxed);
         });
         let other = register(&victim.path, victim.offset("add"), of(only)).expect("registered");
         let add = victim.function("add");
@@ -122,13 +122,13 @@ fn every_return_is_its_call_s_whatever_interrupts_it() {
         assert_eq!(done.load(Relaxed), THREADS as u64);
         let all = THREADS as u64 * CALLS;
         assert_eq!([entries, returns, wrong].map(|word| word.load(Relaxed)), [all, all, 0]);
-        assert_eq!(told.load(Relaxed), THREADS as u64 * (0..CALLS).map(|n| n * 3 + 1).sum::<u64>());
+        assert_eq!(sum.load(Relaxed), THREADS as u64 * (0..CALLS).map(|n| n * 3 + 1).sum::<u64>());
         assert_eq!(probe.counts(), Tally { hits: all, ..Tally::default() });
         assert_eq!(other.counts(), Tally { hits: all, ..Tally::default() });
     });
 }
 
-/// Sends signals to the threads, one after the other, until told to stop.
+/// Sends signals to the threads, one after the other, until it is to stop.
 fn interrupt(threads: &[AtomicU64], over: impl Fn() -> bool) {
     extern "C" fn nothing(_: i32) {}
     // SAFETY: the handler does nothing, and stays; the threads have not been joined.

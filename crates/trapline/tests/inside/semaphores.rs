@@ -36,7 +36,7 @@ fn a_semaphore_counts_the_sites_that_are_active() {
     let other = on(&victim, "twice", offset).expect("registered");
     assert_eq!(read(at), 2);
     drop(first);
-    assert_eq!(read(at), 2, "somebody is still there");
+    assert_eq!(read(at), 2, "another probe is still there");
     unregister_all([same, other]).expect("unregistered");
     assert_eq!(read(at), 0);
     let again = on(&victim, "add", offset).expect("registered");

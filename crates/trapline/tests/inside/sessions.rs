@@ -24,7 +24,7 @@ fn of_the_kernel(twins: &Twins, which: &[(&str, bool)]) -> Result<Vec<Program>, 
 
 /// Sessions of this engine and of the kernel, in the same order, by jump and by trap. After a call of all
 /// three functions, each has counted `expected`.
-fn told(which: &[(&str, bool)], expected: &[u64]) {
+fn check(which: &[(&str, bool)], expected: &[u64]) {
     let twins = Twins::load();
     let kernels = of_the_kernel(&twins, which);
     for by_trap in [false, true] {
@@ -59,15 +59,15 @@ fn told(which: &[(&str, bool)], expected: &[u64]) {
 fn a_session_that_declines_does_not_see_the_return() {
     let which = [("add", true), ("twice", false), ("deep", true)];
     let twice: Vec<_> = which.iter().chain(&which).copied().collect();
-    told(&twice, &[1, 2, 1, 1, 2, 1]);
+    check(&twice, &[1, 2, 1, 1, 2, 1]);
 }
 
 /// session_single: three on one function, of which the first and the third decline; each sees the return as
 /// it chose itself.
 #[test]
 fn of_three_sessions_on_one_function_each_sees_the_return_as_it_chose() {
-    told(&[("add", true), ("add", false), ("add", true)], &[1, 2, 1]);
-    told(&[("add", false), ("add", true), ("add", false)], &[2, 1, 2]);
+    check(&[("add", true), ("add", false), ("add", true)], &[1, 2, 1]);
+    check(&[("add", false), ("add", true), ("add", false)], &[2, 1, 2]);
 }
 
 /// session_cookie: three on one function; each finds at the return what it set at the entry, and no other's.

@@ -50,8 +50,8 @@ fn functions_with_returns_that_cannot_all_be_seen_are_refused_by_name() {
     ] {
         let (file, offset) = find(file, name).expect(name);
         let error = register(file, offset, returns().returns_by(Returns::Stack)).expect_err(name);
-        let is_slots = matches!(error, Error::Refused { kind: "no-slot", .. });
-        assert!(is_slots && error.to_string().contains(says), "{name}: {error}");
+        let is_trampolines = matches!(error, Error::Refused { kind: "no-slot", .. });
+        assert!(is_trampolines && error.to_string().contains(says), "{name}: {error}");
         assert_eq!(error.errno(), libc::EOPNOTSUPP);
     }
     let error = refused(&victim, victim.offset("add") + 4, returns());

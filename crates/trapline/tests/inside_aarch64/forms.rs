@@ -211,11 +211,11 @@ fn guarded_pages_stay_what_they_are() {
         );
         assert!(is_guarded(page), "{name}");
         // A return to a trampoline, and from there, needs no landing pad.
-        let slot = victim.register_at(at, counting_returns(word()).returns_by(Returns::Stack));
+        let trampoline = victim.register_at(at, counting_returns(word()).returns_by(Returns::Stack));
         assert_eq!(returns.returns_by(), Some(Returns::Stack));
         assert_eq!((0..100).map(|round| function(round, 7)).sum::<u64>(), 5650, "{name}");
-        assert_eq!((slot.counts().hits, returns.counts().missed()), (200, 0), "{name}");
-        drop((pad, behind, returns, slot));
+        assert_eq!((trampoline.counts().hits, returns.counts().missed()), (200, 0), "{name}");
+        drop((pad, behind, returns, trampoline));
         assert_eq!(function(6, 7), 13);
         assert!(is_guarded(page), "{name}");
     }

@@ -66,10 +66,10 @@ fn a_word_may_be_an_entry_and_a_return_and_an_instruction_at_once() {
         let (entries, returns, both) = (word(), word(), word());
         let first = victim.register("empty", counting(entries));
         empty(1, 2);
-        let told = move |hit: &mut Hit<'_>| {
+        let handler = move |hit: &mut Hit<'_>| {
             returns.fetch_add(hit.regs().result(), Relaxed);
         };
-        let second = victim.register("empty", Consumer::returns(told));
+        let second = victim.register("empty", Consumer::returns(handler));
         assert_eq!(empty(5, 0), 5);
         assert_eq!((entries.load(Relaxed), returns.load(Relaxed)), (2, 5));
         let last = victim.offset("far_b") + 8;

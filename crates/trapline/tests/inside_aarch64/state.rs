@@ -100,9 +100,9 @@ fn changed_registers_and_flags_are_what_goes_on() {
 /// A call that returns to a trampoline finds its caller's registers as its function left them, and x30 as
 /// after any return.
 #[test]
-fn a_return_to_a_slot_leaves_all_registers_alone() {
+fn a_return_to_a_trampoline_leaves_all_registers_alone() {
     Victim::in_both_forms(|victim| {
-        let (told, wrong, expected) = (word(), word(), word());
+        let (returns, wrong, expected) = (word(), word(), word());
         let handler = move |hit: &mut Hit<'_>| {
             // SAFETY: the state of this round, which outlives the call.
             let state = unsafe { &*(expected.load(Relaxed) as *const State) };
@@ -110,7 +110,7 @@ fn a_return_to_a_slot_leaves_all_registers_alone() {
             let same = x[2..30] == state[X2..X1 - 1] && x[1] == state[X1] && pstate & NZCV == state[FLAGS];
             wrong.fetch_add(u64::from(!(same && *pc == x[30] && sp % 16 == 0)), Relaxed);
             spoil();
-            told.fetch_add(1, Relaxed);
+            returns.fetch_add(1, Relaxed);
         };
         let probe = victim.register("target", Consumer::returns(handler).returns_by(Returns::Stack));
         assert_eq!(probe.sites(), [victim.form]);
@@ -122,7 +122,7 @@ fn a_return_to_a_slot_leaves_all_registers_alone() {
             assert_eq!(std::mem::replace(&mut to[X1 - 1], from[X1 - 1]), behind, "{round}");
             assert_eq!(to, from, "{round}");
         }
-        assert_eq!((told.load(Relaxed), wrong.load(Relaxed)), (100, 0));
+        assert_eq!((returns.load(Relaxed), wrong.load(Relaxed)), (100, 0));
     });
 }
 

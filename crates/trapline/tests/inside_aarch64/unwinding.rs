@@ -5,7 +5,7 @@
 
 use trapline::inside::Tally;
 
-use crate::slots::{Seen, probe};
+use crate::return_trampolines::{Seen, probe};
 use crate::victim::Victim;
 
 type Unwound = extern "C-unwind" fn(u64) -> u64;
@@ -18,7 +18,7 @@ extern "C-unwind" fn same(x: u64) -> u64 {
 }
 
 /// Range of this process' return trampolines.
-fn slots() -> std::ops::Range<u64> {
+fn trampolines() -> std::ops::Range<u64> {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
     let line = maps.lines().find(|line| line.contains("trapline-slots")).expect("mapped");
     let (start, end) = line.split(' ').next().and_then(|range| range.split_once('-')).expect("a range");
@@ -89,8 +89,9 @@ fn backtraces_are_what_they_were() {
             assert!(frames.len() > 5, "{frames:x?}");
             if let Some(probes) = probes {
                 seen.into_iter().for_each(|seen| seen.expect(1, 1));
-                let slots = slots();
-                let (ours, theirs): (Vec<u64>, Vec<u64>) = frames.iter().partition(|at| slots.contains(at));
+                let trampolines = trampolines();
+                let (ours, theirs): (Vec<u64>, Vec<u64>) =
+                    frames.iter().partition(|at| trampolines.contains(at));
                 assert_eq!(ours.len(), 2, "{frames:x?}");
                 // What an unwinder looks up is the same, except for the difference between the address after
                 // a call and the byte before it.

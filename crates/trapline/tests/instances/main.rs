@@ -8,7 +8,7 @@
 #![allow(unsafe_code, reason = "stacks, jumps, children")]
 
 mod places;
-mod slots;
+mod return_trampolines;
 mod unwinding;
 #[path = "../inside/victim.rs"]
 #[allow(dead_code, reason = "shared with `inside`, which asks for more")]
@@ -78,15 +78,15 @@ enum How {
     /// By jump, with only general registers saved.
     General,
     /// The return address replaced, by jump and by trap.
-    Slot,
-    SlotByTrap,
+    Trampoline,
+    TrampolineByTrap,
     /// The return address replaced, by jump, with only general registers saved at the entry.
-    SlotGeneral,
+    TrampolineGeneral,
 }
 
 impl How {
     fn form(self) -> Returns {
-        let stack = matches!(self, Self::Slot | Self::SlotByTrap | Self::SlotGeneral);
+        let stack = matches!(self, Self::Trampoline | Self::TrampolineByTrap | Self::TrampolineGeneral);
         if stack { Returns::Stack } else { Returns::Exits }
     }
 }
@@ -94,10 +94,10 @@ impl How {
 fn probe(victim: &Victim, name: &str, consumer: Consumer, how: How) -> Registration {
     let consumer = match how {
         // SAFETY: the functions under test keep nothing in vector registers.
-        How::General | How::SlotGeneral => unsafe { consumer.general_regs_only() },
-        How::Jump | How::Trap | How::Slot | How::SlotByTrap => consumer,
+        How::General | How::TrampolineGeneral => unsafe { consumer.general_regs_only() },
+        How::Jump | How::Trap | How::Trampoline | How::TrampolineByTrap => consumer,
     };
-    let by_trap = matches!(how, How::Trap | How::SlotByTrap);
+    let by_trap = matches!(how, How::Trap | How::TrampolineByTrap);
     let consumer = consumer.returns_by(how.form());
     let request = Request { by_trap, ..Request::new(&victim.path, victim.offset(name), consumer) };
     let probe = register_all([request]).expect("registered").pop().expect("one");
@@ -108,8 +108,8 @@ fn probe(victim: &Victim, name: &str, consumer: Consumer, how: How) -> Registrat
 /// Runs a test in each form, with a library of its own each time.
 fn every_way(test: impl Fn(&Victim, How)) {
     {
-        use How::{General, Jump, Slot, SlotByTrap, SlotGeneral, Trap};
-        [Jump, Trap, General, Slot, SlotByTrap, SlotGeneral]
+        use How::{General, Jump, Trampoline, TrampolineByTrap, TrampolineGeneral, Trap};
+        [Jump, Trap, General, Trampoline, TrampolineByTrap, TrampolineGeneral]
     }
     .into_iter()
     .for_each(|how| test(&Victim::load(), how));

@@ -42,8 +42,8 @@ fn library() -> Option<Victim> {
 /// More throws than there are return trampolines, through two armed frames each, from two places at one stack
 /// word: trampolines of calls that were left are reused.
 #[test]
-fn exceptions_go_through_and_slots_are_had_again() {
-    for how in [How::Slot, How::SlotByTrap] {
+fn exceptions_go_through_and_trampolines_are_had_again() {
+    for how in [How::Trampoline, How::TrampolineByTrap] {
         let Some(victim) = library() else { return };
         let caught =
             |n: u64, unwound: &mut u64| victim.function("caught")(n, std::ptr::from_mut(unwound) as u64);
@@ -53,10 +53,10 @@ fn exceptions_go_through_and_slots_are_had_again() {
         let mut unwound = 0;
         (0..TRAMPOLINES).for_each(|n| assert_eq!(caught(n, &mut unwound), expected(n)));
         assert_eq!(unwound, 2 * TRAMPOLINES);
-        let home = TRAMPOLINES / 2;
+        let half = TRAMPOLINES / 2;
         seen[0].1.expect(TRAMPOLINES, TRAMPOLINES);
-        seen[1].1.expect(2 * TRAMPOLINES, home);
-        seen[2].1.expect(2 * TRAMPOLINES, home);
+        seen[1].1.expect(2 * TRAMPOLINES, half);
+        seen[2].1.expect(2 * TRAMPOLINES, half);
         assert!(probes.iter().all(|probe| probe.counts().missed() == 0), "{:?}", probes.map(|p| p.counts()));
         drop(probes);
         (0..100).for_each(|n| assert_eq!(caught(n, &mut unwound), expected(n)));
@@ -77,7 +77,7 @@ fn backtraces_are_what_they_were() {
     for armed in [false, true] {
         let seen = [Seen::new(), Seen::new()];
         let probes = armed.then(|| {
-            let probe = |name, seen: Seen| probe(&victim, name, seen.session(), How::Slot);
+            let probe = |name, seen: Seen| probe(&victim, name, seen.session(), How::Trampoline);
             [probe("walker", seen[0]), probe("walked", seen[1])]
         });
         let frames = walk();
@@ -102,7 +102,7 @@ fn backtraces_are_what_they_were() {
 /// only for returns and the trampoline is bound; and exceptions out of such calls.
 #[test]
 #[allow(ffi_unwind_calls, reason = "that is what is tested")]
-fn unwinders_walk_through_calls_that_were_entered_from_their_slots() {
+fn unwinders_walk_through_calls_that_were_entered_from_their_trampolines() {
     extern "C-unwind" fn panics(x: u64) -> u64 {
         std::panic::resume_unwind(Box::new(x))
     }
@@ -124,7 +124,7 @@ fn unwinders_walk_through_calls_that_were_entered_from_their_slots() {
     let walked = |times: u64| (0..times).fold(Vec::new(), |_, _| walk());
     let (mut bare, mut ways) = (Vec::new(), Vec::new());
     for (armed, times) in [(false, 1), (true, 1), (true, 2), (true, 3)] {
-        let probe = armed.then(|| probe(&victim, "walker", waits(), How::SlotGeneral));
+        let probe = armed.then(|| probe(&victim, "walker", waits(), How::TrampolineGeneral));
         let frames = walked(times);
         if let Some(probe) = probe {
             let trampolines = trampolines();
@@ -146,7 +146,7 @@ fn unwinders_walk_through_calls_that_were_entered_from_their_slots() {
     assert!(ways.iter().filter(paired).count() >= 1, "none was entered from its slot: {ways:?}");
 
     let victim = Victim::load();
-    let probe = probe(&victim, "with", waits(), How::SlotGeneral);
+    let probe = probe(&victim, "with", waits(), How::TrampolineGeneral);
     // SAFETY: `with` is such a function, and has unwind tables.
     let with: extern "C-unwind" fn(extern "C-unwind" fn(u64) -> u64, u64) -> u64 =
         unsafe { std::mem::transmute(victim.address("with")) };
@@ -176,7 +176,7 @@ fn panics_go_through() {
     extern "C-unwind" fn panics(x: u64) -> u64 {
         std::panic::resume_unwind(Box::new(x))
     }
-    for how in [How::Slot, How::SlotByTrap] {
+    for how in [How::Trampoline, How::TrampolineByTrap] {
         let victim = Victim::load();
         let seen = Seen::new();
         let probe = probe(&victim, "with", seen.session().maxactive(2), how);
@@ -257,7 +257,7 @@ fn framehop_walks_through() {
     let mut bare = Vec::new();
     for armed in [false, true] {
         let seen = Seen::new();
-        let probe = armed.then(|| probe(&victim, "with", seen.session(), How::Slot));
+        let probe = armed.then(|| probe(&victim, "with", seen.session(), How::Trampoline));
         let walked = walked(&victim);
         if armed {
             drop(probe);
@@ -296,30 +296,33 @@ fn load_later(code: &str) -> *mut c_void {
     handle
 }
 
-/// An unwinder that is loaded while trampolines are in use is told of them, once the loader is done with it.
+/// An unwinder that is loaded while trampolines are in use is set up for them, once the loader is done with it.
 /// In a process of its own, as trampolines belong to the process.
 #[test]
 fn unwinders_that_are_loaded_later() {
     alone("unwinding::unwinders_that_are_loaded_later", || {
         let victim = Victim::load();
         let seen = Seen::new();
-        let _probe = probe(&victim, "add", seen.session(), How::Slot);
+        let _probe = probe(&victim, "add", seen.session(), How::Trampoline);
         let handle = load_later(LATER);
         // SAFETY: a word of that library.
-        let told = unsafe { *libc::dlsym(handle, c"told".as_ptr()).cast::<u64>() };
-        let told_in_time = told != 0;
+        let registered = unsafe { *libc::dlsym(handle, c"told".as_ptr()).cast::<u64>() };
+        let registered_in_time = registered != 0;
         // The engine's thread does this soon; here it is done now.
         trapline::inside::rescan().expect("a look");
         // SAFETY: as above.
-        let told = unsafe { *libc::dlsym(handle, c"told".as_ptr()).cast::<u64>() };
-        assert!(trampolines().contains(&told), "told: {told:#x}, in time: {told_in_time}");
+        let registered = unsafe { *libc::dlsym(handle, c"told".as_ptr()).cast::<u64>() };
+        assert!(
+            trampolines().contains(&registered),
+            "registered: {registered:#x}, in time: {registered_in_time}"
+        );
         let call = || assert_eq!(victim.function("add")(2, 1), 7);
         call();
         seen.expect(1, 1);
     });
 }
 
-/// An unwinder that cannot be told closes the trampolines: no more calls are armed while it is there.
+/// An unwinder that cannot be set up closes the trampolines: no more calls are armed while it is there.
 #[test]
 fn unwinders_that_cannot_be_informed_rule_out_trampolines() {
     /// A single call site, so that its trampoline is bound and found at once.
@@ -329,7 +332,9 @@ fn unwinders_that_cannot_be_informed_rule_out_trampolines() {
     }
     alone("unwinding::unwinders_that_cannot_be_informed_rule_out_trampolines", || {
         let seen = Seen::new();
-        for (consumer, how) in [(seen.session(), How::Slot), (Consumer::returns(|_| ()), How::SlotGeneral)] {
+        for (consumer, how) in
+            [(seen.session(), How::Trampoline), (Consumer::returns(|_| ()), How::TrampolineGeneral)]
+        {
             let victim = Victim::load();
             let probe = probe(&victim, "add", consumer, how);
             let expect = |hits, empty| assert_eq!(probe.counts(), Tally { hits, empty, ..Tally::default() });
@@ -352,9 +357,9 @@ fn unwinders_that_cannot_be_informed_rule_out_trampolines() {
 /// of its own: a gdb that attaches while a thread is at an int3 takes the signal for its own, and threads of
 /// other tests hit such instructions.
 #[test]
-fn gdb_walks_through_slots() {
+fn gdb_walks_through_trampolines() {
     match debugger::ready() {
-        Ok(()) => alone("unwinding::gdb_walks_through_slots", walked_by_gdb),
+        Ok(()) => alone("unwinding::gdb_walks_through_trampolines", walked_by_gdb),
         Err(why) => println!("SKIP: {why}"),
     }
 }
@@ -363,7 +368,7 @@ fn walked_by_gdb() {
     let victim = Victim::load();
     let [bare, armed] = [false, true].map(|armed| {
         let seen = Seen::new();
-        let probe = armed.then(|| probe(&victim, "with", seen.session(), How::Slot));
+        let probe = armed.then(|| probe(&victim, "with", seen.session(), How::Trampoline));
         let frames = blocked_in_a_call(&victim);
         if let Some(probe) = probe {
             seen.expect(1, 1);

@@ -286,8 +286,8 @@ fn what_arguments_lead_to_is_read() {
     let hits = &tallied[0].parts[0].hits;
     println!("{} values, {} unseen", hits.len(), tallied[0].unseen);
     // A function that begins anew on a larger stack is entered twice.
-    let is_told = |(&value, &hits): (&u64, &u64)| hits <= 2 && value % 2 == 0 && value < 2 * TIMES;
-    assert!(hits.iter().all(is_told), "{hits:?}");
+    let is_reported = |(&value, &hits): (&u64, &u64)| hits <= 2 && value % 2 == 0 && value < 2 * TIMES;
+    assert!(hits.iter().all(is_reported), "{hits:?}");
     assert!(hits.len() as u64 + tallied[0].unseen >= TIMES && tallied[0].overflow == 0, "{tallied:?}");
     assert!(hits.len() as u64 > TIMES / 2, "{tallied:?}");
     drop(session.detach());

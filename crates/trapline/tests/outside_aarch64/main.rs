@@ -16,7 +16,7 @@ mod latency;
 mod load;
 mod records;
 mod refusals;
-mod slots;
+mod return_trampolines;
 mod stacks;
 mod unwound;
 mod victim;

@@ -296,7 +296,8 @@ fn threads_that_are_called_otherwise_are_passed_over() {
         .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
         .map(|comm| comm.trim_end().to_owned())
         .collect();
-    for (names, are_told) in [(vec!["elsewhere".to_owned()], false), (called.into_iter().collect(), true)] {
+    for (names, are_reported) in [(vec!["elsewhere".to_owned()], false), (called.into_iter().collect(), true)]
+    {
         println!("{names:?}");
         let builder = Session::builder().pid(victim.pid()).filters(vec![Filter::default().named(names)]);
         let builder = builder.probe("victim_nop").expect("a probe");
@@ -307,7 +308,11 @@ fn threads_that_are_called_otherwise_are_passed_over() {
             let report = session.report();
             over = report[0].counts[0].filtered.map_or(0, |filtered| filtered.in_target) as usize;
         }
-        assert_eq!((reported > 0, over > 0), (are_told, !are_told), "{reported} told, {over} passed over");
+        assert_eq!(
+            (reported > 0, over > 0),
+            (are_reported, !are_reported),
+            "{reported} reported, {over} passed over"
+        );
         drop(session.detach());
     }
     victim.begin("victim_nop", ENDLESS);

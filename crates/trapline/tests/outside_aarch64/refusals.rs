@@ -55,8 +55,8 @@ fn a_function_with_a_return_address_that_cannot_be_replaced_is_named() {
     let Some(victim) = Victim::start() else { return };
     let before = victim.text();
     let builder = trapline::Session::builder().pid(victim.pid()).probe("victim_loop").expect("a probe");
-    let slot = builder.returns(trapline::Returns::Stack).latency();
-    let error = slot.expect_err("refused").to_string();
+    let trampoline = builder.returns(trapline::Returns::Stack).latency();
+    let error = trampoline.expect_err("refused").to_string();
     println!("{error}");
     assert!(error.contains("leads back to the first instruction"), "{error}");
     assert_eq!(victim.text(), before);

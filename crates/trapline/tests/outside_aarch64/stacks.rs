@@ -45,7 +45,7 @@ fn callers_are_reported() {
             for (_, names) in &reported {
                 let begins = ["victim_six", "victim_inner", "victim_outer"];
                 assert!(names.iter().zip(begins).all(|(name, begin)| name == begin), "{names:?}");
-                assert!(names.len() > begins.len(), "somebody calls it: {names:?}");
+                assert!(names.len() > begins.len(), "it has callers: {names:?}");
             }
             if time {
                 assert!(sums.iter().all(|sum| !sum.time.is_zero()), "{sums:?}");

@@ -37,7 +37,7 @@ global_asm!(
     ".cfi_offset 29, -16",
     ".cfi_offset 30, -8",
     "mov x29, sp",
-    "bl waits_told",
+    "bl waits_reported",
     "ldp x29, x30, [sp], #16",
     "hint #\\undo",
     "ret",
@@ -60,7 +60,7 @@ pub(crate) const WAITS: [(&str, unsafe extern "C-unwind" fn(u64) -> u64); 3] =
     [("waits_plain", waits_plain), ("waits_signed", waits_signed), ("waits_signed_b", waits_signed_b)];
 
 #[unsafe(no_mangle)]
-extern "C-unwind" fn waits_told(value: u64) -> u64 {
+extern "C-unwind" fn waits_reported(value: u64) -> u64 {
     while !STOP.load(Ordering::SeqCst) {
         std::thread::yield_now();
     }

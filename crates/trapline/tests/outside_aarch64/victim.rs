@@ -333,7 +333,7 @@ fn run() {
             threads.into_iter().map(|thread| thread.join().expect("it ends")).sum()
         });
         println!("right {right}");
-        std::io::stdout().flush().expect("somebody listens");
+        std::io::stdout().flush().expect("it is read");
     }
     std::process::exit(0);
 }

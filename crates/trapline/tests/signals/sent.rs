@@ -206,12 +206,12 @@ fn the_program_sees_its_own_handlers() {
     }
     // The wrapper is in its place, with all that belongs to the action.
     assert_ne!(in_the_kernel(signal), masked.sa_sigaction);
-    let told = set(By::Libc, signal, Some(&action(other as *const () as usize)));
-    assert_eq!(told.sa_sigaction, masked.sa_sigaction);
+    let returned = set(By::Libc, signal, Some(&action(other as *const () as usize)));
+    assert_eq!(returned.sa_sigaction, masked.sa_sigaction);
     const RESTORER: i32 = 0x0400_0000;
-    assert_eq!(told.sa_flags & !RESTORER, masked.sa_flags);
+    assert_eq!(returned.sa_flags & !RESTORER, masked.sa_flags);
     // SAFETY: a set that the call has filled.
-    let has = |one| unsafe { libc::sigismember(&raw const told.sa_mask, one) };
+    let has = |one| unsafe { libc::sigismember(&raw const returned.sa_mask, one) };
     assert_eq!([libc::SIGWINCH, libc::SIGUSR1].map(has), [1, 0]);
     // SAFETY: a plain handler, and what was there.
     unsafe {

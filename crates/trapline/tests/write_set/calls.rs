@@ -58,7 +58,7 @@ impl CallCount {
 }
 
 /// Adds one to the word whose address the thread left in r12.
-unsafe extern "C" fn tell_thread(_: *mut c_void, hit: *mut Hit) -> Verdict {
+unsafe extern "C" fn report_thread(_: *mut c_void, hit: *mut Hit) -> Verdict {
     // SAFETY: this hit, its registers, and a `CallCount` of the caller's.
     unsafe {
         let calls_so_far = (*(*hit).regs).get(Gpr::R12) as *mut u64;
@@ -71,10 +71,10 @@ unsafe extern "C" fn tell_thread(_: *mut c_void, hit: *mut Hit) -> Verdict {
 #[repr(align(64))]
 struct Word(AtomicU64);
 static WORD: Word = Word(AtomicU64::new(0));
-unsafe extern "C" fn tell_all(data: *mut c_void, hit: *mut Hit) -> Verdict {
+unsafe extern "C" fn report_all(data: *mut c_void, hit: *mut Hit) -> Verdict {
     WORD.0.fetch_add(1, Relaxed);
     // SAFETY: the arguments of this handler, which the engine gave.
-    unsafe { tell_thread(data, hit) }
+    unsafe { report_thread(data, hit) }
 }
 
 /// What a consumer waits for.
@@ -97,7 +97,7 @@ struct Way {
 }
 
 const RETURN: Way =
-    Way { waits: Waits::Return, saves: false, arms: false, handler: tell_thread, provided: true };
+    Way { waits: Waits::Return, saves: false, arms: false, handler: report_thread, provided: true };
 const SESSION: Way = Way { waits: Waits::Session, ..RETURN };
 const ENTRY: Way = Way { waits: Waits::Entry, ..RETURN };
 
@@ -173,9 +173,9 @@ impl Maker {
         let code = self.code.skip(own_trampoline_code_len(&unplaced));
         let trampolines = Trampolines { code, table: self.code.skip(unplaced.table_len()), ..unplaced };
         tell("slots", trampolines.table, trampolines.table_len());
-        for (home, word) in trampolines.hints() {
+        for (hint, word) in trampolines.hints() {
             // SAFETY: inside the table.
-            unsafe { (home as *mut u64).write(word) };
+            unsafe { (hint as *mut u64).write(word) };
         }
         let (hints, quick) = (named("hints", 1 << 18), named("quick", 1 << 17));
         // SAFETY: zeroed except for the hints, mapped for good, and used by nothing else; probes are leaked.
@@ -303,7 +303,7 @@ impl Cases {
         let mut maker = Maker::new();
         tell("word", &raw const WORD as u64, LINE);
         let kept = maker.called(RETURN);
-        let word = maker.called(Way { handler: tell_all, ..RETURN });
+        let word = maker.called(Way { handler: report_all, ..RETURN });
         // The place keeps the outer function's call, from here on for good.
         let inner = maker.function(RETURN, None);
         let outer = maker.function(RETURN, Some(inner));
@@ -311,14 +311,15 @@ impl Cases {
         let [session, saved] = [SESSION, Way { saves: true, ..SESSION }].map(|way| maker.called(way));
         let armed = |way| Way { arms: true, ..way };
         let trampolines = [armed(RETURN), armed(SESSION), Way { saves: true, ..armed(SESSION) }];
-        let [slot, slot_session, slot_saved] = trampolines.map(|way| maker.called(way));
+        let [trampoline, trampoline_session, trampoline_saved] = trampolines.map(|way| maker.called(way));
         let inner = maker.function(armed(RETURN), None);
         let outer = maker.function(armed(RETURN), Some(inner));
         let tail: Case = (Box::new(move |calls_so_far| calls(outer, calls_so_far)), 2);
         let missed = maker.called(Way { provided: false, saves: true, ..SESSION });
         let [entry, entry_saved] = [ENTRY, Way { saves: true, ..ENTRY }].map(|way| maker.called(way));
         let [trap, trap_session] = [ENTRY, SESSION].map(|way| maker.trapped(way));
-        let first = [kept, word, instance, session, saved, slot, slot_session, slot_saved, tail];
+        let first =
+            [kept, word, instance, session, saved, trampoline, trampoline_session, trampoline_saved, tail];
         let all = first.into_iter().chain([missed, entry, entry_saved, trap, trap_session]).collect();
         Self { all }
     }

@@ -20,12 +20,13 @@ pub(crate) use trapline_insn::aarch64::Accessor;
 pub(crate) use trapline_insn::aarch64::Regs as RegFile;
 use trapline_insn::effect::Effect;
 
-use crate::constraints::Slots;
+use crate::constraints::DebugRegisters;
 use crate::trap_state::UserRegs;
 use crate::value::Range;
 
 /// The counts of most processors. Where there are fewer, the kernel reports it.
-pub(crate) const SLOTS: Slots = Slots::Apart { data: trapline_tracee::perf::SLOTS, instruction: 6 };
+pub(crate) const DEBUG_REGISTERS: DebugRegisters =
+    DebugRegisters::Apart { data: trapline_tracee::perf::DEBUG_REGISTERS, instruction: 6 };
 /// A sample is taken before the access.
 pub(crate) const TRAPS_BEFORE: bool = true;
 /// The kernel skips its own accesses for a program (hw_breakpoint.c of arm64).

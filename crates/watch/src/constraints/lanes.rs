@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::rule::{Move, POOLS};
 use super::sync::{AtomicU32, Patience, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use super::words::MAX_SLOTS;
+use super::words::MAX_REGISTERS;
 
 /// Number of tasks by how many debug registers they pin, from 1 up; one cache line. The parts of a sum may
 /// wrap.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct Histogram([AtomicU32; MAX_SLOTS as usize]);
+pub(super) struct Histogram([AtomicU32; MAX_REGISTERS as usize]);
 
 impl Histogram {
     /// Relaxed: lanes order these additions before any use.
@@ -33,7 +33,7 @@ impl Histogram {
                 .clone()
                 .fold(0u32, |sum, part| sum.wrapping_add(part.0.get(at).map_or(0, |n| n.load(Relaxed))))
         };
-        (0..usize::from(MAX_SLOTS)).rev().find(|&at| tasks(at) != 0).map_or(0, |at| at as u32 + 1)
+        (0..usize::from(MAX_REGISTERS)).rev().find(|&at| tasks(at) != 0).map_or(0, |at| at as u32 + 1)
     }
 }
 
@@ -69,7 +69,7 @@ impl Lanes {
     }
     /// Enters this thread's lane.
     pub(super) fn enter(&self, patience: Patience) -> Option<InLane<'_>> {
-        let lane = &self.0[home() & (self.0.len() - 1)];
+        let lane = &self.0[own_lane() & (self.0.len() - 1)];
         Some(InLane { lane, _gate: patience.read(&lane.gate)? })
     }
     /// Closes all lanes, in order.
@@ -94,17 +94,17 @@ impl Closed<'_> {
 }
 
 #[cfg(not(loom))]
-fn home() -> usize {
+fn own_lane() -> usize {
     use std::cell::Cell;
     use std::sync::atomic::AtomicUsize;
     static THREADS: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static HOME: Cell<Option<usize>> = const { Cell::new(None) };
+        static OWN_LANE: Cell<Option<usize>> = const { Cell::new(None) };
     }
-    HOME.with(|home| {
-        home.get().unwrap_or_else(|| {
+    OWN_LANE.with(|own_lane| {
+        own_lane.get().unwrap_or_else(|| {
             let number = THREADS.fetch_add(1, Relaxed);
-            home.set(Some(number));
+            own_lane.set(Some(number));
             number
         })
     })
@@ -112,16 +112,16 @@ fn home() -> usize {
 
 #[cfg(loom)]
 loom::thread_local! {
-    static HOME: std::cell::Cell<usize> = std::cell::Cell::new(0);
+    static OWN_LANE: std::cell::Cell<usize> = std::cell::Cell::new(0);
 }
 
 #[cfg(loom)]
-fn home() -> usize {
-    HOME.with(std::cell::Cell::get)
+fn own_lane() -> usize {
+    OWN_LANE.with(std::cell::Cell::get)
 }
 
 /// Sets the lane that this thread takes, in a model.
 #[cfg(loom)]
-pub fn set_code_region(lane: usize) {
-    HOME.with(|home| home.set(lane));
+pub fn set_lane(lane: usize) {
+    OWN_LANE.with(|own_lane| own_lane.set(lane));
 }

@@ -7,12 +7,13 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::words::{
-    Accounting, Claim, Cpu, Kind, Machine, Refusal, Request, Reservation, Slots, Target, TaskId,
+    Accounting, BreakpointKind, Claim, Cpu, DebugRegisters, Machine, Refusal, Request, Reservation, Target,
+    TaskId,
 };
 
 /// One operation. Indexes of older operations are taken modulo their number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum Operation {
     /// Reserve.
     Reserve(Request),
     /// Release what an older reservation holds, if any is left.
@@ -22,7 +23,7 @@ pub enum Step {
 }
 
 /// Plays a sequence; returns for each operation whether it was accepted. What is left at the end is released.
-pub fn play(accounting: &(impl Accounting + ?Sized), steps: &[Step]) -> Vec<bool> {
+pub fn play(accounting: &(impl Accounting + ?Sized), steps: &[Operation]) -> Vec<bool> {
     let mut held: Vec<Reservation> = Vec::new();
     let accepted = steps.iter().map(|&step| play_one(accounting, &mut held, step)).collect();
     held.into_iter().for_each(|reservation| accounting.release(reservation));
@@ -30,20 +31,24 @@ pub fn play(accounting: &(impl Accounting + ?Sized), steps: &[Step]) -> Vec<bool
 }
 
 /// Plays one operation.
-pub fn play_one(accounting: &(impl Accounting + ?Sized), held: &mut Vec<Reservation>, step: Step) -> bool {
+pub fn play_one(
+    accounting: &(impl Accounting + ?Sized),
+    held: &mut Vec<Reservation>,
+    step: Operation,
+) -> bool {
     match step {
-        Step::Reserve(request) => {
+        Operation::Reserve(request) => {
             let reservation = accounting.reserve(request);
             let accepted = reservation.is_ok();
             held.extend(reservation);
             accepted
         }
-        Step::Release(_) | Step::Modify(..) if held.is_empty() => false,
-        Step::Release(which) => {
+        Operation::Release(_) | Operation::Modify(..) if held.is_empty() => false,
+        Operation::Release(which) => {
             accounting.release(held.swap_remove(which % held.len()));
             true
         }
-        Step::Modify(which, to) => {
+        Operation::Modify(which, to) => {
             let which = which % held.len();
             accounting.modify(&mut held[which], to).is_ok()
         }
@@ -70,13 +75,14 @@ impl BruteForce {
     /// The first CPU and kind for which it does not hold.
     pub fn holds(machine: &Machine, all: &[Request]) -> Result<(), Refusal> {
         (0..machine.cpus()).map(Cpu).try_for_each(|cpu| {
-            [Kind::Data, Kind::Instruction]
+            [BreakpointKind::Data, BreakpointKind::Instruction]
                 .into_iter()
                 .try_for_each(|kind| Self::holds_on(machine, all, cpu, kind))
         })
     }
-    fn holds_on(machine: &Machine, all: &[Request], cpu: Cpu, kind: Kind) -> Result<(), Refusal> {
-        let counts = |claim: Claim| matches!(machine.slots(), Slots::Shared(_)) || claim.kind() == kind;
+    fn holds_on(machine: &Machine, all: &[Request], cpu: Cpu, kind: BreakpointKind) -> Result<(), Refusal> {
+        let counts =
+            |claim: Claim| matches!(machine.registers(), DebugRegisters::Shared(_)) || claim.kind() == kind;
         let here = || all.iter().filter(|request| counts(request.claim()));
         let weight = |request: &Request| u32::from(request.claim().weight());
         let task_of = |request: &Request| match request.target() {
@@ -87,10 +93,10 @@ impl BruteForce {
         let by_cpu: u32 = here().filter(|request| request.target() == Target::Cpu(cpu)).map(weight).sum();
         let pins = |task: TaskId| here().filter(|request| task_of(request) == Some(task)).map(weight).sum();
         let by_task: u32 = here().filter_map(task_of).map(pins).max().unwrap_or(0);
-        let slots = u32::from(machine.slots_for(kind));
-        match by_cpu + by_task <= slots {
+        let registers = u32::from(machine.registers_for(kind));
+        match by_cpu + by_task <= registers {
             true => Ok(()),
-            false => Err(Refusal::NoSlot { cpu, slots, by_cpu, by_task, weight: 0 }),
+            false => Err(Refusal::NoRegister { cpu, registers, by_cpu, by_task, weight: 0 }),
         }
     }
     fn check(&self, target: Target) -> Result<(), Refusal> {
@@ -145,8 +151,8 @@ pub enum Check {
 #[must_use]
 pub fn nine_cases(machine: &Machine, t: TaskId, u: TaskId) -> Vec<(&'static str, Vec<Check>)> {
     use Check::{Close, Fits, Full};
-    let slots = usize::from(machine.slots_for(Kind::Data));
-    let fill = |target, but: usize| vec![Fits(target); slots.saturating_sub(but)];
+    let registers = usize::from(machine.registers_for(BreakpointKind::Data));
+    let fill = |target, but: usize| vec![Fits(target); registers.saturating_sub(but)];
     let (ta, ua) = (Target::Task(t), Target::Task(u));
     let (t0, u0) = (Target::TaskOnCpu(t, Cpu(0)), Target::TaskOnCpu(u, Cpu(0)));
     let (c0, c1) = (Target::Cpu(Cpu(0)), Target::Cpu(Cpu(1)));
@@ -180,7 +186,7 @@ pub fn nine_cases(machine: &Machine, t: TaskId, u: TaskId) -> Vec<(&'static str,
                 fill(ta, 2),
                 vec![Fits(t0), Fits(ta)],
                 full(&[ta, t0, c0]),
-                vec![Fits(c1), Full(c1), Close(slots - 2), Full(ta), Close(slots), Fits(ta)],
+                vec![Fits(c1), Full(c1), Close(registers - 2), Full(ta), Close(registers), Fits(ta)],
                 full(&[ta, t0, c0, c1]),
             ]
             .concat(),
@@ -196,11 +202,11 @@ pub fn run_case(accounting: &(impl Accounting + ?Sized), case: &[Check]) -> Resu
     let mut fitted: Vec<Option<Reservation>> = Vec::new();
     let wrong = case.iter().enumerate().find(|&(_, &check)| match check {
         Check::Fits(target) => {
-            fitted.push(accounting.reserve(target.one(Kind::Data)).ok());
+            fitted.push(accounting.reserve(target.one(BreakpointKind::Data)).ok());
             fitted.last().is_some_and(Option::is_none)
         }
         Check::Full(target) => {
-            let extra = accounting.reserve(target.one(Kind::Data));
+            let extra = accounting.reserve(target.one(BreakpointKind::Data));
             let wrong = extra.is_ok();
             fitted.extend(extra.ok().map(Some));
             wrong

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::lanes::{Histogram, Lanes};
 use super::rule::{Account, CountOwner, Exchange, POOLS, Picture};
 use super::sync::{AtomicU32, Mutex, Patience};
-use super::table::Table;
+use super::table::TaskTable;
 use super::words::{Cpu, Held, Machine, Refusal, TaskId};
 
 #[derive(Debug)]
 pub(super) struct Many {
     machine: Machine,
-    accounts: Table<Mutex<Account>>,
+    accounts: TaskTable<Mutex<Account>>,
     lanes: Lanes,
     cpus: Cpus,
 }
@@ -59,7 +59,7 @@ impl Many {
         let each = (0..machine.cpus()).map(|_| OneCpu::default()).collect();
         Self {
             machine,
-            accounts: Table::new(),
+            accounts: TaskTable::new(),
             lanes: Lanes::new(machine.cpus()),
             cpus: Cpus { each, most: Default::default() },
         }
@@ -131,18 +131,18 @@ impl Many {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::{Kind, Slots, Target};
+    use super::super::{BreakpointKind, DebugRegisters, Target};
     use super::{Cpu, Many, Patience, TaskId};
     use crate::constraints::Machine;
 
     /// Whether an operation gets through without waiting while another stands still in its middle.
     #[test]
-    fn who_waits_for_whom() {
-        let machine = Machine::new(4, Slots::Shared(4)).expect("a machine");
+    fn waits_for() {
+        let machine = Machine::new(4, DebugRegisters::Shared(4)).expect("a machine");
         let books = Many::new(machine);
         let (t, u) = (TaskId::new(1).expect("a task"), TaskId::new(2).expect("a task"));
         let passes = |target: Target| {
-            let exchange = machine.exchange(Some(target.one(Kind::Data).claim()), None);
+            let exchange = machine.exchange(Some(target.one(BreakpointKind::Data).claim()), None);
             let place = machine.place(target).expect("a place");
             // Giving back what was not taken changes nothing.
             books.exchange(place, exchange, Patience::Never).is_some()

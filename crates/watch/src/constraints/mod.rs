@@ -15,18 +15,18 @@
 //!
 //! A breakpoint of a task may be on any CPU (it is wherever the task runs) or on one. On CPU *c* a task *t*
 //! pins `any[t] + bound[t][c]` debug registers; CPU targets pin `pinned[c]`. Two tasks are never on one CPU
-//! at once, so only the largest counts. With `slots` for the number of debug registers:
+//! at once, so only the largest counts. With `registers` for the number of debug registers:
 //!
-//! > for all *c*: `pinned[c] + max over t of (any[t] + bound[t][c]) ≤ slots`
+//! > for all *c*: `pinned[c] + max over t of (any[t] + bound[t][c]) ≤ registers`
 //!
 //! This holds before every operation. So an operation on task *t* need only look at *t*'s own count, since
 //! the others' have not grown. An operation on CPU *c* need only look at *c*:
 //!
 //! | target | fits if |
 //! |---|---|
-//! | *t*, any CPU | `any[t] + weight + most ≤ slots`, where `most` is the largest `pinned`; and for each CPU that *t* has a bound breakpoint on, `pinned[c] + any[t] + bound[t][c] + weight ≤ slots` |
-//! | *t* on *c* | `pinned[c] + any[t] + bound[t][c] + weight ≤ slots` |
-//! | *c* | `pinned[c] + top[c] + weight ≤ slots`, where `top[c]` is the largest count of any task on *c* |
+//! | *t*, any CPU | `any[t] + weight + most ≤ registers`, where `most` is the largest `pinned`; and for each CPU that *t* has a bound breakpoint on, `pinned[c] + any[t] + bound[t][c] + weight ≤ registers` |
+//! | *t* on *c* | `pinned[c] + any[t] + bound[t][c] + weight ≤ registers` |
+//! | *c* | `pinned[c] + top[c] + weight ≤ registers`, where `top[c]` is the largest count of any task on *c* |
 //!
 //! `top[c]` comes from two kinds of histograms, which count tasks by what they pin. `spread` counts all tasks
 //! by `any[t]`. `bound[c]` counts the tasks with a bound breakpoint on *c* by `any[t] + bound[t][c]`. A task
@@ -125,10 +125,10 @@ mod words;
 pub mod laws;
 
 #[cfg(loom)]
-pub use lanes::set_code_region;
+pub use lanes::set_lane;
 pub use words::{
-    Accounting, BadMachine, Claim, Cpu, Held, Kind, MAX_SLOTS, Machine, Refusal, Request, Reservation, Slots,
-    Target, TaskId, TryError,
+    Accounting, BadMachine, BreakpointKind, Claim, Cpu, DebugRegisters, Held, MAX_REGISTERS, Machine,
+    Refusal, Request, Reservation, Target, TaskId, TryError,
 };
 
 use rule::Exchange;

@@ -2,8 +2,8 @@
 
 use super::rule::{Account, CountOwner, Counts, Exchange, Move, POOLS, Picture};
 use super::sync::{Mutex, Patience};
-use super::table::Table;
-use super::words::{Cpu, Held, MAX_SLOTS, Machine, Refusal};
+use super::table::TaskTable;
+use super::words::{Cpu, Held, MAX_REGISTERS, Machine, Refusal};
 
 #[derive(Debug)]
 pub(super) struct One {
@@ -13,10 +13,10 @@ pub(super) struct One {
 
 #[derive(Debug)]
 struct Books {
-    accounts: Table<Account>,
+    accounts: TaskTable<Account>,
     pinned: Counts,
     /// Number of tasks by what they pin: on any CPU, and (for those that have a bound breakpoint) in total.
-    tasks: [[[u32; MAX_SLOTS as usize]; 2]; POOLS],
+    tasks: [[[u32; MAX_REGISTERS as usize]; 2]; POOLS],
 }
 
 struct Pinned(Counts);
@@ -32,7 +32,8 @@ impl Picture for Pinned {
 
 impl One {
     pub(super) fn new(machine: Machine) -> Self {
-        let books = Books { accounts: Table::new(), pinned: Counts::default(), tasks: Default::default() };
+        let books =
+            Books { accounts: TaskTable::new(), pinned: Counts::default(), tasks: Default::default() };
         Self { machine, books: Mutex::new(books) }
     }
     pub(super) fn exchange(
@@ -75,7 +76,7 @@ impl One {
     }
 }
 
-fn make(tasks: &mut [[[u32; MAX_SLOTS as usize]; 2]; POOLS], step: Move) {
+fn make(tasks: &mut [[[u32; MAX_REGISTERS as usize]; 2]; POOLS], step: Move) {
     let tasks = &mut tasks[step.pool][usize::from(step.cpu.is_some())];
     let at = |count: u8| usize::from(count).wrapping_sub(1);
     if let Some(old) = tasks.get_mut(at(step.from)) {

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::words::{Claim, Cpu, Held, Machine, Refusal, Slots, Target, TaskId};
+use super::words::{Claim, Cpu, DebugRegisters, Held, Machine, Refusal, Target, TaskId};
 
 /// Number of pools of debug registers. Pool 0 alone is used where the kinds share registers; otherwise there
 /// is one for data and one for instructions.
@@ -65,20 +65,20 @@ pub(super) struct Move {
 
 impl Machine {
     fn share(&self, claim: Claim) -> Share {
-        let pool = match self.slots() {
-            Slots::Shared(_) => 0,
-            Slots::Apart { .. } => claim.kind() as usize,
+        let pool = match self.registers() {
+            DebugRegisters::Shared(_) => 0,
+            DebugRegisters::Apart { .. } => claim.kind() as usize,
         };
         Share { pool, weight: claim.weight() }
     }
     pub(super) fn exchange(&self, gives: Option<Claim>, takes: Option<Claim>) -> Exchange {
         Exchange { gives: gives.map(|claim| self.share(claim)), takes: takes.map(|claim| self.share(claim)) }
     }
-    pub(super) fn slots_in(&self, pool: usize) -> u32 {
-        u32::from(match (self.slots(), pool) {
-            (Slots::Shared(n), 0) => n,
-            (Slots::Apart { data, .. }, 0) => data,
-            (Slots::Apart { instruction, .. }, 1) => instruction,
+    pub(super) fn registers_in(&self, pool: usize) -> u32 {
+        u32::from(match (self.registers(), pool) {
+            (DebugRegisters::Shared(n), 0) => n,
+            (DebugRegisters::Apart { data, .. }, 0) => data,
+            (DebugRegisters::Apart { instruction, .. }, 1) => instruction,
             _ => 0,
         })
     }
@@ -106,11 +106,11 @@ impl Exchange {
     ) -> Result<(), Refusal> {
         let Some(Share { pool, weight }) = self.takes else { return Ok(()) };
         let given = self.gives.filter(|share| share.pool == pool).map_or(0, |share| u32::from(share.weight));
-        let (slots, weight) = (machine.slots_in(pool), u32::from(weight));
-        if by_cpu + by_task + weight <= slots + given {
+        let (registers, weight) = (machine.registers_in(pool), u32::from(weight));
+        if by_cpu + by_task + weight <= registers + given {
             return Ok(());
         }
-        Err(Refusal::NoSlot { cpu: cpu(), slots, by_cpu, by_task, weight })
+        Err(Refusal::NoRegister { cpu: cpu(), registers, by_cpu, by_task, weight })
     }
     /// The pool from which registers are taken, if any are.
     pub(super) fn pool(self) -> Option<usize> {

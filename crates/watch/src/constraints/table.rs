@@ -18,7 +18,7 @@ const APART: u32 = 8;
 const LIMIT: u32 = if cfg!(loom) { 16 } else { TaskId::LIMIT };
 
 #[derive(Debug)]
-pub(super) struct Table<T> {
+pub(super) struct TaskTable<T> {
     pages: Box<[OnceLock<Box<[T]>>]>,
 }
 
@@ -36,7 +36,7 @@ fn task(page: usize, at: usize) -> Option<TaskId> {
     TaskId::new(page as u32 * PAGE + at % APART * (PAGE / APART) + at / APART)
 }
 
-impl<T: Default> Table<T> {
+impl<T: Default> TaskTable<T> {
     pub(super) fn new() -> Self {
         Self { pages: (0..LIMIT / PAGE).map(|_| OnceLock::new()).collect() }
     }

@@ -5,7 +5,7 @@ use std::num::NonZeroU8;
 
 /// The largest number of debug registers of one kind that a CPU has (arm64's ID register has four bits for
 /// the count).
-pub const MAX_SLOTS: u8 = 16;
+pub const MAX_REGISTERS: u8 = 16;
 
 /// A CPU, by the kernel's number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -17,7 +17,7 @@ pub struct TaskId(u32);
 
 /// What a breakpoint stops at.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kind {
+pub enum BreakpointKind {
     /// Memory that is read or written.
     Data,
     /// An instruction that is executed.
@@ -26,7 +26,7 @@ pub enum Kind {
 
 /// Debug registers of each CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Slots {
+pub enum DebugRegisters {
     /// Every register takes either kind (x86: 4).
     Shared(u8),
     /// Each kind has its own registers (arm64).
@@ -42,17 +42,19 @@ pub enum Slots {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Machine {
     cpus: u32,
-    slots: Slots,
+    registers: DebugRegisters,
 }
 
 /// The error for numbers that no machine has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{cpus} CPUs with {slots:?}: at least 1 CPU and at most {MAX_SLOTS} slots of a kind are possible")]
+#[error(
+    "{cpus} CPUs with {registers:?}: at least 1 CPU and at most {MAX_REGISTERS} slots of a kind are possible"
+)]
 pub struct BadMachine {
     /// Number of CPUs given.
     pub cpus: u32,
     /// Debug registers given.
-    pub slots: Slots,
+    pub registers: DebugRegisters,
 }
 
 /// The target of a breakpoint: a task, or a CPU.
@@ -69,7 +71,7 @@ pub enum Target {
 /// The registers that a breakpoint takes: a number of one kind, on each CPU where it may be armed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Claim {
-    kind: Kind,
+    kind: BreakpointKind,
     weight: NonZeroU8,
 }
 
@@ -90,13 +92,13 @@ pub struct Reservation(Request);
 pub enum Refusal {
     /// The registers are used up.
     #[error(
-        "no slot free: of {slots} on CPU {cpu}, {by_cpu} are pinned by breakpoints of the CPU and {by_task} by those of a task; {weight} more do not fit"
+        "no slot free: of {registers} on CPU {cpu}, {by_cpu} are pinned by breakpoints of the CPU and {by_task} by those of a task; {weight} more do not fit"
     )]
-    NoSlot {
+    NoRegister {
         /// A CPU on which it does not fit.
         cpu: Cpu,
         /// Number of registers of that kind there.
-        slots: u32,
+        registers: u32,
         /// Number that CPU targets pin there.
         by_cpu: u32,
         /// Number that the task pins there; for a CPU target, the most that any task pins there.
@@ -180,11 +182,11 @@ impl Machine {
     /// Makes a machine. `cpus` is the number of CPUs that can ever come online.
     ///
     /// # Errors
-    /// There is no CPU, or there are more than [`MAX_SLOTS`] registers.
-    pub const fn new(cpus: u32, slots: Slots) -> Result<Self, BadMachine> {
-        let most = match slots {
-            Slots::Shared(n) => n,
-            Slots::Apart { data, instruction } => {
+    /// There is no CPU, or there are more than [`MAX_REGISTERS`] registers.
+    pub const fn new(cpus: u32, registers: DebugRegisters) -> Result<Self, BadMachine> {
+        let most = match registers {
+            DebugRegisters::Shared(n) => n,
+            DebugRegisters::Apart { data, instruction } => {
                 if data > instruction {
                     data
                 } else {
@@ -192,7 +194,11 @@ impl Machine {
                 }
             }
         };
-        if cpus == 0 || most > MAX_SLOTS { Err(BadMachine { cpus, slots }) } else { Ok(Self { cpus, slots }) }
+        if cpus == 0 || most > MAX_REGISTERS {
+            Err(BadMachine { cpus, registers })
+        } else {
+            Ok(Self { cpus, registers })
+        }
     }
     /// Number of CPUs.
     #[must_use]
@@ -201,16 +207,16 @@ impl Machine {
     }
     /// Debug registers of each CPU.
     #[must_use]
-    pub const fn slots(&self) -> Slots {
-        self.slots
+    pub const fn registers(&self) -> DebugRegisters {
+        self.registers
     }
     /// Number of registers of each CPU that a kind may use.
     #[must_use]
-    pub const fn slots_for(&self, kind: Kind) -> u8 {
-        match (self.slots, kind) {
-            (Slots::Shared(n), _) => n,
-            (Slots::Apart { data, .. }, Kind::Data) => data,
-            (Slots::Apart { instruction, .. }, Kind::Instruction) => instruction,
+    pub const fn registers_for(&self, kind: BreakpointKind) -> u8 {
+        match (self.registers, kind) {
+            (DebugRegisters::Shared(n), _) => n,
+            (DebugRegisters::Apart { data, .. }, BreakpointKind::Data) => data,
+            (DebugRegisters::Apart { instruction, .. }, BreakpointKind::Instruction) => instruction,
         }
     }
 }
@@ -218,7 +224,7 @@ impl Machine {
 impl Target {
     /// One breakpoint of a kind, with the usual weight 1.
     #[must_use]
-    pub const fn one(self, kind: Kind) -> Request {
+    pub const fn one(self, kind: BreakpointKind) -> Request {
         self.wants(Claim::one(kind))
     }
     /// A breakpoint with any claim.
@@ -231,17 +237,17 @@ impl Target {
 impl Claim {
     /// A claim of one register.
     #[must_use]
-    pub const fn one(kind: Kind) -> Self {
+    pub const fn one(kind: BreakpointKind) -> Self {
         Self { kind, weight: NonZeroU8::MIN }
     }
     /// A claim of several registers.
     #[must_use]
-    pub const fn weighing(kind: Kind, weight: NonZeroU8) -> Self {
+    pub const fn weighing(kind: BreakpointKind, weight: NonZeroU8) -> Self {
         Self { kind, weight }
     }
     /// The kind of its registers.
     #[must_use]
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> BreakpointKind {
         self.kind
     }
     /// Number of its registers.

@@ -33,7 +33,7 @@ use trapline_record::RemoteAddr;
 use trapline_tracee::Process;
 use trapline_tracee::perf::{Access, Breakpoint};
 
-use super::words::{CodeMap, Event, First, Kind, Target, Trap, Where};
+use super::words::{AccessKind, CodeMap, Event, First, Target, Trap, Where};
 use crate::native::{self, Accessor};
 use crate::site::{self, AHEAD, BACK, Code};
 use crate::value::{Chain, Change, Range, ValueSource};
@@ -120,14 +120,19 @@ impl Accesses {
     }
     /// The kind of an access, the address of the instruction that made it (of a call: its return address),
     /// and the change.
-    pub(super) fn access(&mut self, of: (usize, &Target), point: usize, trap: &Trap) -> (Kind, u64, Change) {
+    pub(super) fn access(
+        &mut self,
+        of: (usize, &Target),
+        point: usize,
+        trap: &Trap,
+    ) -> (AccessKind, u64, Change) {
         let (target, Target { process, points }) = of;
         let Trap { sample, word, disputed } = trap;
         let at = points[point].at;
         let range = Range { addr: at.addr.0, len: at.len };
         let nothing = Change { before: None, before_exact: false, after: None, how: ValueSource::Unknown };
         if at.access == Access::Execute {
-            return (Kind::Execute, sample.ip, nothing);
+            return (AccessKind::Execute, sample.ip, nothing);
         }
         let regs = sample.regs;
         let in_kernel = sample.ip >= KERNEL;
@@ -165,16 +170,16 @@ impl Accesses {
             change.after.filter(|_| pushed && !in_kernel)
         };
         match accessed {
-            Some((accessor, _)) if accessor.writes() => (Kind::Write, accessor.addr(), change),
-            Some((accessor, _)) => (Kind::Read, accessor.addr(), change),
-            None if in_kernel => (Kind::Kernel, regs.map_or(sample.ip, |regs| regs.ip), change),
+            Some((accessor, _)) if accessor.writes() => (AccessKind::Write, accessor.addr(), change),
+            Some((accessor, _)) => (AccessKind::Read, accessor.addr(), change),
+            None if in_kernel => (AccessKind::Kernel, regs.map_or(sample.ip, |regs| regs.ip), change),
             None => match called() {
-                Some(returns_to) => (Kind::Write, returns_to, change),
+                Some(returns_to) => (AccessKind::Write, returns_to, change),
                 // The value that it stores is unknown, but it is a store.
                 None if native::TRAPS_BEFORE && at.access == Access::Write => {
-                    (Kind::Write, sample.ip, change)
+                    (AccessKind::Write, sample.ip, change)
                 }
-                None => (Kind::Unknown, sample.ip, change),
+                None => (AccessKind::Unknown, sample.ip, change),
             },
         }
     }
@@ -201,8 +206,9 @@ impl Accesses {
     /// Reads values for events that have none. These come late: other accesses may have come between.
     pub(super) fn complete(&mut self, targets: &[Target], events: &mut [Event]) {
         let mut read: HashMap<Where, Option<u64>> = HashMap::new();
-        let unreported =
-            |event: &&mut Event| event.change.how == ValueSource::Unknown && event.kind != Kind::Execute;
+        let unreported = |event: &&mut Event| {
+            event.change.how == ValueSource::Unknown && event.kind != AccessKind::Execute
+        };
         for event in events.iter_mut().filter(unreported) {
             let key = (event.pid, event.target, event.point);
             let target = &targets[event.target];

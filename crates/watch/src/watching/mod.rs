@@ -19,7 +19,7 @@ use trapline_record::RemoteAddr;
 use trapline_tracee::TargetError;
 use trapline_tracee::perf::{Breakpoint, SampleRings, monotonic_ns, wait_for_handlers};
 
-use crate::accounts::Slotted;
+use crate::accounts::Reserved;
 use crate::arm::{Armory, Progress};
 use crate::births::Births;
 use crate::error::WatchError;
@@ -28,7 +28,7 @@ use crate::record::Layout;
 use access::{Accesses, read_bytes};
 use opening::{Group, Opened, check, group, open};
 use stream::{Entry, Stream};
-pub use words::{CodeMap, Event, Exec, Kind, NoMap, Options, Point, Tally, Target};
+pub use words::{AccessKind, CodeMap, Event, Exec, NoMap, Options, Point, Tally, Target};
 use words::{First, Member, Trap, name_of};
 
 /// Watchpoints at work. Dropping it disarms.
@@ -142,8 +142,8 @@ impl Watching {
             self.accesses.begin((pid, index, point), value);
         }
         for thread in &mut group.threads {
-            let (tid, slotted) = (thread.tid, std::mem::take(&mut thread.slotted));
-            self.members.insert(tid, Member { pid, target: index, own: true, slotted });
+            let (tid, reserved) = (thread.tid, std::mem::take(&mut thread.reserved));
+            self.members.insert(tid, Member { pid, target: index, own: true, reserved });
             for armed in &thread.armed {
                 let failed = |source| WatchError::Kernel { tid, source };
                 for id in armed.ids().map_err(failed)? {
@@ -288,11 +288,11 @@ impl Watching {
             let before = rotation.now().to_vec();
             for (lane, point) in rotation.turn(now) {
                 let (from, to) = (points[before[lane]].at, points[point].at);
-                let mut all: Vec<&mut Slotted> = self
+                let mut all: Vec<&mut Reserved> = self
                     .members
                     .values_mut()
                     .filter(|one| one.target == index)
-                    .map(|one| &mut one.slotted)
+                    .map(|one| &mut one.reserved)
                     .collect();
                 if !change_all(&mut all, lane, from, to) {
                     rotation.stay(lane, before[lane]);
@@ -370,14 +370,14 @@ impl Watching {
 }
 
 /// Replaces one breakpoint by another in the accounts of all threads, or in none.
-fn change_all(all: &mut [&mut Slotted], lane: usize, from: Breakpoint, to: Breakpoint) -> bool {
-    let Some(refused) = all.iter_mut().position(|slotted| slotted.change(lane, to).is_err()) else {
+fn change_all(all: &mut [&mut Reserved], lane: usize, from: Breakpoint, to: Breakpoint) -> bool {
+    let Some(refused) = all.iter_mut().position(|reserved| reserved.change(lane, to).is_err()) else {
         return true;
     };
-    for slotted in &mut all[..refused] {
+    for reserved in &mut all[..refused] {
         // The register that was given up a moment ago may have been taken by now. Then the account shows less
         // than is held.
-        let _back = slotted.change(lane, from);
+        let _back = reserved.change(lane, from);
     }
     false
 }

@@ -142,7 +142,7 @@ pub(super) fn group(
         };
         // Another thread may have fewer registers left than the one before.
         match &error {
-            WatchError::NoSlots(full)
+            WatchError::NoRegisters(full)
                 if options.rotate.is_some() && (1..lanes).contains(&(full.free as usize)) =>
             {
                 lanes = full.free as usize;

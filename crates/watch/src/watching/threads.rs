@@ -10,7 +10,7 @@ use trapline_tracee::perf::{NotArmed, monotonic_ns};
 
 use super::Watching;
 use super::words::{Exec, Member, name_of};
-use crate::accounts::Slotted;
+use crate::accounts::Reserved;
 use crate::arm::{Armory, NotNow};
 use crate::record::{Task, TaskRecord};
 
@@ -65,8 +65,8 @@ impl Watching {
         let points = self.groups[target].points_now(&self.targets[target]);
         // The kernel has given the registers already. The account may only be behind, if our other threads
         // have not given theirs back yet.
-        let slotted = Slotted::take(tid, &points).unwrap_or_default();
-        self.members.insert(tid, Member { pid, target, own: false, slotted });
+        let reserved = Reserved::take(tid, &points).unwrap_or_default();
+        self.members.insert(tid, Member { pid, target, own: false, reserved });
     }
     /// Arms a new thread, where threads do not inherit.
     fn arm_birth(&mut self, target: usize, (pid, tid): (u32, u32), born_ns: Option<u64>) {
@@ -81,8 +81,8 @@ impl Watching {
                 }
                 armed.enable().map_err(failed)?;
             }
-            let slotted = std::mem::take(&mut thread.slotted);
-            self.members.insert(tid, Member { pid, target, own: true, slotted });
+            let reserved = std::mem::take(&mut thread.reserved);
+            self.members.insert(tid, Member { pid, target, own: true, reserved });
             self.groups[target].threads.push(thread);
             Ok(())
         });

@@ -7,7 +7,7 @@ use trapline_record::RemoteAddr;
 use trapline_tracee::Process;
 use trapline_tracee::perf::Breakpoint;
 
-use crate::accounts::Slotted;
+use crate::accounts::Reserved;
 use crate::record::Sample;
 use crate::value::Change;
 
@@ -63,7 +63,7 @@ impl Default for Options {
 
 /// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kind {
+pub enum AccessKind {
     /// A store, or a read-modify-write.
     Write,
     /// A load.
@@ -97,7 +97,7 @@ pub struct Event {
     /// stood then. For an access by the kernel: the system call's return address.
     pub ip: RemoteAddr,
     /// The kind of access.
-    pub kind: Kind,
+    pub kind: AccessKind,
     /// The values before and after.
     pub change: Change,
     /// Callers, innermost first, if requested.
@@ -175,7 +175,7 @@ pub(super) struct Member {
     pub(super) target: usize,
     /// Whether it has events of its own.
     pub(super) own: bool,
-    pub(super) slotted: Slotted,
+    pub(super) reserved: Reserved,
 }
 
 pub(super) fn name_of(tid: u32) -> Rc<str> {

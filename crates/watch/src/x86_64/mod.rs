@@ -8,12 +8,13 @@ use trapline_insn::effect::Effect;
 pub(crate) use trapline_insn::x86_64::Accessor;
 pub(crate) use trapline_insn::x86_64::RegFile;
 
-use crate::constraints::Slots;
+use crate::constraints::DebugRegisters;
 use crate::trap_state::UserRegs;
 use crate::value::Range;
 
 /// Every debug register takes breakpoints of either kind.
-pub(crate) const SLOTS: Slots = Slots::Shared(trapline_tracee::perf::SLOTS);
+pub(crate) const DEBUG_REGISTERS: DebugRegisters =
+    DebugRegisters::Shared(trapline_tracee::perf::DEBUG_REGISTERS);
 /// A sample is taken after the access.
 pub(crate) const TRAPS_BEFORE: bool = false;
 /// The kernel's own accesses for a program trap too.

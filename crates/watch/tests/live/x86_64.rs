@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use trapline_record::RemoteAddr;
-use trapline_watch::{Access, Event, Kind, NoMap, Options, Tally, Watching};
+use trapline_watch::{Access, AccessKind, Event, NoMap, Options, Tally, Watching};
 
 use super::{alone, at, target, watch};
 
@@ -24,7 +24,7 @@ fn what_the_kernel_writes_for_us_is_seen() {
         zero.read_exact(&mut buffer.0).expect("zeros");
     });
     assert!(!events.is_empty());
-    assert!(events.iter().all(|event| event.kind == Kind::Kernel), "{events:?}");
+    assert!(events.iter().all(|event| event.kind == AccessKind::Kernel), "{events:?}");
     assert_eq!(events.last().map(|event| event.change.after), Some(Some(0)));
 }
 
@@ -67,12 +67,12 @@ impl Drop for EndsChurn<'_> {
 
 /// How often each write was reported, by the value that it found.
 fn times_reported(events: &[Event], point: usize) -> std::collections::HashMap<u64, u32> {
-    let mut told = std::collections::HashMap::new();
+    let mut reported = std::collections::HashMap::new();
     for event in events.iter().filter(|event| event.point == point) {
         assert!(event.change.before_exact, "{event:?}");
-        *told.entry(event.change.before.expect("exact")).or_insert(0) += 1;
+        *reported.entry(event.change.before.expect("exact")).or_insert(0) += 1;
     }
-    told
+    reported
 }
 
 /// Arms while threads are born all the time. The number of points determines whether partly inherited
@@ -98,9 +98,9 @@ fn arm_under_churn(cells: &'static [AtomicU64], rounds: usize, options: Options)
             events.extend(rest);
             assert_eq!((tally.lost, tally.malformed), (0, 0));
             for (point, (from, to)) in from.into_iter().zip(to).enumerate() {
-                let told = times_reported(&events, point);
-                let wrong: Vec<_> = (from..to).filter(|value| told.get(value) != Some(&1)).collect();
-                let twice: Vec<_> = told.iter().filter(|(_, times)| **times != 1).collect();
+                let reported = times_reported(&events, point);
+                let wrong: Vec<_> = (from..to).filter(|value| reported.get(value) != Some(&1)).collect();
+                let twice: Vec<_> = reported.iter().filter(|(_, times)| **times != 1).collect();
                 assert!(
                     wrong.is_empty() && twice.is_empty(),
                     "round {round}, point {point}, writes {from} to {to}: {wrong:?}, {twice:?}"

@@ -15,7 +15,8 @@ use trapline_plan::aarch64::stub;
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 use trapline_runtime::aarch64::thread::{membarrier, register_membarrier, synchronise_cores};
 use trapline_runtime::aarch64::{
-    Arena, Block, Called, Copies, Placed, Role, SLOT, Sites, Step, cache, copy, gate, install, without_copy,
+    Arena, Block, Called, Copies, PART_LEN, Placed, Role, Sites, Step, cache, copy, gate, install,
+    without_copy,
 };
 use trapline_runtime::consumer::{Consumer, ConsumerId, Flags, Hit, Installed, Verdict};
 use trapline_runtime::engine::{Counts, Engine, Memory};
@@ -180,7 +181,7 @@ impl Bed {
         let sites: &Sites = Box::leak(Box::new(Sites::new(engine, regions, PROBES)));
         // SAFETY: this is the engine's only writer, and hits enter these lines.
         let writer = unsafe { Writer::new(*engine.lines(), membarrier) };
-        let arena: &Arena = Box::leak(Box::new(Arena::new(room(64 * SLOT)?, 64 * SLOT)));
+        let arena: &Arena = Box::leak(Box::new(Arena::new(room(64 * PART_LEN)?, 64 * PART_LEN)));
         let block: &Block = Box::leak(Box::new(Block { traps: sites, copies: Copies::new() }));
         block.copies.add(arena);
         install(block)?;

@@ -24,7 +24,7 @@ use uprobe::Uprobe;
 /// What is asked for beside.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// The number of the first row, for who watches the processor.
+    /// The number of the first row, for a person who watches the processor.
     #[arg(long, default_value_t = 1)]
     first_row: u64,
     /// What would be simulated is not: what tells the two apart must notice.

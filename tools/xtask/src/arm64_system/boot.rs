@@ -1,7 +1,7 @@
 //! One boot: files in, console lines out.
 //!
 //! In: the kernel, an archive of files. Out: each line of the console, as it comes, and kept in a log. Nothing limits how long a boot takes, as a
-//! busy machine makes it ten times as long; one that has said nothing for long is ended ([`PATIENCE`]). Does not: know tests.
+//! busy machine makes it ten times as long; one that has printed nothing for long is ended ([`PATIENCE`]). Does not: know tests.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -34,7 +34,7 @@ impl Drop for Running {
 
 impl System {
     /// An emulated machine with these files; the same for all boots. Pointers are signed by a quick function of the emulator's own: the
-    /// architected one takes it longer than all the rest. No network card: its ROM is part of another package, and nobody talks to anybody.
+    /// architected one takes it longer than all the rest. No network card: its ROM is part of another package, and no test uses a network.
     pub(super) fn emulator(&self, initrd: &Path) -> Command {
         let mut command = Command::new("qemu-system-aarch64");
         command.args(["-M", "virt", "-cpu", "max,pauth-impdef=on", "-m", "1G", "-nographic", "-no-reboot"]);
@@ -43,26 +43,26 @@ impl System {
         command.args(["-append", "console=ttyAMA0 rdinit=/init panic=-1 quiet"]).stdin(Stdio::null());
         command
     }
-    /// Boots; its console is shown, kept in `NAME.log` and handed on. False: it was ended, as it had said nothing for too long.
+    /// Boots; its console is shown, kept in `NAME.log` and handed on. False: it was ended, as it had printed nothing for too long.
     pub(super) fn boot(&self, mut emulator: Command, name: &str, mut each: impl FnMut(&str)) -> Result<bool> {
         let child = emulator.stdout(Stdio::piped()).spawn().context("the emulator")?;
         let mut child = Running(child);
         let mut log = fs::File::create(self.folder.join(format!("{name}.log")))?;
         let console = BufReader::new(child.0.stdout.take().context("a pipe")?);
-        let (tell, told) = channel();
+        let (lines_in, lines) = channel();
         std::thread::spawn(move || {
             for line in console.split(b'\n').map_while(Result::ok) {
-                if tell.send(line).is_err() {
+                if lines_in.send(line).is_err() {
                     return;
                 }
             }
         });
         loop {
-            let line = match told.recv_timeout(PATIENCE) {
+            let line = match lines.recv_timeout(PATIENCE) {
                 Ok(line) => String::from_utf8_lossy(line.trim_ascii_end()).into_owned(),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    println!("{name}: nothing was said for {} s: ended", PATIENCE.as_secs());
+                    println!("{name}: nothing was printed for {} s: ended", PATIENCE.as_secs());
                     return Ok(false);
                 }
             };

@@ -1,7 +1,7 @@
 //! Exceptions of each row of figures, from the emulator's own account of what its processor took (`-d int`).
 //!
 //! In: that account; a row begins at a `brk #0x700 + ROW` and ends at `brk #0x6ff`. Out: for each row how many traps, single steps, system
-//! calls, and others; and what is not as the seed has it. Interrupts are nobody's.
+//! calls, and others; and what is not as the seed has it. Interrupts belong to no row.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -149,11 +149,12 @@ pub(super) fn judge(rows: &[Value]) -> Vec<String> {
 /// Of rows where nothing was simulated, but done in this way: those that [`judge`] does not object to. A deep push that is done out of line takes no more.
 pub(super) fn unnoticed(rows: &[Value], way: &str) -> Vec<String> {
     let faults = judge(rows);
-    let tells = |case: &str| case != "ret" && (case != DEEP || way == "stepped");
-    let simulated = benches().filter(|(_, case)| tells(case)).map(|(bench, case)| format!("{bench}-{case}"));
+    let is_simulated = |case: &str| case != "ret" && (case != DEEP || way == "stepped");
+    let simulated =
+        benches().filter(|(_, case)| is_simulated(case)).map(|(bench, case)| format!("{bench}-{case}"));
     let noticed = |name: &str| faults.iter().any(|fault| fault.starts_with(&format!("{name} simulated")));
     let missed = simulated.filter(|name| !noticed(name));
-    missed.map(|name| format!("{name}: is {way}, and nobody noticed")).collect()
+    missed.map(|name| format!("{name}: is {way}, and it was not noticed")).collect()
 }
 
 /// The seed's table: of each row instructions as a multiple of stepping's, and exceptions (traps + steps + calls).

@@ -15,7 +15,7 @@ use super::modules::{FileId, Id, Modules};
 /// More files than this may not stand in one circle.
 pub(super) const LIMIT: usize = 3;
 
-/// Who uses whom, and by which names.
+/// Which file uses which, and by which names.
 type Uses = BTreeMap<FileId, BTreeMap<FileId, BTreeSet<String>>>;
 
 /// Files that use each other, directly or through others.

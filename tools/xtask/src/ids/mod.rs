@@ -71,17 +71,17 @@ fn expected(tree: &Tree) -> Option<String> {
 
 /// Everything that is wrong.
 fn faults(tree: &Tree) -> Vec<String> {
-    let mut homes: BTreeMap<Id, Vec<String>> = BTreeMap::new();
+    let mut definitions: BTreeMap<Id, Vec<String>> = BTreeMap::new();
     for found in defined(tree) {
-        homes.entry(found.id).or_default().push(found.path);
+        definitions.entry(found.id).or_default().push(found.path);
     }
-    let twice = homes.iter().filter(|(_, paths)| paths.len() > 1);
+    let twice = definitions.iter().filter(|(_, paths)| paths.len() > 1);
     let mut faults: Vec<String> = twice
         .map(|(id, paths)| format!("{id} is defined {} times: {}", paths.len(), paths.join(", ")))
         .collect();
     for (path, text) in &tree.texts {
         let named: BTreeSet<(usize, Id)> = words::named(text).into_iter().collect();
-        let unknown = named.into_iter().filter(|(_, id)| !homes.contains_key(id));
+        let unknown = named.into_iter().filter(|(_, id)| !definitions.contains_key(id));
         faults.extend(unknown.map(|(line, id)| format!("{path}:{line}: {id} has no definition")));
         let missing = documents::missing(path, text, &tree.paths);
         faults.extend(missing.into_iter().map(|(line, name)| format!("{path}:{line}: there is no {name}")));

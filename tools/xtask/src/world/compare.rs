@@ -38,11 +38,11 @@ const NOTHING_TO_PROBE: i32 = 3;
 pub(super) fn judge(bare: [&Ran; 2], traced: &Ran) -> Verdict {
     let (own, errors) = split(&traced.errors);
     if traced.timed_out {
-        return Verdict::Differs(format!("it did not end; {}", said(&own)));
+        return Verdict::Differs(format!("it did not end; {}", messages(&own)));
     }
     let refused = !own.is_empty();
     if traced.status == NOTHING_TO_PROBE && own.iter().any(|line| line.contains("nothing to probe")) {
-        return Verdict::Refused(said(&own));
+        return Verdict::Refused(messages(&own));
     }
     let steady = bare[0].status == bare[1].status;
     if steady && traced.status != bare[0].status {
@@ -50,7 +50,7 @@ pub(super) fn judge(bare: [&Ran; 2], traced: &Ran) -> Verdict {
             "status {} and not {}; {}",
             traced.status,
             bare[0].status,
-            said(&own)
+            messages(&own)
         ));
     }
     let mut closest = Measure::Exact;
@@ -65,11 +65,11 @@ pub(super) fn judge(bare: [&Ran; 2], traced: &Ran) -> Verdict {
             measure = Measure::Lines;
         }
         if !equal(measure, first, traced) {
-            return Verdict::Differs(format!("{name}: {}; {}", difference(first, traced), said(&own)));
+            return Verdict::Differs(format!("{name}: {}; {}", difference(first, traced), messages(&own)));
         }
         closest = closest.max(measure);
     }
-    if refused { Verdict::Refused(said(&own)) } else { Verdict::Same(closest) }
+    if refused { Verdict::Refused(messages(&own)) } else { Verdict::Same(closest) }
 }
 
 /// The strictest measure by which they are equal.
@@ -124,8 +124,8 @@ fn split(errors: &[u8]) -> (Vec<String>, Vec<u8>) {
     (own, rest)
 }
 
-fn said(own: &[String]) -> String {
-    if own.is_empty() { "trapline said nothing".to_string() } else { own.join(" / ") }
+fn messages(own: &[String]) -> String {
+    if own.is_empty() { "trapline printed nothing".to_string() } else { own.join(" / ") }
 }
 
 /// The first lines that differ.
@@ -201,9 +201,9 @@ mod tests {
 
     #[test]
     fn a_program_without_functions_is_refused_and_never_runs() {
-        let (bare, said) = (ran(0, "x", ""), "trapline: nothing to probe: no function *");
+        let (bare, messages) = (ran(0, "x", ""), "trapline: nothing to probe: no function *");
         let judged = |traced: &Ran| judge([&bare, &bare], traced);
-        assert_eq!(judged(&ran(3, "", &format!("{said}\n"))), Verdict::Refused(said.into()));
+        assert_eq!(judged(&ran(3, "", &format!("{messages}\n"))), Verdict::Refused(messages.into()));
         assert!(matches!(judged(&ran(3, "", "trapline: no room\n")), Verdict::Differs(_)));
     }
 }

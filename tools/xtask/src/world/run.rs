@@ -17,7 +17,7 @@ use super::{compare, compare::Measure, compare::Verdict};
 /// Verbs that patch code, and what each is asked for.
 pub(super) const VERBS: [&str; 5] = ["count", "lat", "trace", "graph", "stack"];
 
-/// Runs all of its jobs. What cannot be run at all is told as a failure of the step, not as a difference.
+/// Runs all of its jobs. What cannot be run at all is reported as a failure of the step, not as a difference.
 pub(super) fn program(
     program: &Program,
     setting: &Setting,

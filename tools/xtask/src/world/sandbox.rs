@@ -88,7 +88,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Prepares the run's mounts, uses up as many process numbers as told, and starts the command.
+/// Prepares the run's mounts, uses up as many process numbers as requested, and starts the command.
 const SETUP: &str = r#"
 scratch=$1 numbers=$2; shift 2
 mount --bind "$scratch" "$scratch" && mount -t tmpfs none /var/tmp && mount -o remount,bind,ro / || exit 125
@@ -105,7 +105,7 @@ exit $?
 pub(super) const PARENT: [&str; 4] =
     ["sh", "-c", "exec 3>&2 2>/dev/null; \"$@\" 2>&3 3>&-; exit $?", "world"];
 
-/// Runs the words. `numbers` process numbers are used up first, so that two runs can be told to differ by their numbers alone.
+/// Runs the words. `numbers` process numbers are used up first, so that two runs can differ by their numbers alone.
 pub(super) fn run(
     scratch: &Scratch,
     words: &[String],

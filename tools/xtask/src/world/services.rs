@@ -171,7 +171,7 @@ impl Service {
         ))
     }
 
-    /// Asks until told to end. An error names the first answer that was not the right one.
+    /// Asks until it is to end. An error names the first answer that was not the right one.
     fn ask_on(&self, over: &AtomicBool, right: &AtomicU64) -> Result<()> {
         while !over.load(Ordering::Relaxed) {
             let output = self.ask()?;
@@ -198,17 +198,17 @@ impl Service {
             command.args(["-p", &pid.to_string()]);
         }
         let output = command.arg(format!("{}:*", self.program.display())).output().context("trapline")?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         match output.status.code() {
             Some(0) => Ok(true),
             // A process that was to be traced has ended before: the service's own children come and go.
-            Some(_) if said.contains("is gone: it ended") => Ok(false),
-            Some(_) if setting.may_hold() && said.contains("is already traced by process") => Ok(false),
+            Some(_) if stderr.contains("is gone: it ended") => Ok(false),
+            Some(_) if setting.may_hold() && stderr.contains("is already traced by process") => Ok(false),
             _ => bail!(
                 "{} ended with {}: {}",
                 verb[0],
                 output.status,
-                said.lines().take(3).collect::<Vec<_>>().join(" / ")
+                stderr.lines().take(3).collect::<Vec<_>>().join(" / ")
             ),
         }
     }

@@ -139,11 +139,11 @@ pub(super) enum Beside {
 }
 
 impl Beside {
-    /// A thread that works until it is told that it is over.
+    /// A thread that works until it is over.
     fn thread(work: impl FnOnce(&AtomicBool) + Send + 'static) -> Self {
         let over = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&over);
-        Self::Thread(over, Some(std::thread::spawn(move || work(&told))))
+        let is_over = Arc::clone(&over);
+        Self::Thread(over, Some(std::thread::spawn(move || work(&is_over))))
     }
 }
 
@@ -231,14 +231,14 @@ fn bpftrace(file: &Path, offsets: &[u64]) -> Result<Beside> {
     let mut output = child.stdout.take().context("bpftrace's output")?;
     let beside = Beside::Process(child);
     let begun = Instant::now();
-    let mut said = Vec::new();
-    while !said.windows(5).any(|window| window == b"ready") {
+    let mut received = Vec::new();
+    while !received.windows(5).any(|window| window == b"ready") {
         let mut byte = [0; 64];
         let length = std::io::Read::read(&mut output, &mut byte).context("bpftrace's output")?;
         if length == 0 || begun.elapsed() > Duration::from_secs(60) {
-            bail!("bpftrace did not start: {}", String::from_utf8_lossy(&said));
+            bail!("bpftrace did not start: {}", String::from_utf8_lossy(&received));
         }
-        said.extend_from_slice(&byte[..length]);
+        received.extend_from_slice(&byte[..length]);
     }
     Ok(beside)
 }

@@ -1,6 +1,6 @@
 //! What `lat` asks for, and the shape of a histogram of durations.
 //!
-//! In: plain values. Out: [`Lat`], [`Shape`]. Does not: draw.
+//! In: plain values. Out: [`Lat`], [`HistogramStyle`]. Does not: draw.
 
 use super::run::{Ends, Run};
 
@@ -16,7 +16,7 @@ pub(crate) struct Lat {
     /// How the ends of calls are seen.
     pub(crate) ends: Ends,
     /// How the histogram is drawn.
-    pub(crate) shape: Shape,
+    pub(crate) shape: HistogramStyle,
 }
 
 /// The unit in which durations are shown.
@@ -52,7 +52,7 @@ impl TimeUnit {
 
 /// How a histogram is drawn.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Shape {
+pub(crate) struct HistogramStyle {
     /// The unit of the rows.
     pub(crate) unit: TimeUnit,
     /// Equal steps instead of powers of two, if requested.

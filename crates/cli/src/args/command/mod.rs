@@ -26,7 +26,7 @@ use trapline::{By, ProbeSpec, Returns, Target};
 
 use sink::Sink;
 
-pub(crate) use lat::{Lat, Linear, Shape, TimeUnit};
+pub(crate) use lat::{HistogramStyle, Lat, Linear, TimeUnit};
 pub(crate) use run::{Ends, Run};
 pub(crate) use trace::{Calls, FilterOptions, Recording};
 pub(crate) use watch::Watch;

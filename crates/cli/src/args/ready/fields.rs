@@ -78,7 +78,7 @@ mod tests {
     use super::is_path;
 
     #[test]
-    fn paths_are_told_from_types_and_names() {
+    fn paths_are_distinguished_from_types_and_names() {
         for path in ["req->len", "req.len", "arg0[1]", "a->b[2].c"] {
             assert!(is_path(path), "{path}");
         }

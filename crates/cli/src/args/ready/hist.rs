@@ -14,7 +14,7 @@ use super::filters;
 use super::prototype::{Look, complete, split};
 use super::run::{ends, is_function};
 use super::units;
-use crate::args::command::{Command, Lat, Linear, Shape};
+use crate::args::command::{Command, HistogramStyle, Lat, Linear};
 use crate::args::hist::{ByKey, Hist};
 use crate::args::sink::LINES;
 use crate::args::typed::{TypedBy, TypedHist};
@@ -42,7 +42,7 @@ pub(super) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Command, UsageErr
     let ends = ends(&typed.ends)?;
     let is_duration = |value: &Value| matches!(value, Value::Tree(Tree::Known(Known::Took)));
     if filters.is_empty() && typed.by.is_none() && typed.top.is_none() && values.iter().all(is_duration) {
-        let shape = Shape { linear, ..Shape::default() };
+        let shape = HistogramStyle { linear, ..HistogramStyle::default() };
         return Ok(Command::Lat(Lat { run, per_function: true, outermost: false, ends, shape }));
     }
     let any_text = values.iter().any(|value| matches!(value, Value::Text(_)));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said() {
+    fn what_cannot_be_is_an_error() {
         for (words, says) in [
             (&["m", "f(int n)"][..], "`m` is unknown; did you mean"),
             (&["n +", "f(int n)"], "a value is missing here"),

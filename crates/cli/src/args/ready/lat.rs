@@ -10,7 +10,7 @@ use trapline::Returns;
 use super::error::UsageError;
 use super::run::{ends, is_function, run};
 use super::units;
-use crate::args::command::{Count, Lat, Run, Shape, TimeUnit};
+use crate::args::command::{Count, HistogramStyle, Lat, Run, TimeUnit};
 use crate::args::sink::REPORTS;
 use crate::args::typed::{TypedBy, TypedCount, TypedLat};
 use crate::args::{otlp, serve};
@@ -32,7 +32,7 @@ pub(super) fn lat(typed: TypedLat) -> Result<Lat, UsageError> {
     };
     let linear = typed.linear.as_deref().map(units::linear).transpose();
     let min = typed.min.as_deref().map(units::time).transpose();
-    let shape = Shape {
+    let shape = HistogramStyle {
         unit,
         linear: linear.map_err(|why| UsageError::Unit { option: "--linear", why })?,
         min_ns: min.map_err(|why| UsageError::Unit { option: "--min", why })?.map_or(0, nanos),

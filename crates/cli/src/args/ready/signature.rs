@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn what_is_wrong_is_an_error() {
         assert_eq!(split("f(int"), Err(SignatureError::Open));
         assert_eq!(split("f(int a,, int b)"), Err(SignatureError::Nothing(2)));
         assert_eq!(split("f(int a, )"), Err(SignatureError::Nothing(2)));

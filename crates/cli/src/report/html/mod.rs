@@ -43,17 +43,17 @@ struct Process {
     last: ProcessReport,
     samples: Vec<Sample>,
     /// The value of each site at its last sample.
-    now: HashMap<Key, u64>,
+    now: HashMap<FlameKey, u64>,
 }
 
 /// A site: its probe and its offset.
-type Key = (String, u64);
+type FlameKey = (String, u64);
 
 /// The sites that had changed since the previous sample.
 #[derive(Debug)]
 struct Sample {
     seconds: f64,
-    set: BTreeMap<Key, Value>,
+    set: BTreeMap<FlameKey, Value>,
 }
 
 #[derive(Serialize)]
@@ -139,7 +139,7 @@ fn sites(report: &ProcessReport, timed: bool) -> impl Iterator<Item = (&Arc<Site
     counts.chain(times)
 }
 
-fn key(site: &Site) -> Key {
+fn key(site: &Site) -> FlameKey {
     (site.probe.clone(), site.offset)
 }
 
@@ -161,7 +161,7 @@ impl Process {
     }
     fn data(&self, timed: bool) -> Option<ProcessData<'_>> {
         let last = if timed { json::lat(&self.last, None) } else { json::count(&self.last, None, None) };
-        let places: HashMap<Key, usize> = match timed {
+        let places: HashMap<FlameKey, usize> = match timed {
             true => {
                 self.last.times.iter().filter_map(|times| times.site.as_deref()).map(key).zip(0..).collect()
             }
@@ -264,7 +264,7 @@ mod tests {
         let samples = data["processes"][0]["samples"].as_array().expect("samples");
         assert!((SAMPLES / 2..=SAMPLES).contains(&samples.len()), "{}", samples.len());
         assert_eq!(samples.last().expect("one")["set"], serde_json::json!([[0, runs]]));
-        assert_eq!(samples[0]["set"][0], serde_json::json!([2, 7]), "told once");
+        assert_eq!(samples[0]["set"][0], serde_json::json!([2, 7]), "reported once");
         for pair in samples.windows(2) {
             assert!(pair[0]["t"].as_f64() < pair[1]["t"].as_f64());
             assert_eq!(pair[1]["set"][0][1].as_f64(), pair[1]["t"].as_f64(), "the value of its own moment");

@@ -48,7 +48,7 @@ mod tests {
     use super::nested;
 
     #[test]
-    fn who_ends_later_begins_first_where_both_begin_together() {
+    fn the_slice_that_ends_later_begins_first_where_both_begin_together() {
         let order = |begins: &[u64]| nested(begins.iter().map(|&begin| ((), begin)));
         assert_eq!(order(&[5, 5]), [Begin(1), Begin(0), End(0), End(1)]);
         assert_eq!(order(&[5, 6]), [Begin(0), End(0), Begin(1), End(1)]);

@@ -27,7 +27,7 @@ pub(crate) struct Shown<'a> {
 }
 
 #[derive(Serialize)]
-struct Row<'a> {
+struct StackRow<'a> {
     r#type: &'static str,
     schema: u32,
     pid: u32,
@@ -119,7 +119,7 @@ impl<'a> Shown<'a> {
             offset: frame.place.as_ref().map(|(_, offset)| *offset),
             functions: functions.iter().map(function).collect(),
         });
-        line(&Row {
+        line(&StackRow {
             r#type: "stack",
             schema: SCHEMA,
             pid: stack.pid,

@@ -4,7 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use trapline::watch::{
-    Access, Accessed, Change, Encoding, Event, Kind, RemoteAddr, Tally, ValueSource, WatchEnd, Watched, Where,
+    Access, AccessKind, Accessed, Change, Encoding, Event, RemoteAddr, Tally, ValueSource, WatchEnd, Watched,
+    Where,
 };
 
 use super::tally::Tallied;
@@ -35,7 +36,7 @@ pub(crate) fn sample() -> (Tallied, Vec<Accessed>, WatchEnd) {
             comm: "worker".into(),
             cpu: 1,
             ip: RemoteAddr(0x2000),
-            kind: Kind::Write,
+            kind: AccessKind::Write,
             change: Change { before: Some(before), before_exact: true, after: Some(after), how },
             stack: Vec::new(),
         },

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use trapline::watch::{Accessed, Facts, Kind, Watched, Where};
+use trapline::watch::{AccessKind, Accessed, Facts, Watched, Where};
 
 use super::value::typed;
 
@@ -18,7 +18,7 @@ pub(crate) struct Writer {
     /// The thread's name.
     pub(crate) comm: Rc<str>,
     /// The kind of access.
-    pub(crate) kind: Kind,
+    pub(crate) kind: AccessKind,
     /// The code that made the access.
     pub(crate) by: Rc<Where>,
 }

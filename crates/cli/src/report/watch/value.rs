@@ -3,7 +3,7 @@
 //! In: bits, and the type of the watched variable. Out: its value; the change that an access made, for
 //! people. Does not: read memory.
 
-use trapline::watch::{Accessed, Encoding, Kind, Watched};
+use trapline::watch::{AccessKind, Accessed, Encoding, Watched};
 
 /// A value, in the type of the watched variable.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -69,9 +69,9 @@ pub(super) fn values(one: &Accessed, watched: &Watched) -> String {
     };
     let after = text(change.after, change.how.is_exact());
     match one.event.kind {
-        Kind::Execute => String::new(),
-        Kind::Read => format!("  = {after}"),
-        Kind::Write | Kind::Kernel | Kind::Unknown => {
+        AccessKind::Execute => String::new(),
+        AccessKind::Read => format!("  = {after}"),
+        AccessKind::Write | AccessKind::Kernel | AccessKind::Unknown => {
             format!("  {} -> {after}", text(change.before, change.before_exact))
         }
     }

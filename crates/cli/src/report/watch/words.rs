@@ -1,15 +1,15 @@
 //! The words for kinds of access, in text and in JSON.
 
-use trapline::watch::{Access, Kind, ValueSource};
+use trapline::watch::{Access, AccessKind, ValueSource};
 
 /// The word for a kind of access.
-pub(crate) const fn kind_word(kind: Kind) -> &'static str {
+pub(crate) const fn kind_word(kind: AccessKind) -> &'static str {
     match kind {
-        Kind::Write => "write",
-        Kind::Read => "read",
-        Kind::Execute => "execute",
-        Kind::Kernel => "kernel",
-        Kind::Unknown => "access",
+        AccessKind::Write => "write",
+        AccessKind::Read => "read",
+        AccessKind::Execute => "execute",
+        AccessKind::Kernel => "kernel",
+        AccessKind::Unknown => "access",
     }
 }
 

@@ -50,7 +50,7 @@ enum Way {
 }
 
 /// Whether a ModRM follows, number of further bytes, the class, where control goes.
-type Shape = (bool, usize, Class, Way);
+type OpcodeForm = (bool, usize, Class, Way);
 
 /// The parts of an instruction before its operands.
 #[derive(Clone, Copy)]
@@ -117,7 +117,7 @@ fn by_tables(window: &[u8; 16], addr: u64) -> Option<Insn> {
 }
 
 #[inline(always)]
-fn one_byte(head: Head) -> Option<Shape> {
+fn one_byte(head: Head) -> Option<OpcodeForm> {
     let Head { narrow, prefixed, rex, op, field, .. } = head;
     let wide = rex & 8 != 0;
     let z = if narrow && !wide { 2 } else { 4 };
@@ -159,7 +159,7 @@ fn one_byte(head: Head) -> Option<Shape> {
 }
 
 #[inline(always)]
-fn behind_0f(head: Head) -> Option<Shape> {
+fn behind_0f(head: Head) -> Option<OpcodeForm> {
     let Head { narrow, prefixed, op, field, .. } = head;
     match TWO[usize::from(op)] {
         // `endbr64` and similar; `nop`s with other register fields; an opcode that needs its prefix.

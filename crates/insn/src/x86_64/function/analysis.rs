@@ -104,7 +104,7 @@ impl Shape<'_> {
         let jump = insns[index];
         let is_body = self.parts.first().is_some_and(|body| body.addr == part.addr);
         match indirect::classify(insns, index, (part, is_body), &|addr| self.is_start(addr), read) {
-            Indirect::Table(targets) => {
+            Indirect::JumpTable(targets) => {
                 self.body.targets.extend(&targets);
                 self.body.by_table.extend(targets);
             }

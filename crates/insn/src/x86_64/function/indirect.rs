@@ -9,7 +9,7 @@
 //! | `jmp *t(,%i,8)`; `mov t(,%i,8),%r; jmp *%r` | the same, at fixed addresses |
 //! | `lea t(%rip),%b; jmp *(%b,%i,8)` | Go, computed goto |
 //! | `mov %a,%rsp; pop %r; jmp *%r` | `eh_return`: jumps to where an exception is caught |
-//! | `jmp *slot(%rip)`, `jmp *d(%r)`, `mov d(%r),%r; jmp *%r` | tail call by GOT slot, by method table |
+//! | `jmp *entry(%rip)`, `jmp *d(%r)`, `mov d(%r),%r; jmp *%r` | tail call by GOT entry, by method table |
 
 use super::super::decode::{Flow, Insn, decoder};
 use super::super::gpr::Gpr;
@@ -24,7 +24,7 @@ const MAX_ENTRIES: u64 = 8192;
 /// What an indirect jump is.
 pub(super) enum Indirect {
     /// A jump table; all its targets are inside the function.
-    Table(Vec<u64>),
+    JumpTable(Vec<u64>),
     /// A tail call.
     Tail,
     /// A direct jump in disguise.
@@ -46,7 +46,7 @@ enum Origin {
 }
 
 /// Address and form of a jump table.
-struct Table {
+struct JumpTable {
     addr: u64,
     /// Entries are 4 bytes relative to this, or 8 bytes absolute.
     base: Option<u64>,
@@ -93,7 +93,7 @@ pub(super) fn classify(
         line.through_register(jump, raw.op0_register())
     };
     match found {
-        Found::Table(table) => {
+        Found::JumpTable(table) => {
             let bound = line.bound(table.index);
             match entries(&table, bound, is_start, read) {
                 Indirect::Tail if !line.frame_is_down() => Indirect::Unknown,
@@ -106,7 +106,7 @@ pub(super) fn classify(
 }
 
 enum Found {
-    Table(Table),
+    JumpTable(JumpTable),
     Is(Indirect),
 }
 
@@ -134,24 +134,26 @@ impl Line<'_> {
         let (base, scaled) = (raw.memory_base(), raw.memory_index());
         let displacement = raw.memory_displacement64();
         if scaled == Register::None {
-            return Found::Is(self.by_slot(index, base));
+            return Found::Is(self.by_entry(index, base));
         }
         if raw.memory_index_scale() != 8 {
             return Found::Is(Indirect::Unknown);
         }
         if base == Register::None {
-            return Found::Table(Table { addr: displacement, base: None, index: scaled });
+            return Found::JumpTable(JumpTable { addr: displacement, base: None, index: scaled });
         }
         match self.constant(index, base) {
-            Some(addr) => {
-                Found::Table(Table { addr: addr.wrapping_add(displacement), base: None, index: scaled })
-            }
+            Some(addr) => Found::JumpTable(JumpTable {
+                addr: addr.wrapping_add(displacement),
+                base: None,
+                index: scaled,
+            }),
             None => Found::Is(Indirect::Unknown),
         }
     }
 
     /// One word of memory without an index: a tail call, unless the address was computed here from an index.
-    fn by_slot(&self, index: usize, base: Register) -> Indirect {
+    fn by_entry(&self, index: usize, base: Register) -> Indirect {
         if matches!(base, Register::RIP | Register::None) {
             return Indirect::Tail;
         }
@@ -209,7 +211,7 @@ impl Line<'_> {
             let table = self.constant(load_at, load.memory_base()).map(|t| t.wrapping_add(displacement));
             let base = self.constant(at, base).or(table);
             if let (Some(addr), Some(base)) = (table, base) {
-                return Found::Table(Table { addr, base: Some(base), index: load.memory_index() });
+                return Found::JumpTable(JumpTable { addr, base: Some(base), index: load.memory_index() });
             }
         }
         Found::Is(Indirect::Unknown)
@@ -364,7 +366,12 @@ fn is_scratch(register: Register) -> bool {
 
 /// The table's targets. With a bound each entry must be valid. Without one, the table ends at the first entry
 /// that is not, and there must be at least two valid ones.
-fn entries(table: &Table, bound: Option<u64>, is_start: &dyn Fn(u64) -> bool, read: Read<'_>) -> Indirect {
+fn entries(
+    table: &JumpTable,
+    bound: Option<u64>,
+    is_start: &dyn Fn(u64) -> bool,
+    read: Read<'_>,
+) -> Indirect {
     let entry = |i: u64| match table.base {
         Some(base) => {
             let relative = read(table.addr.wrapping_add(i.wrapping_mul(4)), 4)? as u32;
@@ -379,7 +386,7 @@ fn entries(table: &Table, bound: Option<u64>, is_start: &dyn Fn(u64) -> bool, re
     // If all pointers lead elsewhere, it is a table of functions. Zero is a word that was not relocated.
     let elsewhere = || (0..limit.min(4)).all(|i| entry(i).is_some_and(|t| t != 0 && !is_start(t)));
     match complete {
-        true => Indirect::Table(targets),
+        true => Indirect::JumpTable(targets),
         false if table.base.is_none() && sound == 0 && elsewhere() => Indirect::Tail,
         false => Indirect::Unknown,
     }

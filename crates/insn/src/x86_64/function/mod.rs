@@ -34,7 +34,7 @@ pub enum ExitKind {
     TailJump(u64),
     /// Conditional branch out of all parts: an exit only when taken.
     TailBranch(u64),
-    /// Indirect `jmp` that is a tail call: through a GOT slot or other memory.
+    /// Indirect `jmp` that is a tail call: through a GOT entry or other memory.
     TailIndirect,
     /// The last instruction of a part goes on into the code behind it; the address is the first one outside.
     FallThrough(u64),

@@ -18,14 +18,14 @@ use trapline_plan::aarch64::stub::{Called as Stub, call};
 use trapline_plan::aarch64::{Options, Refusal};
 use trapline_record::RemoteAddr;
 use trapline_runtime::aarch64::gate::Jump;
-use trapline_runtime::aarch64::{Brought, Called, CopyError, SLOT, Windows, copy};
+use trapline_runtime::aarch64::{Brought, Called, CopyError, PART_LEN, Windows, copy};
 use trapline_tracee::{OwnCaller, Process, TargetError};
 
 use crate::error::PatchError;
 use crate::why::Why;
 
 /// Length in bytes of the longest stub.
-const MOST: u64 = 2 * SLOT;
+const MOST: u64 = 2 * PART_LEN;
 
 #[derive(Debug)]
 struct CodeRegion {
@@ -88,7 +88,7 @@ impl CodeRegions {
             Err(_) => return Ok(Err(Why::Word(Refusal::NoRoom { at: at.0 }))),
         };
         process.write_text(to, &made.bytes)?;
-        into.used += SLOT;
+        into.used += PART_LEN;
         let (region, originals) = (into.range(), made.originals(to.0, at.0).to_vec());
         windows.add(Brought { region, originals, guards: Vec::new() });
         self.copies.insert((at.0, word), to.0);
@@ -121,7 +121,7 @@ impl CodeRegions {
         };
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         process.write_text(RemoteAddr(to), &bytes)?;
-        into.used += (bytes.len() as u64).next_multiple_of(SLOT);
+        into.used += (bytes.len() as u64).next_multiple_of(PART_LEN);
         // At its first word nothing is done yet. From there to its displaced word it stands for no place of
         // the program's.
         let (begins, ends) = displaced;

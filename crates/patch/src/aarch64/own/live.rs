@@ -13,7 +13,7 @@ use trapline_tracee::{FileId, Mapping, OwnCaller, Process};
 use crate::error::PatchError;
 
 /// Words to be written, by address.
-pub(super) type Words = BTreeMap<u64, u32>;
+pub(super) type NewWords = BTreeMap<u64, u32>;
 
 /// Pages of our own code.
 pub(super) struct Pages<'a> {
@@ -31,7 +31,7 @@ impl<'a> Pages<'a> {
         Self { process, maps, files: HashMap::new(), guarded: HashMap::new(), len: OwnCaller::page_size() }
     }
     /// Changes all these words. Words on pages that are no file's code any more are left out, and returned.
-    pub(super) fn change(&mut self, words: &Words) -> Result<Vec<u64>, PatchError> {
+    pub(super) fn change(&mut self, words: &NewWords) -> Result<Vec<u64>, PatchError> {
         let mut gone = Vec::new();
         let mut of_page: BTreeMap<u64, Vec<(u64, u32)>> = BTreeMap::new();
         for (&at, &word) in words {

@@ -18,7 +18,7 @@ mod trampolines;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use trapline_plan::aarch64::{BRK, Options, Step, branch, is_landing_pad};
+use trapline_plan::aarch64::{BRK, Options, TrapPlan, branch, is_landing_pad};
 use trapline_plan::{PatchRole, Tactic};
 use trapline_record::{FileOffset, RemoteAddr};
 use trapline_runtime::aarch64::{Called, Windows, gate};
@@ -29,7 +29,7 @@ use crate::memory::segment::MadeTrampolines;
 use crate::threads::blocked::no_traps;
 use crate::why::{NoTraps, Why};
 use code_regions::{CodeRegions, Displaced};
-use live::{Pages, Words, mapping};
+use live::{NewWords, Pages, mapping};
 use placed::Placed;
 pub use site::OwnSite;
 
@@ -41,7 +41,7 @@ pub struct Word<'a> {
     /// The file's word.
     pub old: u32,
     /// What is done for it at a hit.
-    pub step: Step,
+    pub step: TrapPlan,
     /// What its copy may use.
     pub options: Options,
     /// What the patch is for.
@@ -190,7 +190,7 @@ impl Own {
         let maps = self.process.maps()?;
         let mut left = 0;
         for returns in [false, true] {
-            let mut words = Words::new();
+            let mut words = NewWords::new();
             for site in sites.iter().filter(|site| site.is_return() == returns) {
                 let at = site.entry.addr;
                 let Some((old, new)) = self.placed.forget(at.0) else { continue };
@@ -262,7 +262,7 @@ impl Own {
     /// Steps O4 to O6, returns before entries.
     fn write(&mut self, maps: &[Mapping], sites: &[OwnSite]) -> Result<(), PatchError> {
         for returns in [true, false] {
-            let mut words = Words::new();
+            let mut words = NewWords::new();
             for site in sites.iter().filter(|site| site.is_return() == returns) {
                 let (at, both) = (site.entry.addr.0, site.words());
                 if self.placed.place(at, both) {
@@ -303,7 +303,7 @@ impl Own {
     }
     /// Step O2, and the copy's part of O3.
     fn displace(&mut self, word: &Word<'_>) -> Result<Result<u64, Why>, PatchError> {
-        let Step::Copy { comes_back } = word.step else { return Ok(Ok(0)) };
+        let TrapPlan::Copy { comes_back } = word.step else { return Ok(Ok(0)) };
         let one = Displaced { at: word.at, word: word.old, options: word.options, comes_back };
         self.code_regions.copy(&self.process, self.windows, &one)
     }

@@ -2,7 +2,7 @@
 
 use trapline_plan::{PatchRole, Tactic};
 use trapline_record::RemoteAddr;
-use trapline_record::journal::{Entry, Kind, MAX_PATCH};
+use trapline_record::journal::{Entry, EntryKind, MAX_PATCH};
 
 /// A site of our own process: enough to take it out and to put it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +23,7 @@ impl OwnSite {
             bytes[..4].copy_from_slice(&word.to_le_bytes());
             bytes
         };
-        let kind = if role == PatchRole::ExitRet { Kind::Exit } else { Kind::Entry };
+        let kind = if role == PatchRole::ExitRet { EntryKind::Exit } else { EntryKind::Entry };
         Self {
             role,
             tactic,
@@ -40,6 +40,6 @@ impl OwnSite {
     }
     /// Whether it stands at a return.
     pub(super) fn is_return(&self) -> bool {
-        self.entry.kind == Kind::Exit
+        self.entry.kind == EntryKind::Exit
     }
 }

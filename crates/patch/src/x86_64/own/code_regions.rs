@@ -77,7 +77,7 @@ impl CodeRegions {
 
 /// Addresses of a plan's jumps in the mirrored range.
 fn stub_starts(plan: &ModulePlan, region: &CodeRegion) -> impl Iterator<Item = u64> {
-    let end = region.mirror_end;
+    let end = region.mirrored_end;
     plan.chunks.iter().map(|chunk| chunk.addr).filter(move |addr| *addr < end).map(|addr| addr.0)
 }
 

@@ -6,7 +6,7 @@
 //! Does not: write.
 
 use trapline_record::RemoteAddr;
-use trapline_record::journal::{Entry, Kind};
+use trapline_record::journal::{Entry, EntryKind};
 use trapline_tracee::{Process, TargetError};
 
 use crate::native::traps::INT3;
@@ -76,7 +76,7 @@ const fn single(addr: RemoteAddr, old: u8, new: u8) -> Entry {
     Entry {
         addr,
         len: 1,
-        kind: Kind::Entry,
+        kind: EntryKind::Entry,
         starts: 0,
         old: [old, 0, 0, 0, 0, 0, 0, 0],
         new: [new, 0, 0, 0, 0, 0, 0, 0],

@@ -7,7 +7,7 @@ pub(crate) mod exits;
 
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::Svma;
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::action::{Record, SiteAction, loads, nodes};
 use super::go::{copies, is_go, is_goroutines, reads_g};
@@ -27,10 +27,10 @@ use exits::{begins_elsewhere, exits, is_looped, landings, ways_out};
 const AROUND: u64 = 128;
 
 /// Words, each with its action.
-pub(super) type Found = Vec<(PatchedSite, SiteAction)>;
+pub(super) type PlannedSites = Vec<(PatchedSite, SiteAction)>;
 
 /// The words that a request needs.
-pub(super) fn words_of(input: &ModuleInput<'_>, request: &ActionRequest) -> Result<Found, Refusal> {
+pub(super) fn words_of(input: &ModuleInput<'_>, request: &ActionRequest) -> Result<PlannedSites, Refusal> {
     let found = Requested::of(input, request)?.sites()?;
     found.iter().try_for_each(|(site, _)| movable(input, request.function, site)).map(|()| found)
 }
@@ -64,24 +64,24 @@ impl<'a> Requested<'a> {
         Ok(Self { input, request, at, start, words, goroutine })
     }
 
-    fn sites(&self) -> Result<Found, Refusal> {
-        let not_here = |what| Err(Refusal::NotHere { at: self.at, what });
+    fn sites(&self) -> Result<PlannedSites, Refusal> {
+        let unsupported = |what| Err(Refusal::Unsupported { at: self.at, what });
         match self.request.action {
             Action::CountEntry => Ok(vec![self.entry(self.count())]),
             Action::CountAt(at) => Ok(vec![(self.word(at)?, self.count())]),
             Action::RecordAt(at, unwind) => Ok(vec![(self.word(at)?, self.record_at(unwind))]),
-            Action::RecordMark(..) => not_here("no code reads a mark's arguments"),
+            Action::RecordMark(..) => unsupported("no code reads a mark's arguments"),
             Action::Record { returns: true, .. } | Action::Tally { exits: true }
                 if self.input.latency.is_some_and(|latency| latency.by_trampolines) =>
             {
-                not_here("no code records returns by replaced return addresses (--ret=exits)")
+                unsupported("no code records returns by replaced return addresses (--ret=exits)")
             }
             Action::Record { .. } => self.records(),
             Action::CountExits => self.counted_exits(),
             Action::Latency => self.timed(),
             Action::Tally { exits } => self.tallied(exits),
             Action::LatencyByTrampoline => self.armed(),
-            _ => not_here("no code calls consumers from outside"),
+            _ => unsupported("no code calls consumers from outside"),
         }
     }
 
@@ -108,7 +108,7 @@ impl<'a> Requested<'a> {
         (self.site(entry_index(&self.words), PatchRole::Entry), action)
     }
     /// Each word that leaves the function, with the action for such an exit.
-    fn exits(&self, action: impl Fn(ExitKind) -> SiteAction) -> Result<Found, Refusal> {
+    fn exits(&self, action: impl Fn(ExitKind) -> SiteAction) -> Result<PlannedSites, Refusal> {
         let Self { input, at, start, words, .. } = self;
         let landings = landings(input.image, *start, words.len());
         let found = ways_out(words, start.0, &landings, |to| begins_elsewhere(input.image, *at, Svma(to)));
@@ -125,7 +125,7 @@ impl<'a> Requested<'a> {
             None => SiteAction::Count { probe },
         }
     }
-    fn counted_exits(&self) -> Result<Found, Refusal> {
+    fn counted_exits(&self) -> Result<PlannedSites, Refusal> {
         let landings = landings(self.input.image, self.start, self.words.len());
         let found = exits(&self.words, self.start.0, &landings).map_err(|why| Refusal::Word { why })?;
         Ok(found.into_iter().map(|index| (self.site(index, PatchRole::ExitRet), self.count())).collect())
@@ -134,7 +134,7 @@ impl<'a> Requested<'a> {
     fn record_at(&self, unwind: Unwind) -> SiteAction {
         SiteAction::Record(Record {
             probe: self.request.probe,
-            kind: Kind::Entry,
+            kind: RecordKind::Entry,
             values: 0,
             texts: 0,
             loads: 0,
@@ -147,7 +147,7 @@ impl<'a> Requested<'a> {
         })
     }
     /// The records of a call.
-    fn records(&self) -> Result<Found, Refusal> {
+    fn records(&self) -> Result<PlannedSites, Refusal> {
         let Action::Record { values, returns, texts, floats, fields, stack } = self.request.action else {
             return Err(Refusal::Incomplete { at: self.at });
         };
@@ -170,10 +170,10 @@ impl<'a> Requested<'a> {
             })
         };
         let exits = if returns { self.exits(|kind| action(kind_of(kind)))? } else { Vec::new() };
-        Ok([self.entry(action(Kind::Entry))].into_iter().chain(exits).collect())
+        Ok([self.entry(action(RecordKind::Entry))].into_iter().chain(exits).collect())
     }
     /// Stamps at the entry and at each exit.
-    fn timed(&self) -> Result<Found, Refusal> {
+    fn timed(&self) -> Result<PlannedSites, Refusal> {
         let goroutine = self.goroutine;
         let latency = self.request.latency.ok_or(Refusal::Incomplete { at: self.at })?;
         let looped = is_looped(&self.words, entry_index(&self.words));
@@ -182,18 +182,18 @@ impl<'a> Requested<'a> {
         Ok([self.entry(enter)].into_iter().chain(exits).collect())
     }
     /// Aggregation at the entry or at each exit; at both if exits aggregate what the entry kept.
-    fn tallied(&self, exits: bool) -> Result<Found, Refusal> {
+    fn tallied(&self, exits: bool) -> Result<PlannedSites, Refusal> {
         let filter = self.filter().ok_or(Refusal::Incomplete { at: self.at })?;
         let (probe, goroutine) = (self.request.probe, self.goroutine);
         let (nodes, late, loads) = (nodes(filter), filter.late.is_some(), loads(filter));
         readable(self.at, &self.words, loads > 0)?;
         let tally = |kind| SiteAction::Tally { probe, kind, late, nodes, loads, goroutine };
-        let entry = (!exits || late).then(|| self.entry(tally(Kind::Entry)));
+        let entry = (!exits || late).then(|| self.entry(tally(RecordKind::Entry)));
         let exits = if exits { self.exits(|kind| tally(kind_of(kind)))? } else { Vec::new() };
         Ok(entry.into_iter().chain(exits).collect())
     }
     /// A return trampoline at the entry.
-    fn armed(&self) -> Result<Found, Refusal> {
+    fn armed(&self) -> Result<PlannedSites, Refusal> {
         let latency = self.request.latency.ok_or(Refusal::Incomplete { at: self.at })?;
         let function = self.request.function.ok_or(Refusal::Incomplete { at: self.at })?;
         let signed =
@@ -203,10 +203,10 @@ impl<'a> Requested<'a> {
     }
 }
 
-const fn kind_of(exit: ExitKind) -> Kind {
+const fn kind_of(exit: ExitKind) -> RecordKind {
     match exit {
-        ExitKind::Return => Kind::Return,
-        ExitKind::Tail => Kind::Tail,
+        ExitKind::Return => RecordKind::Return,
+        ExitKind::Tail => RecordKind::Tail,
     }
 }
 

@@ -19,25 +19,25 @@
 //!
 //! So begun = cells + overflow + unseen + dropped + rejected late + calls that have not ended.
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::{Asm, Fix};
 use super::deferred::{self, Deferred, Looked, PLACE, asks_for_duration};
 use super::filtering::Rare;
 use super::pending::Code;
 use super::rows::Copied;
-use super::tally::{Into, Table, Tallied, one_more, unseen, value};
+use super::tally::{Into, TableLocation, Tallied, one_more, unseen, value};
 use super::threads;
 use super::traced::{ARGUMENTS, Traced};
 
 /// A stub that waits for its displaced code.
 #[derive(Debug)]
 #[must_use]
-pub struct Pending<'a> {
+pub struct UnfinishedAggregation<'a> {
     asm: Asm,
     defer: Deferred<'a>,
     looked: Looked,
-    table: Table,
+    table: TableLocation,
     rejected: Vec<Fix>,
     unread: Vec<Fix>,
     rare: Rare,
@@ -48,13 +48,18 @@ pub struct Pending<'a> {
 
 /// The part of an exit's stub that comes before the displaced code, for the address `at`; `None` if the value
 /// is known at the hit itself.
-pub fn aggregate_call<'a>(at: u64, traced: Traced<'a>, what: Tallied<'_>, kind: Kind) -> Option<Pending<'a>> {
+pub fn aggregate_call<'a>(
+    at: u64,
+    traced: Traced<'a>,
+    what: Tallied<'_>,
+    kind: RecordKind,
+) -> Option<UnfinishedAggregation<'a>> {
     let defer = Deferred::of(traced, ARGUMENTS)?;
     let (machine, id) = (traced.machine, traced.rings.id);
     let Tallied { tally, table, .. } = what;
     let mut asm = Asm::new(at);
     let condition = defer.condition(kind);
-    let seen = kind == Kind::Return || !tally.asks_for_end();
+    let seen = kind == RecordKind::Return || !tally.asks_for_end();
     deferred::enter(&mut asm);
     if condition.asks_for_thread() || seen && tally.asks_for_thread() {
         threads::ask(id, &mut asm);
@@ -73,10 +78,10 @@ pub fn aggregate_call<'a>(at: u64, traced: Traced<'a>, what: Tallied<'_>, kind: 
     defer.unmark(&mut asm);
     let leave = asm.here();
     defer.leave(&mut asm);
-    Some(Pending { asm, defer, looked, table, rejected, unread, rare, done, leave })
+    Some(UnfinishedAggregation { asm, defer, looked, table, rejected, unread, rare, done, leave })
 }
 
-impl Code for Pending<'_> {
+impl Code for UnfinishedAggregation<'_> {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }

@@ -42,10 +42,10 @@ const CPU_ID: u32 = 4;
 /// `struct rseq`: offset of the running sequence's descriptor.
 const RSEQ_CS: u32 = 8;
 
-/// A stub that waits for its displaced code. The caller relocates it to [`Pending::displaced_at`].
+/// A stub that waits for its displaced code. The caller relocates it to [`UnfinishedCount::displaced_at`].
 #[derive(Debug)]
 #[must_use]
-pub struct Pending {
+pub struct UnfinishedCount {
     asm: Asm,
     machine: Machine,
     word: u64,
@@ -67,7 +67,7 @@ struct Section {
 
 /// The part of a counting stub that comes before the displaced code. The stub is for the address `at`; `word`
 /// is the counter on line 0.
-pub fn count(at: u64, machine: &Machine, word: u64, ip_free: bool) -> Pending {
+pub fn count(at: u64, machine: &Machine, word: u64, ip_free: bool) -> UnfinishedCount {
     let mut asm = Asm::new(at);
     let (mut section, mut last_line) = (None, Vec::new());
     if !ip_free {
@@ -80,7 +80,7 @@ pub fn count(at: u64, machine: &Machine, word: u64, ip_free: bool) -> Pending {
     if !ip_free {
         asm.pop_pair(A, B);
     }
-    Pending { asm, machine: *machine, word, section, last_line }
+    UnfinishedCount { asm, machine: *machine, word, section, last_line }
 }
 
 /// Loads the address of the thread's area into `B`.
@@ -146,7 +146,7 @@ fn add(asm: &mut Asm, machine: &Machine) {
     asm.pop_pair(FAILED, ZERO);
 }
 
-impl Pending {
+impl UnfinishedCount {
     /// Address at which the displaced code will run.
     #[must_use]
     pub const fn displaced_at(&self) -> u64 {
@@ -184,7 +184,7 @@ impl Pending {
     }
 }
 
-impl Code for Pending {
+impl Code for UnfinishedCount {
     fn displaced_at(&self) -> u64 {
         Self::displaced_at(self)
     }

@@ -22,7 +22,7 @@
 //! `saves`.
 
 use trapline_record::names::PLACES;
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::{Asm, Cond, Fix, SP};
 use super::counted::{add_one, by_thread, count, count_last, cpu};
@@ -61,7 +61,7 @@ pub(super) struct Rare {
 /// A stub that waits for its displaced code.
 #[derive(Debug)]
 #[must_use]
-pub struct Pending {
+pub struct UnfinishedFilteredCount {
     pub(super) asm: Asm,
     pub(super) machine: Machine,
     pub(super) rare: Rare,
@@ -77,7 +77,7 @@ pub fn count_filtered(
     id: ThreadId,
     filtered: Filtered<'_>,
     word: u64,
-) -> Pending {
+) -> UnfinishedFilteredCount {
     let mut asm = Asm::new(at);
     let mut rare = decide(&mut asm, machine, id, filtered);
     if let Some((section, unregistered)) = count(&mut asm, machine, word) {
@@ -113,19 +113,19 @@ pub(super) struct Before {
 impl Traced<'_> {
     /// Emits this before other code: it jumps if a hit does not pass, or if an exit's entry did not. If a hit
     /// passes, it runs on, with all registers as they were.
-    pub(super) fn before(&self, asm: &mut Asm, kind: Kind) -> Option<Before> {
+    pub(super) fn before(&self, asm: &mut Asm, kind: RecordKind) -> Option<Before> {
         let late = self.by_fields().is_some();
         let (rare, mark) = match (kind, self.filter) {
             // What fields decide comes late.
-            (Kind::Entry, Some(filtered)) if late && decides_early(filtered.filter) => {
+            (RecordKind::Entry, Some(filtered)) if late && decides_early(filtered.filter) => {
                 (decide(asm, self.machine, self.rings.id, filtered), None)
             }
-            (Kind::Entry, Some(_)) if late => return None,
-            (Kind::Entry, Some(filtered)) => {
+            (RecordKind::Entry, Some(_)) if late => return None,
+            (RecordKind::Entry, Some(filtered)) => {
                 let rare = decide(asm, self.machine, self.rings.id, filtered);
                 (rare, self.timed().map(|timed| timed.mark(asm, frame::FRAME.unsigned_abs(), true)))
             }
-            (Kind::Entry, None) => return None,
+            (RecordKind::Entry, None) => return None,
             _ => {
                 let timed = self.timed()?;
                 frame::enter(asm);
@@ -136,13 +136,13 @@ impl Traced<'_> {
         Some(Before { rare, mark })
     }
     /// Appends what that left. Hits that did not pass go on at `displaced_at`.
-    pub(super) fn behind(&self, asm: &mut Asm, kind: Kind, before: Before, displaced_at: u64) {
+    pub(super) fn behind(&self, asm: &mut Asm, kind: RecordKind, before: Before, displaced_at: u64) {
         let Before { mut rare, mark } = before;
         let leaves = asm.here();
         leave(asm, self.machine);
         asm.b(displaced_at);
         match (self.timed(), mark, kind) {
-            (Some(timed), mark, Kind::Entry) => {
+            (Some(timed), mark, RecordKind::Entry) => {
                 // An abandoned call may have left a mark in the cell of a call that does not pass.
                 rare.rejected.drain(..).for_each(|fix| asm.bind(fix));
                 let none = timed.mark(asm, frame::FRAME.unsigned_abs(), false);
@@ -157,16 +157,16 @@ impl Traced<'_> {
     }
     /// Emits this behind `fetch`: it jumps if an entry does not pass because of what was read. Uses `A`, `B`,
     /// `C` and flags.
-    pub(super) fn pass_fields(&self, asm: &mut Asm, kind: Kind) -> Vec<Fix> {
-        let (Some(tree), Kind::Entry) = (self.by_fields(), kind) else { return Vec::new() };
+    pub(super) fn pass_fields(&self, asm: &mut Asm, kind: RecordKind) -> Vec<Fix> {
+        let (Some(tree), RecordKind::Entry) = (self.by_fields(), kind) else { return Vec::new() };
         let texts = self.texts(kind);
         let (id, depth) = (self.rings.id, texts.depth());
         let fields = Some(texts.copied_fields());
         Conditions { id, depth, fields, left: None }.branch(asm, &tree.decided(), false)
     }
     /// If fields decided, stores that the call is recorded.
-    pub(super) fn mark_late(&self, asm: &mut Asm, kind: Kind) -> Option<Mark> {
-        let (Some(_), Kind::Entry) = (self.by_fields(), kind) else { return None };
+    pub(super) fn mark_late(&self, asm: &mut Asm, kind: RecordKind) -> Option<Mark> {
+        let (Some(_), RecordKind::Entry) = (self.by_fields(), kind) else { return None };
         self.timed().map(|timed| timed.mark(asm, self.step(kind), true))
     }
     /// Appends the paths of entries that fields reject, and of marks; all go on at `behind`.
@@ -176,7 +176,7 @@ impl Traced<'_> {
         }
         let Some(filtered) = self.filter.filter(|_| !deep.is_empty()) else { return };
         deep.into_iter().for_each(|fix| asm.bind(fix));
-        asm.add_imm(SP, SP, self.texts(Kind::Entry).depth().cast_signed());
+        asm.add_imm(SP, SP, self.texts(RecordKind::Entry).depth().cast_signed());
         self.forget(asm, filtered.words, behind);
     }
     /// Appends the path of entries with no room for copies on a goroutine's stack; all go on at `behind`.
@@ -190,7 +190,7 @@ impl Traced<'_> {
     /// before it may have left one.
     fn forget(&self, asm: &mut Asm, word: u64, behind: u64) {
         let timed = self.timed();
-        let none = timed.map(|timed| (timed, timed.mark(asm, self.step(Kind::Entry), false)));
+        let none = timed.map(|timed| (timed, timed.mark(asm, self.step(RecordKind::Entry), false)));
         let counted = count(asm, self.machine, word);
         asm.b(behind);
         if let Some((timed, none)) = none {
@@ -230,10 +230,10 @@ pub(super) fn leave(asm: &mut Asm, machine: &Machine) {
 }
 
 /// Ends the part that comes before the displaced code.
-pub(super) fn ends(mut asm: Asm, machine: Machine, rare: Rare) -> Pending {
+pub(super) fn ends(mut asm: Asm, machine: Machine, rare: Rare) -> UnfinishedFilteredCount {
     let leaves = asm.here();
     leave(&mut asm, &machine);
-    Pending { asm, machine, rare, leave: leaves }
+    UnfinishedFilteredCount { asm, machine, rare, leave: leaves }
 }
 
 /// Address of a word on the last line, from its address on line 0.
@@ -335,7 +335,7 @@ impl Rare {
     }
 }
 
-impl Code for Pending {
+impl Code for UnfinishedFilteredCount {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }

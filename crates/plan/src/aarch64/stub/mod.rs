@@ -59,14 +59,14 @@ pub use crate::machine::ExitKind;
 pub use aggregate_at_return::aggregate_call;
 pub use call::{Called, NoCall, call};
 
-pub use count::{Pending, count};
+pub use count::{UnfinishedCount, count};
 pub use deferred::defer;
 pub use filtering::count_filtered;
 pub use latency::{Latency, Signed, Timed, latency_arm, latency_enter, latency_exit, trampoline_code};
 pub use machine::{Machine, Rseq, SIGNATURE};
 pub use own_trampolines::{common_return, own_trampoline_code, own_trampoline_code_len};
 pub use pending::Code;
-pub use tally::{Table, Tallied, tally};
+pub use tally::{TableLocation, Tallied, tally};
 pub use threads::{Threads, count_by_thread};
 pub use trace::trace;
 pub use traced::{ARGUMENTS, Filtered, Rings, Traced};

@@ -27,7 +27,7 @@
 //! publish with it. A slot's stores come behind the load of the tail, since a branch that depends on it lies
 //! between them.
 
-use trapline_record::ring::{FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES, first_float};
+use trapline_record::ring::{FIRST_VALUE, HEAD, LOCKED, RecordKind, SLOTS, TAIL, TRIES, first_float};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::counted::by_thread;
@@ -42,7 +42,7 @@ use crate::request::Unwind;
 
 /// How records are identified: both records of a call have this key, and no other open call has it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Key {
+pub(super) enum RecordKey {
     /// The stack pointer at the entry, which is this many bytes above the stack pointer.
     Stack(u32),
     /// The address to which the record is written.
@@ -113,11 +113,11 @@ impl Traced<'_> {
         asm.add_imm(SLOT, SLOT, SLOTS as i32);
     }
     /// Writes a record, and commits it by a store, as `find` or `lock` left `RING` and `AT`.
-    pub(super) fn write(&self, asm: &mut Asm, kind: Kind, values: usize, walk: Option<Walk>) {
+    pub(super) fn write(&self, asm: &mut Asm, kind: RecordKind, values: usize, walk: Option<Walk>) {
         let slot = self.rings.area.slot;
         asm.clock(TIME);
         self.slot(asm);
-        let key = Key::Stack(self.texts(kind).depth() + self.step(kind));
+        let key = RecordKey::Stack(self.texts(kind).depth() + self.step(kind));
         self.put(asm, kind, if walk.is_some() { 0 } else { values }, key);
         match walk {
             Some(walk) => {
@@ -134,8 +134,8 @@ impl Traced<'_> {
         asm.store_release(AT, RING);
     }
     /// The texts and fields that an entry's record holds.
-    pub(super) fn texts(&self, kind: Kind) -> Texts<'_> {
-        match kind == Kind::Entry && self.unwind == Unwind::None {
+    pub(super) fn texts(&self, kind: RecordKind) -> Texts<'_> {
+        match kind == RecordKind::Entry && self.unwind == Unwind::None {
             true => {
                 Texts { texts: self.texts, fields: self.fields, id: self.rings.id, goroutine: self.goroutine }
             }
@@ -143,7 +143,7 @@ impl Traced<'_> {
         }
     }
     /// Writes the words of a record at `SLOT`, with `TIME`. Uses `A` and `C`.
-    pub(super) fn put(&self, asm: &mut Asm, kind: Kind, values: usize, key: Key) {
+    pub(super) fn put(&self, asm: &mut Asm, kind: RecordKind, values: usize, key: RecordKey) {
         asm.number(A, self.probe);
         if let ThreadId::At(offset) = self.rings.id {
             asm.thread_pointer(C);
@@ -154,37 +154,37 @@ impl Traced<'_> {
         asm.store_two(A, TIME, SLOT, 0);
         let texts = self.texts(kind);
         match key {
-            Key::Stack(above) if self.goroutine => {
+            RecordKey::Stack(above) if self.goroutine => {
                 asm.add_imm(A, SP, above as i32);
                 place(asm);
                 asm.add_imm(A, A, kind as i32);
             }
-            Key::Stack(above) => asm.add_imm(A, SP, above as i32 + kind as i32),
-            Key::Itself => {
+            RecordKey::Stack(above) => asm.add_imm(A, SP, above as i32 + kind as i32),
+            RecordKey::Itself => {
                 asm.mov(A, SLOT);
                 asm.add_imm(A, A, kind as i32);
             }
-            Key::Left(at) => {
+            RecordKey::Left(at) => {
                 asm.load_at(A, SP, at);
                 asm.add_imm(A, A, kind as i32);
             }
         }
         asm.store(A, SLOT, 16);
         let all = match kind {
-            Kind::Entry => values.min(ARGUMENTS),
-            Kind::Return if self.floats.returned => {
+            RecordKind::Entry => values.min(ARGUMENTS),
+            RecordKind::Return if self.floats.returned => {
                 asm.store_vector(0, SLOT, FIRST_VALUE as u32 * 8);
                 0
             }
-            Kind::Return => 1,
-            Kind::Tail => 0,
+            RecordKind::Return => 1,
+            RecordKind::Tail => 0,
         };
         for (reg, word) in (0..all.min(self.rings.area.values()) as Reg).zip(FIRST_VALUE as u32..) {
             asm.store(reg, SLOT, word * 8);
         }
         let first = first_float(values.min(ARGUMENTS), texts.count() as usize);
         texts.fill(asm, first as u32 + self.floats.arguments.count_ones());
-        if kind == Kind::Entry && self.unwind == Unwind::None {
+        if kind == RecordKind::Entry && self.unwind == Unwind::None {
             let vectors = (0..8).filter(|n| self.floats.arguments >> n & 1 == 1);
             for (vector, word) in vectors.zip(first as u32..self.rings.area.slot / 8) {
                 asm.store_vector(vector, SLOT, word * 8);

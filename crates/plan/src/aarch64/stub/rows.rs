@@ -30,7 +30,7 @@
 
 use trapline_record::ring::FIRST_TEXT;
 use trapline_record::tally::{
-    self, CELLS, FNV, OVERFLOW, OWNER, PHI, PROBES, Shape, TAKING, TEXT_BYTES, bits_in_reach,
+    self, CELLS, FNV, OVERFLOW, OWNER, PHI, PROBES, TAKING, TEXT_BYTES, TableShape, bits_in_reach,
 };
 
 use super::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
@@ -106,7 +106,7 @@ impl Copied {
 impl Rows {
     /// `None` if the table has cells instead of rows. `depth`: by how many bytes the stack pointer is lower
     /// than `frame` left it.
-    pub(super) fn of(shape: Shape, tally: &Tally, copied: Copied, depth: u32) -> Option<Self> {
+    pub(super) fn of(shape: TableShape, tally: &Tally, copied: Copied, depth: u32) -> Option<Self> {
         let rows = shape.rows()?;
         let text = (rows.texts && tally.texts() != 0).then_some(copied);
         Some(Self { rows, text, key_at: depth + waiting(0) })

@@ -19,7 +19,7 @@
 //!
 //! END is the end of the stack (`stack`).
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::{Asm, Reg, SP};
 use super::frame;
@@ -50,14 +50,14 @@ pub(super) const END: u32 = 88;
 
 impl Traced<'_> {
     /// By how many bytes the stack pointer is below the program's.
-    pub(super) fn step(&self, kind: Kind) -> u32 {
+    pub(super) fn step(&self, kind: RecordKind) -> u32 {
         match kind {
             _ if self.holds_stack(kind) => LONG,
-            Kind::Entry if self.by_fields().is_some() => frame::FRAME.unsigned_abs(),
+            RecordKind::Entry if self.by_fields().is_some() => frame::FRAME.unsigned_abs(),
             _ => SHORT,
         }
     }
-    pub(super) fn enter(&self, asm: &mut Asm, kind: Kind) {
+    pub(super) fn enter(&self, asm: &mut Asm, kind: RecordKind) {
         let step = self.step(kind);
         asm.add_imm(SP, SP, -step.cast_signed());
         asm.store_two(A, B, SP, 0);
@@ -70,7 +70,7 @@ impl Traced<'_> {
             asm.store(LINK, SP, SAVED_LINK);
         }
     }
-    pub(super) fn leave(&self, asm: &mut Asm, kind: Kind) {
+    pub(super) fn leave(&self, asm: &mut Asm, kind: RecordKind) {
         let step = self.step(kind);
         if step == LONG {
             asm.load_two(LIMIT, FRAME, SP, 64);

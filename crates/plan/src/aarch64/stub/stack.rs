@@ -63,7 +63,7 @@
 //! The twin of this file describes what x29 may be, and what may come in between. On each new start of a
 //! section, x30 is loaded from where it was saved.
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 use trapline_record::stack::{END as END_WORD, FIRST, FRAME as FRAME_WORD, USED};
 
 use super::asm::{Asm, Cond, Fix, SP, ZERO};
@@ -92,7 +92,7 @@ pub(super) struct Walk {
 
 impl Traced<'_> {
     /// The stack part of this record, if it has one.
-    pub(super) fn walk(&self, kind: Kind) -> Option<Walk> {
+    pub(super) fn walk(&self, kind: RecordKind) -> Option<Walk> {
         let Self { unwind, at_entry, goroutine, .. } = *self;
         let (stacks, most) = (self.rings.stacks, self.rings.area.most);
         let step = self.step(kind);

@@ -48,7 +48,7 @@ use crate::request::Read;
 
 /// Where a probe's tables lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Table {
+pub struct TableLocation {
     /// Shape of the tables; its offset is not used.
     pub area: TallyArea,
     /// Address of the table on line 0.
@@ -61,7 +61,7 @@ pub struct Tallied<'a> {
     /// The aggregation.
     pub tally: &'a Tally,
     /// The table.
-    pub table: Table,
+    pub table: TableLocation,
     /// What is read from memory, at entries, for the value and for the decision.
     pub reads: &'a [Read],
 }
@@ -69,10 +69,10 @@ pub struct Tallied<'a> {
 /// A stub that waits for its displaced code.
 #[derive(Debug)]
 #[must_use]
-pub struct Pending {
+pub struct UnfinishedTally {
     asm: Asm,
     machine: Machine,
-    table: Table,
+    table: TableLocation,
     /// Paths of what is decided before anything is read.
     early: Rare,
     /// The jump of a goroutine without room for the copies on its stack.
@@ -94,7 +94,7 @@ pub fn tally(
     filtered: Option<Filtered<'_>>,
     what: Tallied<'_>,
     (seen, goroutine): (bool, bool),
-) -> Pending {
+) -> UnfinishedTally {
     let Tallied { tally, table, reads } = what;
     let mut asm = Asm::new(at);
     frame::enter(&mut asm);
@@ -128,7 +128,7 @@ pub fn tally(
     }
     let leave = asm.here();
     filtering::leave(&mut asm, machine);
-    Pending { asm, machine: *machine, table, early, cramped, leave, deep, counted, unread }
+    UnfinishedTally { asm, machine: *machine, table, early, cramped, leave, deep, counted, unread }
 }
 
 /// `VALUE` = cell or key, and what rows keep is in the frame. Jumps if that depends on something that could
@@ -189,7 +189,7 @@ fn owner(asm: &mut Asm, tally: &Tally, known: Conditions<'_>, into: Into) {
     }
 }
 
-impl Code for Pending {
+impl Code for UnfinishedTally {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }
@@ -220,7 +220,12 @@ pub(super) enum Into {
 impl Into {
     /// `copied` is where texts are copied to; `depth`: by how many bytes the stack pointer is lower than
     /// `frame` left it.
-    pub(super) fn of(table: Table, tally: &Tally, (copied, depth): (Copied, u32), seen: bool) -> Self {
+    pub(super) fn of(
+        table: TableLocation,
+        tally: &Tally,
+        (copied, depth): (Copied, u32),
+        seen: bool,
+    ) -> Self {
         match Rows::of(table.area.shape, tally, copied, depth) {
             _ if !seen => Self::Unseen,
             Some(rows) => Self::Row(rows),
@@ -230,12 +235,12 @@ impl Into {
 }
 
 /// Address of the table on the last line.
-fn last(machine: &Machine, table: Table) -> u64 {
+fn last(machine: &Machine, table: TableLocation) -> u64 {
     table.base.wrapping_add(u64::from(machine.lines.max(1) - 1) * table.area.stride())
 }
 
 /// Adds one, by one commit, for `VALUE` = cell or key and what rows keep. `VALUE` stays.
-pub(super) fn one_more(asm: &mut Asm, machine: &Machine, table: Table, into: Into, rare: &mut Rare) {
+pub(super) fn one_more(asm: &mut Asm, machine: &Machine, table: TableLocation, into: Into, rare: &mut Rare) {
     let last = last(machine, table);
     match machine.rseq {
         Some(rseq) => {
@@ -265,7 +270,7 @@ pub(super) fn one_more(asm: &mut Asm, machine: &Machine, table: Table, into: Int
 pub(super) fn unseen(
     asm: &mut Asm,
     machine: &Machine,
-    table: Table,
+    table: TableLocation,
     unread: Vec<Fix>,
     behind: u64,
     rare: &mut Rare,
@@ -278,7 +283,7 @@ pub(super) fn unseen(
 }
 
 /// `A = base + stride·A`. Uses `KEY`, `SLOT`.
-fn find_table(asm: &mut Asm, table: Table) {
+fn find_table(asm: &mut Asm, table: TableLocation) {
     asm.number(KEY, table.area.stride() as u32);
     asm.constant(SLOT, table.base);
     asm.mul_add(A, A, KEY, SLOT);

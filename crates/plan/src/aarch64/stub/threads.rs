@@ -60,7 +60,7 @@ pub struct Threads {
 /// A stub that waits for its displaced code.
 #[derive(Debug)]
 #[must_use]
-pub struct Pending {
+pub struct UnfinishedThreadCount {
     asm: Asm,
     rows: u32,
     /// Where the common path is left if the first row is not the thread's, and where it is met again.
@@ -105,7 +105,7 @@ pub(super) fn load_below(id: ThreadId, asm: &mut Asm, to: Reg, depth: u32) {
 }
 
 /// The part of a stub that comes before the displaced code, for the address `at`.
-pub fn count_by_thread(at: u64, machine: &Machine, threads: &Threads, counter: u32) -> Pending {
+pub fn count_by_thread(at: u64, machine: &Machine, threads: &Threads, counter: u32) -> UnfinishedThreadCount {
     let mut asm = Asm::new(at);
     let ThreadArea { rows, .. } = threads.area;
     frame::enter(&mut asm);
@@ -124,7 +124,7 @@ pub fn count_by_thread(at: u64, machine: &Machine, threads: &Threads, counter: u
     asm.one(A);
     asm.update(machine.lse, Update::Add, A, B, [C, KEY]);
     frame::leave(&mut asm);
-    Pending { asm, rows, elsewhere, found }
+    UnfinishedThreadCount { asm, rows, elsewhere, found }
 }
 
 /// `ROW = of mod rows`; `rows` is a power of two.
@@ -135,7 +135,7 @@ fn first_row(asm: &mut Asm, of: Reg, rows: u32) {
     }
 }
 
-impl Code for Pending {
+impl Code for UnfinishedThreadCount {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }

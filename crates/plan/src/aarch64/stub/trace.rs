@@ -33,7 +33,7 @@
 //! counter, which runs at one rate on all CPUs (Arm ARM D12.1). It may show the same time for two records of
 //! one thread: readers keep the order in which a ring has them. If the return decides, see `defer`.
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::{Asm, Fix, SP};
 use super::counted::{count, count_last};
@@ -49,7 +49,7 @@ use crate::filter::Tree;
 /// A stub that waits for its displaced code.
 #[derive(Debug)]
 #[must_use]
-pub struct Pending<'a> {
+pub struct UnfinishedTrace<'a> {
     asm: Asm,
     traced: Traced<'a>,
     /// The section; `None` if rings are locked.
@@ -69,17 +69,17 @@ pub struct Pending<'a> {
     mark: Option<Mark>,
     /// Where the common path goes on, behind the code that frees the copies.
     leaves: u64,
-    kind: Kind,
+    kind: RecordKind,
 }
 
 /// The part of a stub that comes before the displaced code. At an entry it records the first `values` of the
 /// [`ARGUMENTS`](super::traced::ARGUMENTS), at a return the returned value. The stub starts at `at`.
-pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<'_> {
+pub fn trace(at: u64, traced: Traced<'_>, kind: RecordKind, values: usize) -> UnfinishedTrace<'_> {
     let mut asm = Asm::new(at);
     let before = traced.before(&mut asm, kind);
     let full = traced.rings.area.full();
     traced.enter(&mut asm, kind);
-    if kind == Kind::Entry && traced.by_fields().is_some_and(Tree::asks_for_thread) {
+    if kind == RecordKind::Entry && traced.by_fields().is_some_and(Tree::asks_for_thread) {
         threads::ask(traced.rings.id, &mut asm);
     }
     let texts = traced.texts(kind);
@@ -115,10 +115,10 @@ pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<
         rseq::clear(&mut asm, rseq, B);
     }
     traced.leave(&mut asm, kind);
-    Pending { asm, traced, section, none, full, written, before, cramped, deep, mark, leaves, kind }
+    UnfinishedTrace { asm, traced, section, none, full, written, before, cramped, deep, mark, leaves, kind }
 }
 
-impl Code for Pending<'_> {
+impl Code for UnfinishedTrace<'_> {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }

@@ -4,7 +4,7 @@
 //! code each add methods to [`Traced`].
 //! Does not: emit code.
 
-use trapline_record::ring::{Kind, RingArea};
+use trapline_record::ring::{RecordKind, RingArea};
 
 use super::latency::Latency;
 use super::machine::Machine;
@@ -75,8 +75,8 @@ pub struct Traced<'a> {
 
 impl Traced<'_> {
     /// Whether a record of this kind holds a stack.
-    pub(super) fn holds_stack(&self, kind: Kind) -> bool {
-        kind == Kind::Entry && self.unwind != Unwind::None
+    pub(super) fn holds_stack(&self, kind: RecordKind) -> bool {
+        kind == RecordKind::Entry && self.unwind != Unwind::None
     }
     /// The condition that must hold for fields.
     pub(super) fn by_fields(&self) -> Option<&'_ Tree> {

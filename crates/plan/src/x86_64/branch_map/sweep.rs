@@ -166,7 +166,7 @@ impl BranchMap {
                 }
                 ScanItem::Call(at) | ScanItem::Name(at) => self.mark(at),
                 ScanItem::Return => returns += 1,
-                ScanItem::ThroughSlot => swept.exits += 1,
+                ScanItem::ThroughEntry => swept.exits += 1,
                 ScanItem::Indirect => {
                     indirect = true;
                     swept.exits += 1;
@@ -195,7 +195,7 @@ impl BranchMap {
             scan(bytes, start.0, |found| match found {
                 ScanItem::Jump(at) | ScanItem::Call(at) | ScanItem::Name(at) => self.mark(at),
                 ScanItem::Indirect => indirect = true,
-                ScanItem::Return | ScanItem::ThroughSlot => {}
+                ScanItem::Return | ScanItem::ThroughEntry => {}
             });
             if indirect {
                 let body = body_of(image, start, len, &[]);

@@ -6,14 +6,14 @@
 
 use trapline_record::RemoteAddr;
 use trapline_record::control::at;
-use trapline_record::ring::{Kind, RingArea};
+use trapline_record::ring::{RecordKind, RingArea};
 
 use super::{Emitter, Setting};
 use crate::filter::TargetFilter;
 use crate::machine::ThreadId;
 use crate::x86_64::action::{PlacedAction, SiteAction, Stack};
-use crate::x86_64::stub::tally::Table;
-use crate::x86_64::stub::{self, Latency, Liveness, Pending, Traced};
+use crate::x86_64::stub::tally::TableLocation;
+use crate::x86_64::stub::{self, Latency, Liveness, Traced, UnfinishedStub};
 
 impl Emitter<'_, '_> {
     /// Emits one action.
@@ -91,8 +91,8 @@ impl Setting<'_> {
         out: &mut Vec<u8>,
         here: u64,
         site: Liveness,
-        (probe, kind): (u32, Kind),
-    ) -> Pending<'static> {
+        (probe, kind): (u32, RecordKind),
+    ) -> UnfinishedStub<'static> {
         match &self.threads {
             // Nothing by thread is planned with a filter.
             Some(threads) => stub::count_by_thread(out, here, threads, probe, &site),
@@ -104,7 +104,7 @@ impl Setting<'_> {
         }
     }
 
-    fn record(&self, out: &mut Vec<u8>, here: u64, placed: &PlacedAction) -> Option<Pending<'_>> {
+    fn record(&self, out: &mut Vec<u8>, here: u64, placed: &PlacedAction) -> Option<UnfinishedStub<'_>> {
         let SiteAction::Record { probe, kind, values, marked, texts, floats, stack } = placed.action else {
             return None;
         };
@@ -121,11 +121,11 @@ impl Setting<'_> {
         Some(stub::trace(out, here, &traced, kind, values.into()))
     }
 
-    fn tally(&self, out: &mut Vec<u8>, here: u64, placed: &PlacedAction) -> Option<Pending<'static>> {
+    fn tally(&self, out: &mut Vec<u8>, here: u64, placed: &PlacedAction) -> Option<UnfinishedStub<'static>> {
         let SiteAction::Tally { probe, kind } = placed.action else { return None };
         let tally = self.env.tally(probe)?;
         let area = self.layout.tallies;
-        let table = Table { area, base: self.data.of(area.table(probe)) };
+        let table = TableLocation { area, base: self.data.of(area.table(probe)) };
         let filter = self.env.filter(probe);
         let deferred = filter.is_some_and(|filter| filter.late.is_some());
         // Of the rings only two things are used: how to read thread numbers, and the size of a record that

@@ -67,7 +67,7 @@ impl Emitter<'_, '_> {
         let traps =
             self.set.place.k.to_le_bytes()[0] == INT3 && site.insns.first().is_some_and(|i| i.len > 1);
         let served = self.set.gate.is_none() && self.set.env.traits.traps == TrapsPolicy::Guarded;
-        if site.reach == Reach::Mirror && served && traps && is_prefix_of_int3(first) {
+        if site.reach == Reach::Jump && served && traps && is_prefix_of_int3(first) {
             self.plan.guards.push(Guard { at, resume: head });
         }
     }

@@ -12,7 +12,7 @@ mod setting;
 use super::action::{PlacedAction, When};
 use super::jump::{JUMP, jump};
 use super::site::{PatchedSite, Reach};
-use super::stub::Pending;
+use super::stub::UnfinishedStub;
 use crate::plan::{Chunk, Guard, ModulePlan, Original};
 use crate::refusal::{CodeBytes, Refusal};
 pub(super) use setting::Setting;
@@ -37,7 +37,7 @@ pub(crate) struct Emitter<'a, 'p> {
     originals_behind: Vec<Original>,
     /// Where the stub under construction begins in the plan's bytes. It extends to their end.
     start: usize,
-    pending: Vec<Pending<'a>>,
+    pending: Vec<UnfinishedStub<'a>>,
     /// Which of `pending` arm a return trampoline that leads on to a record or aggregation.
     returning: Vec<(usize, PlacedAction)>,
     guards: Vec<Guard>,

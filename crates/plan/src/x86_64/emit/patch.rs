@@ -32,7 +32,7 @@ impl Emitter<'_, '_> {
         let k = self.set.place.k.to_le_bytes();
         let mut new = [0; MAX_PATCH];
         match site.reach {
-            Reach::Mirror => new[..5].copy_from_slice(&[E9, k[0], k[1], k[2], k[3]]),
+            Reach::Jump => new[..5].copy_from_slice(&[E9, k[0], k[1], k[2], k[3]]),
             Reach::Pun(rel, _) => {
                 let whole = [E9, rel[0], rel[1], rel[2], rel[3]];
                 let changed = site.changed as usize;

@@ -16,7 +16,7 @@ use crate::x86_64::stub::{
 };
 use trapline_record::addr::Bias;
 use trapline_record::counters::filtered;
-use trapline_record::ring::{Kind, RingArea};
+use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::{RemoteAddr, Svma, control};
 
 /// What stubs depend on, in addition to their site.
@@ -28,7 +28,7 @@ pub(in crate::x86_64) struct Setting<'a> {
     /// Where the segment's data is mapped.
     pub(crate) data: DataAt,
     /// End of the mirrored range: no stub there may reach beyond it.
-    pub(crate) mirror_end: RemoteAddr,
+    pub(crate) mirrored_end: RemoteAddr,
     /// Sites of other batches may come between these, so the mirrored range holds only jumps.
     pub(crate) shared_space: bool,
     pub(crate) layout: &'a DataLayout,
@@ -47,7 +47,7 @@ impl<'a> Setting<'a> {
     pub(in crate::x86_64) fn new(
         input: &ModuleInput<'a>,
         env: Env<'a>,
-        (place, mirror_end): (ModuleSpace, RemoteAddr),
+        (place, mirrored_end): (ModuleSpace, RemoteAddr),
         gate: Option<Gate>,
     ) -> Self {
         let (layout, traits) = (input.layout, input.traits);
@@ -57,7 +57,7 @@ impl<'a> Setting<'a> {
             bias: input.bias,
             place,
             data,
-            mirror_end,
+            mirrored_end,
             shared_space: input.code_region.is_some(),
             layout,
             machine: Machine { rseq: traits.rseq, rdpid: traits.rdpid, lines: traits.lines },
@@ -70,9 +70,9 @@ impl<'a> Setting<'a> {
 
     /// Where an action at an instruction finds arguments; as in C if it reads none.
     pub(super) fn arguments(&self, at: Svma, action: &SiteAction) -> ArgumentForm<'a> {
-        let (SiteAction::Record { probe, kind: Kind::Entry, .. }
-        | SiteAction::Tally { probe, kind: Kind::Entry }
-        | SiteAction::Count { probe, kind: Kind::Entry }) = *action
+        let (SiteAction::Record { probe, kind: RecordKind::Entry, .. }
+        | SiteAction::Tally { probe, kind: RecordKind::Entry }
+        | SiteAction::Count { probe, kind: RecordKind::Entry }) = *action
         else {
             return ArgumentForm::AsInC;
         };

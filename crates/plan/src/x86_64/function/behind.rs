@@ -169,7 +169,7 @@ impl Planner<'_> {
 
     /// Since `start`: how many requests were refused, and for how many others the exits could not be patched.
     fn not_by_jumps(&self, start: &Mark) -> (usize, usize) {
-        let since = self.slotted.get(start.slotted..).unwrap_or_default();
+        let since = self.armed.get(start.armed..).unwrap_or_default();
         (self.refused.len(), since.iter().filter(|one| one.why.is_of_exits()).count())
     }
 }

@@ -17,7 +17,7 @@ use crate::x86_64::stub;
 use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{Class, Exit, ExitKind, Flow, Insn, may_displace};
 use trapline_record::Svma;
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 /// Upper bound of the instructions that are copied before an exit, if jumps lead to them.
 const MAX_TAIL: usize = 10;
@@ -100,7 +100,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Plans an entry and, with `returns`, all exits; with `by_slot` a return trampoline instead of the
+    /// Plans an entry and, with `returns`, all exits; with `by_trampoline` a return trampoline instead of the
     /// exits.
     pub(super) fn record(
         &mut self,
@@ -108,7 +108,7 @@ impl Planner<'_> {
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
         request: &ActionRequest,
-        by_slot: bool,
+        by_trampoline: bool,
     ) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
         let (probe, Action::Record { values, returns, texts, floats, fields, stack: unwind }) =
@@ -120,11 +120,11 @@ impl Planner<'_> {
         self.env.recordable(at, probe, texts != 0 || fields != 0)?;
         let marked = returns && self.env.filter(probe).is_some();
         let action = |kind| SiteAction::Record { probe, kind, values, marked, texts, floats, stack };
-        self.entry(function, action(Kind::Entry), owner(PatchRole::Entry))?;
+        self.entry(function, action(RecordKind::Entry), owner(PatchRole::Entry))?;
         if !returns {
             return Ok(());
         }
-        if by_slot {
+        if by_trampoline {
             self.may_arm(function, code)?;
             // This comes behind the entry's record, which may read the stack.
             let arm = SiteAction::ArmRecord { probe, values, marked, texts, floats, stack };
@@ -135,7 +135,7 @@ impl Planner<'_> {
         self.each_exit(code, &owner, |_, kind| action(kind_of(kind)))
     }
 
-    /// Plans all exits, and the entry too if exits aggregate what only the entry knew; with `by_slot` a
+    /// Plans all exits, and the entry too if exits aggregate what only the entry knew; with `by_trampoline` a
     /// return trampoline instead of the exits.
     pub(super) fn tally(
         &mut self,
@@ -143,15 +143,15 @@ impl Planner<'_> {
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
         request: &ActionRequest,
-        by_slot: bool,
+        by_trampoline: bool,
     ) -> Result<(), Refusal> {
         let probe = request.probe;
         self.env.recordable(self.env.image.function(function).start, probe, false)?;
         if self.env.filter(probe).is_some_and(|filter| filter.late.is_some()) {
-            let entry = SiteAction::Tally { probe, kind: Kind::Entry };
+            let entry = SiteAction::Tally { probe, kind: RecordKind::Entry };
             self.entry(function, entry, owner(PatchRole::Entry))?;
         }
-        if by_slot {
+        if by_trampoline {
             self.may_arm(function, code)?;
             return self.entry(function, SiteAction::ArmTally { probe }, owner(PatchRole::Entry));
         }

@@ -30,7 +30,7 @@ use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{ExitKind, Insn, Look};
 use trapline_record::Svma;
 use trapline_record::addr::Bias;
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 /// Number of functions that are analysed in one round if several threads do it.
 const ROUND: usize = 1024;
@@ -51,7 +51,7 @@ pub(crate) struct Planner<'a> {
     /// Replace return addresses for all returns that are recorded or aggregated.
     pub(crate) by_trampolines: bool,
     /// The requests for which `or_trampolines` did that, and why.
-    pub(crate) slotted: Vec<Refused>,
+    pub(crate) armed: Vec<Refused>,
     /// Index in `sites` of the first one that belongs to the current function.
     first: usize,
     /// Entries' windows begin at the first instruction, whichever it is.
@@ -79,7 +79,7 @@ struct Mark {
     claims: usize,
     puns: Vec<trapline_record::RemoteAddr>,
     kernel: usize,
-    slotted: usize,
+    armed: usize,
 }
 
 impl<'a> Planner<'a> {
@@ -94,7 +94,7 @@ impl<'a> Planner<'a> {
             refused: Vec::new(),
             or_trampolines: false,
             by_trampolines: false,
-            slotted: Vec::new(),
+            armed: Vec::new(),
             first: 0,
             at_head: false,
             wanted: Vec::new(),
@@ -178,7 +178,7 @@ impl<'a> Planner<'a> {
         let owner = Owner { request: index, probe: request.probe, role: PatchRole::Entry };
         let function = match (request.action, request.function) {
             (Action::CountAt(at), f) => {
-                let count = SiteAction::Count { probe: owner.probe, kind: Kind::Entry };
+                let count = SiteAction::Count { probe: owner.probe, kind: RecordKind::Entry };
                 let done = self.instruction(f, at, code, count, owner);
                 return self.or_kernel(done, owner, at);
             }
@@ -217,7 +217,7 @@ impl<'a> Planner<'a> {
         let (at, probe) = (self.env.image.function(f).start, owner.probe);
         match request.action {
             Action::CountEntry => {
-                let done = self.entry(f, SiteAction::Count { probe, kind: Kind::Entry }, owner);
+                let done = self.entry(f, SiteAction::Count { probe, kind: RecordKind::Entry }, owner);
                 self.or_kernel(done, owner, at)
             }
             Action::Hold(hold) => self.entry(f, SiteAction::Hold(hold), owner),
@@ -227,7 +227,7 @@ impl<'a> Planner<'a> {
             }
             Action::Tally { .. } => {
                 self.env.recordable(at, probe, false)?;
-                self.entry(f, SiteAction::Tally { probe, kind: Kind::Entry }, owner)
+                self.entry(f, SiteAction::Tally { probe, kind: RecordKind::Entry }, owner)
             }
             _ => self.entry(f, call(probe, at), owner),
         }
@@ -245,16 +245,16 @@ impl<'a> Planner<'a> {
         let latency = || request.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start });
         match request.action {
             Action::Record { returns: false, .. } => self.whole(|p| p.record(f, code, owner, request, false)),
-            Action::Record { .. } => self.seen_to_end((entry.request, request), code, |p, by_slot| {
-                p.record(f, code, owner, request, by_slot)
+            Action::Record { .. } => self.seen_to_end((entry.request, request), code, |p, by_trampoline| {
+                p.record(f, code, owner, request, by_trampoline)
             }),
-            Action::Tally { .. } => self.seen_to_end((entry.request, request), code, |p, by_slot| {
-                p.tally(f, code, owner, request, by_slot)
+            Action::Tally { .. } => self.seen_to_end((entry.request, request), code, |p, by_trampoline| {
+                p.tally(f, code, owner, request, by_trampoline)
             }),
             Action::CallExits => self.whole(|p| p.call_exits(f, code, owner, entry.probe)),
             Action::Latency => {
                 let latency = latency()?;
-                self.seen_to_end((entry.request, request), code, |p, by_slot| match by_slot {
+                self.seen_to_end((entry.request, request), code, |p, by_trampoline| match by_trampoline {
                     true => p.armed(f, code, owner, latency),
                     false => p.latency(f, code, owner, latency),
                 })
@@ -302,17 +302,17 @@ impl<'a> Planner<'a> {
         }
         let goes_on = code.and_then(|code| code.body.exits.iter().find(|exit| exit.kind != ExitKind::Ret));
         let goes_on = goes_on.map(|exit| self.env.place(Svma(exit.insn.addr), exit.insn.len.into()));
-        let slot = |p: &mut Self, why: Refusal| {
+        let trampoline = |p: &mut Self, why: Refusal| {
             p.whole(|p| plan(p, true)).is_ok().then(|| {
-                p.slotted.push(Refused { probe: request.probe, request: index, why });
+                p.armed.push(Refused { probe: request.probe, request: index, why });
             })
         };
-        if goes_on.and_then(|at| slot(self, Refusal::TailCall { at })).is_some() {
+        if goes_on.and_then(|at| trampoline(self, Refusal::TailCall { at })).is_some() {
             return Ok(());
         }
         let exits = self.whole(|p| plan(p, false));
         exits.or_else(|why| match why.is_of_exits() {
-            true => slot(self, why.clone()).ok_or(why),
+            true => trampoline(self, why.clone()).ok_or(why),
             false => Err(why),
         })
     }
@@ -347,7 +347,7 @@ impl<'a> Planner<'a> {
     fn mark(&self) -> Mark {
         let sites = self.sites[self.first..].to_vec();
         let (claims, puns) = (self.claims.mark(), self.puns.mark());
-        Mark { sites, claims, puns, kernel: self.kernel.len(), slotted: self.slotted.len() }
+        Mark { sites, claims, puns, kernel: self.kernel.len(), armed: self.armed.len() }
     }
     fn roll_back(&mut self, to: Mark) {
         self.sites.truncate(self.first);
@@ -355,7 +355,7 @@ impl<'a> Planner<'a> {
         self.claims.rollback(to.claims);
         self.puns.rollback(to.puns);
         self.kernel.truncate(to.kernel);
-        self.slotted.truncate(to.slotted);
+        self.armed.truncate(to.armed);
     }
 
     fn or_kernel(&mut self, done: Result<(), Refusal>, owner: Owner, at: Svma) -> Result<(), Refusal> {
@@ -382,13 +382,13 @@ const fn call(probe: u32, ip: Svma) -> SiteAction {
 
 /// A record at a single instruction, with this many values.
 fn record_at(probe: u32, values: u8, stack: Stack) -> SiteAction {
-    let (kind, floats) = (Kind::Entry, Floats::default());
+    let (kind, floats) = (RecordKind::Entry, Floats::default());
     SiteAction::Record { probe, kind, values, marked: false, texts: 0, floats, stack }
 }
 
-pub(super) const fn kind_of(exit: stub::ExitKind) -> Kind {
+pub(super) const fn kind_of(exit: stub::ExitKind) -> RecordKind {
     match exit {
-        stub::ExitKind::Return => Kind::Return,
-        stub::ExitKind::Tail => Kind::Tail,
+        stub::ExitKind::Return => RecordKind::Return,
+        stub::ExitKind::Tail => RecordKind::Tail,
     }
 }

@@ -94,7 +94,7 @@ impl Planner<'_> {
         let own = walk(&self.env, stretch, i, i);
         let may_trap = self.env.traits.traps == TrapsPolicy::Guarded;
         if may_trap && own.room() >= JUMP && own.until > i && self.is_clear(&own, JUMP) {
-            return self.push(stretch, &own, JUMP, Reach::Mirror, placed, owner);
+            return self.push(stretch, &own, JUMP, Reach::Jump, placed, owner);
         }
         let windows = self.windows(stretch, i, back);
         if !may_trap && let Some((window, changed, reach)) = self.seamless(stretch, i, &windows) {
@@ -102,7 +102,7 @@ impl Planner<'_> {
         }
         let full = windows.iter().find(|w| w.room() >= JUMP && self.is_clear(w, JUMP));
         if let Some(window) = full {
-            return self.push(stretch, window, JUMP, Reach::Mirror, placed, owner);
+            return self.push(stretch, window, JUMP, Reach::Jump, placed, owner);
         }
         if self.extend(stretch, i, placed) {
             return Ok(());
@@ -131,7 +131,7 @@ impl Planner<'_> {
         let first = |w: &Window| u64::from(stretch.insns[w.from].len);
         let whole = |w: &&Window| w.room() >= JUMP && first(w) >= w.len.min(JUMP) && self.is_clear(w, JUMP);
         if let Some(window) = windows.iter().find(whole) {
-            return Some((*window, JUMP, Reach::Mirror));
+            return Some((*window, JUMP, Reach::Jump));
         }
         let narrow = windows.iter().filter(|w| first(w) >= w.len.min(SHORT));
         if let Some(found) = narrow.clone().find_map(|w| self.short(stretch, i, w)) {
@@ -209,7 +209,7 @@ impl Planner<'_> {
     /// is.
     fn extend(&mut self, stretch: Stretch<'_>, i: usize, placed: PlacedAction) -> bool {
         let before = self.sites[self.first..].iter().rposition(|s| {
-            s.start.0 <= placed.at.0 && placed.at.0 - s.start.0 < 64 && s.reach == Reach::Mirror
+            s.start.0 <= placed.at.0 && placed.at.0 - s.start.0 < 64 && s.reach == Reach::Jump
         });
         let Some(site) = before.map(|n| self.first + n) else { return false };
         let start = self.sites[site].start;

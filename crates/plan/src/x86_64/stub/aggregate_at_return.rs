@@ -27,7 +27,7 @@
 //!   X4             [rsi + 16] = 0
 //! ```
 
-use trapline_record::ring::{FIRST_TEXT, Kind};
+use trapline_record::ring::{FIRST_TEXT, RecordKind};
 
 use super::asm::{Asm, Fix, RSI};
 use super::counted::count;
@@ -35,7 +35,7 @@ use super::deferred::{Deferred, MARK, OfProbe, SAVED_RSI, Words, asks_for_durati
 use super::latency::{Claim, Lookup};
 use super::rows::Copied;
 use super::rseq::{self, Section};
-use super::tally::{Into, Shared, Table, add_shared, one_more, unseen, value};
+use super::tally::{Into, Shared, TableLocation, add_shared, one_more, unseen, value};
 use super::traced::{ARGUMENTS, Traced};
 use crate::filter::Tally;
 
@@ -44,10 +44,10 @@ const LEFT: Copied = Copied { at: RSI, answer: FIRST_TEXT as i32 * 8 };
 
 /// What is left to append behind an exit's displaced code.
 #[derive(Clone, Debug)]
-pub(super) struct Tail {
+pub(super) struct AggregationTail {
     of_probe: OfProbe,
     words: Words,
-    table: Table,
+    table: TableLocation,
     /// With rseq: the section, and the jump of threads without an area.
     owned: Option<(Section, Fix)>,
     pointer: Fix,
@@ -67,21 +67,26 @@ pub(super) struct Tail {
 pub(super) fn aggregate_call(
     asm: &mut Asm<'_>,
     traced: &Traced<'_>,
-    (tally, table): (&Tally, Table),
-    kind: Kind,
-) -> Option<Tail> {
+    (tally, table): (&Tally, TableLocation),
+    kind: RecordKind,
+) -> Option<AggregationTail> {
     Deferred::of(traced, ARGUMENTS).map(|defer| defer.add(asm, (tally, table), kind))
 }
 
 impl Deferred<'_> {
-    fn add(&self, asm: &mut Asm<'_>, (tally, table): (&Tally, Table), kind: Kind) -> Tail {
+    fn add(
+        &self,
+        asm: &mut Asm<'_>,
+        (tally, table): (&Tally, TableLocation),
+        kind: RecordKind,
+    ) -> AggregationTail {
         let Self { traced, of_probe, words, .. } = *self;
         let machine = of_probe.machine;
         traced.enter(asm, kind);
         let lookup = of_probe.look(asm);
         let unmarked = self.look(asm);
         let condition = self.condition(kind);
-        let seen = kind == Kind::Return || !tally.asks_for_end();
+        let seen = kind == RecordKind::Return || !tally.asks_for_end();
         if [&condition].into_iter().chain(tally.trees()).any(asks_for_duration) {
             self.time(asm, true);
         }
@@ -101,7 +106,7 @@ impl Deferred<'_> {
         }
         traced.leave(asm, kind);
         let shared = into.shared();
-        Tail {
+        AggregationTail {
             of_probe,
             words,
             table,
@@ -118,7 +123,7 @@ impl Deferred<'_> {
     }
 }
 
-impl Tail {
+impl AggregationTail {
     /// Appends the paths of threads without an area, and of calls that do not pass or have no mark, the
     /// descriptors and the addresses.
     pub(super) fn finish(self, asm: &mut Asm<'_>) {

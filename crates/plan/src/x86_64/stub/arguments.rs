@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_around_a_deed_is_bounded() {
+    fn what_stands_around_an_action_is_bounded() {
         let around = |passed: ArgumentForm<'_>| {
             let mut out = Vec::new();
             passed.before(&mut out, 0x1000);

@@ -33,7 +33,7 @@ use crate::machine::Rseq;
 
 /// What is left to append behind the displaced code.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tail {
+pub(super) struct CountTail {
     section: Option<(Rseq, Section)>,
     /// Where an unregistered thread leaves the common path, and where it returns to it.
     unregistered: Option<(Fix, u64)>,
@@ -96,10 +96,10 @@ const SECOND: [Reg; 8] = [RDX, R11, R10, R9, R8, RDI, RSI, RAX];
 
 /// Appends the part of a count stub that comes before the displaced code. `word` is the counter on line 0,
 /// within ±2 GiB.
-pub(super) fn count(asm: &mut Asm<'_>, machine: &Machine, word: u64, site: &Liveness) -> Tail {
+pub(super) fn count(asm: &mut Asm<'_>, machine: &Machine, word: u64, site: &Liveness) -> CountTail {
     let saves = Saves { regs: [None; 3], step: site.red_zone_live, flags: !site.flags_dead };
     let last_line = word.wrapping_add((u64::from(machine.lines.max(1)) - 1) * 64);
-    let tail = Tail { section: None, unregistered: None, pointer: None, word, last_line, saves };
+    let tail = CountTail { section: None, unregistered: None, pointer: None, word, last_line, saves };
     match machine.rseq {
         Some(rseq) if site.flags_dead => owned(asm, machine, rseq, site, tail),
         Some(rseq) => owned_flags_live(asm, rseq, site, tail),
@@ -107,7 +107,13 @@ pub(super) fn count(asm: &mut Asm<'_>, machine: &Machine, word: u64, site: &Live
     }
 }
 
-fn owned(asm: &mut Asm<'_>, machine: &Machine, rseq: Rseq, site: &Liveness, mut tail: Tail) -> Tail {
+fn owned(
+    asm: &mut Asm<'_>,
+    machine: &Machine,
+    rseq: Rseq,
+    site: &Liveness,
+    mut tail: CountTail,
+) -> CountTail {
     let at = tail.saves.take(site, &ANY);
     tail.saves.enter(asm);
     let mut fixes = None;
@@ -134,7 +140,7 @@ fn owned(asm: &mut Asm<'_>, machine: &Machine, rseq: Rseq, site: &Liveness, mut 
 }
 
 /// Flags may be live, so the code uses only moves, `lea` and `jrcxz`.
-fn owned_flags_live(asm: &mut Asm<'_>, rseq: Rseq, site: &Liveness, mut tail: Tail) -> Tail {
+fn owned_flags_live(asm: &mut Asm<'_>, rseq: Rseq, site: &Liveness, mut tail: CountTail) -> CountTail {
     tail.saves.take(site, &[RCX]);
     let at = tail.saves.take(site, &SECOND);
     tail.saves.enter(asm);
@@ -160,7 +166,7 @@ fn owned_flags_live(asm: &mut Asm<'_>, rseq: Rseq, site: &Liveness, mut tail: Ta
 }
 
 /// For a process without rseq: `lock add` on some line.
-fn shared(asm: &mut Asm<'_>, machine: &Machine, site: &Liveness, mut tail: Tail) -> Tail {
+fn shared(asm: &mut Asm<'_>, machine: &Machine, site: &Liveness, mut tail: CountTail) -> CountTail {
     let at = (machine.lines > 1).then(|| tail.saves.take(site, &ANY[..8]));
     let flags = tail.saves.flags;
     if flags && site.dead & 1 == 0 {
@@ -186,7 +192,7 @@ fn shared(asm: &mut Asm<'_>, machine: &Machine, site: &Liveness, mut tail: Tail)
     tail
 }
 
-impl Tail {
+impl CountTail {
     /// Appends the path of unregistered threads, the descriptor and the word's address.
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
         if let Some((from, back)) = self.unregistered {

@@ -15,7 +15,7 @@
 //!   no area        lock [word + 64 · (lines - 1)] += 1
 //! ```
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::{Alu, Asm, Mem};
 use super::counted::{Counted, count};
@@ -27,7 +27,7 @@ use crate::filter::{TargetFilter, Tree};
 
 /// What is left to append behind the displaced code.
 #[derive(Clone, Debug)]
-pub(super) struct Tail {
+pub(super) struct FilteredCountTail {
     machine: Machine,
     counted: Counted,
     /// Address of the counter on line 0.
@@ -39,7 +39,7 @@ pub(super) struct Tail {
 
 /// Appends the part of a stub that comes before the displaced code. The counter is the one of `traced`'s
 /// dropped records. Of its rings only the way to read a thread's number is used.
-pub(super) fn count_filtered(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: Kind) -> Tail {
+pub(super) fn count_filtered(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: RecordKind) -> FilteredCountTail {
     let machine = *traced.machine;
     traced.enter(asm, kind);
     if traced.filters_by_thread() {
@@ -47,7 +47,7 @@ pub(super) fn count_filtered(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: Kind)
     }
     let passed = traced.filter.map_or_else(FilterExits::default, |filtered| {
         let tail = filtered.filter.at_tail();
-        let filter = if kind == Kind::Tail { &tail } else { filtered.filter };
+        let filter = if kind == RecordKind::Tail { &tail } else { filtered.filter };
         traced.pass(asm, Filtered { filter, ..filtered }, kind)
     });
     let counted = count(asm, &machine);
@@ -56,7 +56,7 @@ pub(super) fn count_filtered(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: Kind)
         rseq::clear(asm, rseq);
     }
     traced.leave(asm, kind);
-    Tail { machine, counted, word: traced.dropped, passed, leave }
+    FilteredCountTail { machine, counted, word: traced.dropped, passed, leave }
 }
 
 impl TargetFilter {
@@ -66,7 +66,7 @@ impl TargetFilter {
     }
 }
 
-impl Tail {
+impl FilteredCountTail {
     /// Appends the paths of threads without an area and of rejected hits, the descriptors and the addresses.
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
         self.shared(asm, self.counted, self.word);

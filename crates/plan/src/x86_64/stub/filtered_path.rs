@@ -19,7 +19,7 @@
 //!   count          r11 = this CPU's word of rejected hits; [r11] += 1
 //! ```
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem};
 use super::counted::{Counted, count};
@@ -55,11 +55,11 @@ pub(super) struct Unmarked {
 impl Traced<'_> {
     /// Whether the filter needs no register beyond those of [`First`]. That is so if it does not divide, does
     /// not sample and makes no system call.
-    pub(super) fn rejects_early(&self, kind: Kind) -> bool {
+    pub(super) fn rejects_early(&self, kind: RecordKind) -> bool {
         let Some(filtered) = self.filter else { return false };
         let (filter, id) = (filtered.filter, self.rings.id);
         let by_name = filtered.names.is_some() && id != ThreadId::Unknown;
-        kind == Kind::Entry
+        kind == RecordKind::Entry
             && (by_name || filter.condition.is_some())
             && filter.sample <= 1
             && filter.fields.is_none()
@@ -90,7 +90,7 @@ impl Traced<'_> {
     }
     /// Jumps if the hit passes. Uses rax, r11 and flags.
     fn passes(&self, asm: &mut Asm<'_>) -> Vec<Fix> {
-        let conditions = self.conditions(Kind::Entry);
+        let conditions = self.conditions(RecordKind::Entry);
         let condition = self.filter.and_then(|filtered| filtered.filter.condition.as_ref());
         match (condition, self.filter.and_then(|filtered| filtered.names)) {
             (Some(tree), None) => conditions.branch(asm, tree, true),

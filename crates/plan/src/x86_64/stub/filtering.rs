@@ -14,7 +14,7 @@
 //! ```
 
 use trapline_record::names::PLACES;
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
 use super::counted::{Counted, any_line};
@@ -44,7 +44,7 @@ pub(super) struct FilterExits {
 impl Traced<'_> {
     /// Jumps if a hit does not pass. Uses rax, r11 and flags; for samples also r10, and without rseq rdx,
     /// which is loaded again.
-    pub(super) fn pass(&self, asm: &mut Asm<'_>, filtered: Filtered<'_>, kind: Kind) -> FilterExits {
+    pub(super) fn pass(&self, asm: &mut Asm<'_>, filtered: Filtered<'_>, kind: RecordKind) -> FilterExits {
         let mut unregistered = Vec::new();
         let conditions = self.conditions(kind);
         let condition = filtered.filter.condition.as_ref();
@@ -62,14 +62,14 @@ impl Traced<'_> {
         FilterExits { rejected, unregistered, words: filtered.words, sample, ..FilterExits::default() }
     }
     /// Jumps, behind `fetch`, if a hit does not pass because of what was read. Uses rax, rdx, r11 and flags.
-    pub(super) fn pass_fields(&self, asm: &mut Asm<'_>, kind: Kind) -> (Vec<Fix>, i32) {
+    pub(super) fn pass_fields(&self, asm: &mut Asm<'_>, kind: RecordKind) -> (Vec<Fix>, i32) {
         let condition = self.filter.and_then(|filtered| filtered.filter.fields.as_ref());
-        let (Some(condition), Kind::Entry) = (condition, kind) else { return Default::default() };
+        let (Some(condition), RecordKind::Entry) = (condition, kind) else { return Default::default() };
         asm.load(RDX, Mem::At(RSP, self.depth(kind) + SAVED_RDX));
         (self.behind_fetch(kind).branch(asm, &condition.decided(), false), self.depth(kind))
     }
     /// How known values are read while the stack pointer is lower by the copies.
-    pub(super) fn behind_fetch(&self, kind: Kind) -> Conditions<'_> {
+    pub(super) fn behind_fetch(&self, kind: RecordKind) -> Conditions<'_> {
         let depth = self.depth(kind);
         let fields = Some(Fields { reads: self.fields, at: (RSP, self.first_field_copied()) });
         Conditions { depth, rdx: depth + SAVED_RDX, fields, ..self.conditions(kind) }
@@ -134,8 +134,8 @@ impl Traced<'_> {
         (None, words)
     }
     /// How the values that are known at a hit are read.
-    pub(super) fn conditions(&self, kind: Kind) -> Conditions<'_> {
-        let returned = (kind == Kind::Return).then_some(SAVED_RAX);
+    pub(super) fn conditions(&self, kind: RecordKind) -> Conditions<'_> {
+        let returned = (kind == RecordKind::Return).then_some(SAVED_RAX);
         Conditions { id: self.rings.id, depth: 0, rdx: SAVED_RDX, returned, left: None, fields: None }
     }
     /// Whether the filter depends on the thread.

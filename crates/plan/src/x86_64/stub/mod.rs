@@ -67,8 +67,8 @@ pub use latency::{
 pub use machine::{Liveness, Machine};
 pub use own_trampolines::{own_trampoline_code, own_trampoline_code_len};
 pub use pending::{
-    Pending, count, count_by_thread, count_filtered, latency_arm, latency_enter, latency_exit, return_arm,
-    tally, trace,
+    UnfinishedStub, count, count_by_thread, count_filtered, latency_arm, latency_enter, latency_exit,
+    return_arm, tally, trace,
 };
 pub use remote::remote_sequence;
 pub use text::PageNotes;

@@ -1,27 +1,27 @@
 //! The stubs that end with displaced code: how each begins, and how all of them end.
 //!
 //! In: the action, with everything that it depends on. Out: the part of a stub that comes before the displaced
-//! code, appended to a vector; a [`Pending`], which appends the rest when the displaced code is there.
+//! code, appended to a vector; a [`UnfinishedStub`], which appends the rest when the displaced code is there.
 //! Does not: know the code of any action; it only names them all.
 
-use trapline_record::ring::Kind as RecordKind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::Asm;
 use super::deferred::{self, defer};
 use super::latency::{self, Latency, Timed};
 use super::machine::{Liveness, Machine};
-use super::tally::Table;
+use super::tally::TableLocation;
 use super::threads::{self, Threads};
 use super::traced::{ARGUMENTS, Traced};
 use super::{aggregate_at_return, filtered_count};
 use crate::filter::Tally;
 use crate::machine::ExitKind;
 
-/// A stub that waits for its displaced code. The caller relocates it to [`Pending::displaced_at`], appends it
-/// to the same vector, and calls [`Pending::finish`].
+/// A stub that waits for its displaced code. The caller relocates it to [`UnfinishedStub::displaced_at`], appends it
+/// to the same vector, and calls [`UnfinishedStub::finish`].
 #[derive(Debug)]
 #[must_use]
-pub struct Pending<'a> {
+pub struct UnfinishedStub<'a> {
     origin: u64,
     displaced: u64,
     kind: Kind<'a>,
@@ -33,23 +33,23 @@ pub struct Pending<'a> {
     reason = "one at a time, on the stack: a box would cost more than the copy"
 )]
 enum Kind<'a> {
-    Count(super::count::Tail),
-    FilteredCount(filtered_count::Tail),
-    Threads(threads::Tail),
-    Traced(super::trace::Tail<'a>),
-    Deferred(deferred::Tail),
-    Aggregated(aggregate_at_return::Tail),
-    Tallied(super::tally::Tail),
-    Latency(Machine, Latency, u32, Liveness, latency::Tail),
+    Count(super::count::CountTail),
+    FilteredCount(filtered_count::FilteredCountTail),
+    Threads(threads::ThreadCountTail),
+    Traced(super::trace::TraceTail<'a>),
+    Deferred(deferred::DeferredTail),
+    Aggregated(aggregate_at_return::AggregationTail),
+    Tallied(super::tally::TallyTail),
+    Latency(Machine, Latency, u32, Liveness, latency::LatencyTail),
 }
 
 impl Kind<'_> {
-    fn timed(timed: &Timed<'_>, tail: latency::Tail) -> Self {
+    fn timed(timed: &Timed<'_>, tail: latency::LatencyTail) -> Self {
         Self::Latency(*timed.machine, *timed.latency, timed.function, timed.site, tail)
     }
 }
 
-impl<'a> Pending<'a> {
+impl<'a> UnfinishedStub<'a> {
     /// Appends the code that `emit` emits, which starts at `at`.
     fn begin(out: &mut Vec<u8>, at: u64, emit: impl FnOnce(&mut Asm<'_>) -> Kind<'a>) -> Self {
         let mut asm = Asm::new(out, at);
@@ -88,14 +88,27 @@ impl<'a> Pending<'a> {
 
 /// Begins a stub that adds one to a counter. It starts at `at`; `word` is the counter on line 0, within
 /// ±2 GiB.
-pub fn count(out: &mut Vec<u8>, at: u64, machine: &Machine, word: u64, site: &Liveness) -> Pending<'static> {
-    Pending::begin(out, at, |asm| Kind::Count(super::count::count(asm, machine, word, site)))
+pub fn count(
+    out: &mut Vec<u8>,
+    at: u64,
+    machine: &Machine,
+    word: u64,
+    site: &Liveness,
+) -> UnfinishedStub<'static> {
+    UnfinishedStub::begin(out, at, |asm| Kind::Count(super::count::count(asm, machine, word, site)))
 }
 
 /// Begins a stub that counts hits which pass a filter. It starts at `at`. The counter is the one of `traced`'s
 /// dropped records. Of its rings only the way to read a thread's number is used.
-pub fn count_filtered(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: RecordKind) -> Pending<'static> {
-    Pending::begin(out, at, |asm| Kind::FilteredCount(filtered_count::count_filtered(asm, traced, kind)))
+pub fn count_filtered(
+    out: &mut Vec<u8>,
+    at: u64,
+    traced: &Traced<'_>,
+    kind: RecordKind,
+) -> UnfinishedStub<'static> {
+    UnfinishedStub::begin(out, at, |asm| {
+        Kind::FilteredCount(filtered_count::count_filtered(asm, traced, kind))
+    })
 }
 
 /// Begins a stub that counts hits by thread. It starts at `at`.
@@ -105,8 +118,8 @@ pub fn count_by_thread(
     threads: &Threads,
     counter: u32,
     site: &Liveness,
-) -> Pending<'static> {
-    Pending::begin(out, at, |asm| Kind::Threads(threads::count_by_thread(asm, threads, counter, site)))
+) -> UnfinishedStub<'static> {
+    UnfinishedStub::begin(out, at, |asm| Kind::Threads(threads::count_by_thread(asm, threads, counter, site)))
 }
 
 /// Begins a stub that writes a record. It starts at `at`. At an entry it records the first `values` of the
@@ -117,8 +130,8 @@ pub fn trace<'a>(
     traced: &Traced<'a>,
     kind: RecordKind,
     values: usize,
-) -> Pending<'a> {
-    Pending::begin(out, at, |asm| match defer(asm, traced, kind, values) {
+) -> UnfinishedStub<'a> {
+    UnfinishedStub::begin(out, at, |asm| match defer(asm, traced, kind, values) {
         Some(deferred) => Kind::Deferred(deferred),
         None => Kind::Traced(super::trace::trace(asm, traced, kind, values)),
     })
@@ -130,10 +143,10 @@ pub fn tally(
     out: &mut Vec<u8>,
     at: u64,
     traced: &Traced<'_>,
-    (tally, table): (&Tally, Table),
+    (tally, table): (&Tally, TableLocation),
     kind: RecordKind,
-) -> Pending<'static> {
-    Pending::begin(out, at, |asm| {
+) -> UnfinishedStub<'static> {
+    UnfinishedStub::begin(out, at, |asm| {
         let known_later = match kind {
             RecordKind::Entry => defer(asm, traced, kind, ARGUMENTS).map(Kind::Deferred),
             _ => aggregate_at_return::aggregate_call(asm, traced, (tally, table), kind).map(Kind::Aggregated),
@@ -144,29 +157,39 @@ pub fn tally(
 
 /// Begins the stub of a timed entry. With `loop_entry` the entry is also a branch target, so the first stamp of
 /// (function, S) is kept until the exit.
-pub fn latency_enter(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, loop_entry: bool) -> Pending<'static> {
-    Pending::begin(out, at, |asm| Kind::timed(timed, timed.enter(asm, loop_entry)))
+pub fn latency_enter(
+    out: &mut Vec<u8>,
+    at: u64,
+    timed: &Timed<'_>,
+    loop_entry: bool,
+) -> UnfinishedStub<'static> {
+    UnfinishedStub::begin(out, at, |asm| Kind::timed(timed, timed.enter(asm, loop_entry)))
 }
 
 /// Begins the stub of a timed exit, for right before the `ret` or jump that leaves.
-pub fn latency_exit(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, kind: ExitKind) -> Pending<'static> {
-    Pending::begin(out, at, |asm| Kind::timed(timed, timed.exit(asm, kind)))
+pub fn latency_exit(
+    out: &mut Vec<u8>,
+    at: u64,
+    timed: &Timed<'_>,
+    kind: ExitKind,
+) -> UnfinishedStub<'static> {
+    UnfinishedStub::begin(out, at, |asm| Kind::timed(timed, timed.exit(asm, kind)))
 }
 
 /// Begins the stub of an entry that puts a return trampoline into its stack word. `None` without trampolines.
-pub fn latency_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pending<'static>> {
+pub fn latency_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<UnfinishedStub<'static>> {
     arm(out, at, timed, false)
 }
 
 /// The same, but the trampoline runs more code right before the call returns, with all registers and the
 /// stack as its `ret` finds them. The code behind the displaced instructions ends in a word, which the caller
 /// fills with that code's address.
-pub fn return_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pending<'static>> {
+pub fn return_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<UnfinishedStub<'static>> {
     arm(out, at, timed, true)
 }
 
-fn arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, ahead: bool) -> Option<Pending<'static>> {
+fn arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, ahead: bool) -> Option<UnfinishedStub<'static>> {
     let trampolines = timed.latency.trampolines?;
-    let armed = |asm: &mut Asm<'_>| latency::Tail::Armed(timed.arm(asm, &trampolines, ahead));
-    Some(Pending::begin(out, at, |asm| Kind::timed(timed, armed(asm))))
+    let armed = |asm: &mut Asm<'_>| latency::LatencyTail::Armed(timed.arm(asm, &trampolines, ahead));
+    Some(UnfinishedStub::begin(out, at, |asm| Kind::timed(timed, armed(asm))))
 }

@@ -30,7 +30,9 @@
 //!   r10 + 8 · FIRST_VALUE    values: arguments, or the returned value; then texts, floats, fields; or a stack
 //! ```
 
-use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES, first_float};
+use trapline_record::ring::{
+    FIRST_TEXT, FIRST_VALUE, HEAD, LOCKED, RecordKind, SLOTS, TAIL, TRIES, first_float,
+};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
 use super::filter::ARGUMENT;
@@ -65,54 +67,54 @@ const LINE: i32 = 64;
 impl Traced<'_> {
     /// How a record of this kind gets its thread's number. Exits and stacks make no system call for it: an
     /// exit's entry did, and sums of stacks need no number.
-    pub(super) fn number(&self, kind: Kind) -> ThreadId {
+    pub(super) fn number(&self, kind: RecordKind) -> ThreadId {
         match self.rings.id {
-            ThreadId::Call if kind != Kind::Entry || self.unwind != Unwind::None => ThreadId::Unknown,
+            ThreadId::Call if kind != RecordKind::Entry || self.unwind != Unwind::None => ThreadId::Unknown,
             id => id,
         }
     }
     /// The texts and fields to copy. A thread without a known number has none (the planner refuses that).
-    fn texts(&self, kind: Kind) -> Texts<'_> {
+    fn texts(&self, kind: RecordKind) -> Texts<'_> {
         let (known, machine, id) = (self.rings.known, Some(self.machine), self.rings.id);
-        match kind == Kind::Entry && self.unwind == Unwind::None && id != ThreadId::Unknown {
+        match kind == RecordKind::Entry && self.unwind == Unwind::None && id != ThreadId::Unknown {
             true => Texts { texts: self.texts, fields: self.fields, known, machine, id },
             false => Texts::default(),
         }
     }
     /// Jumps if texts are to be copied and the goroutine's stack has no room for them.
-    pub(super) fn room(&self, asm: &mut Asm<'_>, kind: Kind) -> Option<Fix> {
+    pub(super) fn room(&self, asm: &mut Asm<'_>, kind: RecordKind) -> Option<Fix> {
         let depth = self.depth(kind);
         self.rings.stacks.go.filter(|_| depth > 0).map(|go| text::room(asm, go, depth))
     }
     /// Copies texts onto the stack.
-    pub(super) fn fetch(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<(u64, u64)> {
+    pub(super) fn fetch(&self, asm: &mut Asm<'_>, kind: RecordKind) -> Vec<(u64, u64)> {
         self.texts(kind).fetch(asm, SAVED_RDX)
     }
     /// The first field, behind `fetch`: at rsp + this.
     pub(super) fn first_field_copied(&self) -> i32 {
-        self.texts(Kind::Entry).first_field()
+        self.texts(RecordKind::Entry).first_field()
     }
     /// Approximate number of lines of its slot that a record fills.
-    fn lines(&self, kind: Kind) -> i32 {
+    fn lines(&self, kind: RecordKind) -> i32 {
         let texts = self.texts(kind).words();
         match kind {
-            Kind::Entry if self.unwind != Unwind::None => STACK_LINES,
+            RecordKind::Entry if self.unwind != Unwind::None => STACK_LINES,
             _ if texts != 0 => (FIRST_TEXT as i32 + texts) * 8 / LINE + 1,
             _ => 1,
         }
     }
-    pub(super) fn drop_texts(&self, asm: &mut Asm<'_>, kind: Kind) {
+    pub(super) fn drop_texts(&self, asm: &mut Asm<'_>, kind: RecordKind) {
         let depth = self.depth(kind);
         if depth > 0 {
             asm.lea(RSP, Mem::At(RSP, depth));
         }
     }
     /// By how many bytes texts have lowered the stack pointer.
-    pub(super) fn depth(&self, kind: Kind) -> i32 {
+    pub(super) fn depth(&self, kind: RecordKind) -> i32 {
         self.texts(kind).depth()
     }
     /// Writes a record, and commits it by a store. The registers are those behind `slot`.
-    pub(super) fn write(&self, asm: &mut Asm<'_>, kind: Kind, values: usize, walk: Option<Walk>) {
+    pub(super) fn write(&self, asm: &mut Asm<'_>, kind: RecordKind, values: usize, walk: Option<Walk>) {
         self.fill(asm, kind, if walk.is_some() { 0 } else { values });
         let slot = self.rings.area.slot as i32;
         match walk {
@@ -198,13 +200,13 @@ impl Traced<'_> {
         (ring, unregistered, full)
     }
     /// The registers are those behind `slot`. Uses rdx.
-    fn fill(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) {
+    fn fill(&self, asm: &mut Asm<'_>, kind: RecordKind, values: usize) {
         let ahead = AHEAD.max(SLOTS_AHEAD * self.rings.area.slot as i32);
         (0..self.lines(kind)).for_each(|line| asm.prefetchw(Mem::At(R10, ahead + line * LINE)));
         self.put(asm, kind, values, None);
     }
     /// Writes the words of a record: r10 = its address, rdx = time. Uses rdx.
-    pub(super) fn put(&self, asm: &mut Asm<'_>, kind: Kind, values: usize, placed: Option<Placed>) {
+    pub(super) fn put(&self, asm: &mut Asm<'_>, kind: RecordKind, values: usize, placed: Option<Placed>) {
         let (depth, word) = (self.depth(kind), |n: u64| Mem::At(R10, n as i32 * 8));
         asm.store(word(1), RDX);
         match (placed.filter(|placed| placed.names), self.number(kind)) {
@@ -221,13 +223,13 @@ impl Traced<'_> {
         asm.lea(RDX, Mem::At(key.0, key.1 + kind as i32));
         asm.store(word(2), RDX);
         let all: &[Reg] = match kind {
-            Kind::Entry => &ARGUMENT[..values.min(ARGUMENTS)],
-            Kind::Return if self.floats.returned => {
+            RecordKind::Entry => &ARGUMENT[..values.min(ARGUMENTS)],
+            RecordKind::Return if self.floats.returned => {
                 asm.store_vector(word(FIRST_VALUE), 0);
                 &[]
             }
-            Kind::Return => &[RAX],
-            Kind::Tail => &[],
+            RecordKind::Return => &[RAX],
+            RecordKind::Tail => &[],
         };
         for (&reg, n) in all.iter().take(self.rings.area.values()).zip(FIRST_VALUE..) {
             let saved = [(RAX, SAVED_RAX), (RDX, SAVED_RDX)].into_iter().find(|(other, _)| *other == reg);
@@ -241,7 +243,7 @@ impl Traced<'_> {
         if depth > 0 {
             self.texts(kind).fill(asm, first + u64::from(self.floats.arguments.count_ones()));
         }
-        if kind == Kind::Entry && self.unwind == Unwind::None {
+        if kind == RecordKind::Entry && self.unwind == Unwind::None {
             let vectors = (0..8u8).filter(|n| self.floats.arguments >> n & 1 == 1);
             for (vector, n) in vectors.zip(first..u64::from(self.rings.area.slot) / 8) {
                 asm.store_vector(word(n), vector);

@@ -42,7 +42,7 @@
 //! ```
 
 use trapline_record::tally::{
-    self, CELLS, FNV, OVERFLOW, OWNER, PHI, PROBES, Shape, TAKING, TEXT_BYTES, UNSEEN, bits_in_reach,
+    self, CELLS, FNV, OVERFLOW, OWNER, PHI, PROBES, TAKING, TEXT_BYTES, TableShape, UNSEEN, bits_in_reach,
 };
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
@@ -82,7 +82,7 @@ impl Copied {
 
 impl Rows {
     /// `None` if the table has cells instead of rows.
-    pub(super) fn of(shape: Shape, tally: &Tally, copied: Copied) -> Option<Self> {
+    pub(super) fn of(shape: TableShape, tally: &Tally, copied: Copied) -> Option<Self> {
         let rows = shape.rows()?;
         Some(Self { rows, text: (rows.texts && tally.texts() != 0).then_some(copied) })
     }

@@ -26,7 +26,7 @@
 //!
 //! Texts and fields lower rsp further (`text`): the saves are then at `depth` + these offsets.
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::{Asm, Mem, R10, R11, RAX, RDX, RSP, Reg};
 use super::machine::Liveness;
@@ -44,30 +44,30 @@ const SAVED_R10: i32 = -88;
 
 impl Traced<'_> {
     /// Registers that are saved in addition to those of [`First`] and [`Second`].
-    fn saved(&self, kind: Kind) -> impl Iterator<Item = (Reg, i32)> {
+    fn saved(&self, kind: RecordKind) -> impl Iterator<Item = (Reg, i32)> {
         let walked = if self.holds_stack(kind) { &stack::SAVED[..] } else { &[] };
         let r10 = (!self.site.is_dead(R10)).then_some((R10, SAVED_R10));
         r10.into_iter().chain(walked.iter().copied())
     }
-    const fn first(&self, kind: Kind) -> First {
-        First { site: self.site, at_entry: matches!(kind, Kind::Entry) }
+    const fn first(&self, kind: RecordKind) -> First {
+        First { site: self.site, at_entry: matches!(kind, RecordKind::Entry) }
     }
     /// By how many bytes the stack pointer is below the program's.
     pub(super) const fn step(&self) -> i32 {
         if self.site.red_zone_live { RED_ZONE } else { 0 }
     }
-    pub(super) fn enter(&self, asm: &mut Asm<'_>, kind: Kind) {
+    pub(super) fn enter(&self, asm: &mut Asm<'_>, kind: RecordKind) {
         self.enter_first(asm, kind);
         Second::enter(asm);
         self.enter_rest(asm, kind);
     }
-    pub(super) fn enter_first(&self, asm: &mut Asm<'_>, kind: Kind) {
+    pub(super) fn enter_first(&self, asm: &mut Asm<'_>, kind: RecordKind) {
         self.first(kind).enter(asm);
     }
-    pub(super) fn enter_rest(&self, asm: &mut Asm<'_>, kind: Kind) {
+    pub(super) fn enter_rest(&self, asm: &mut Asm<'_>, kind: RecordKind) {
         self.saved(kind).for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
     }
-    pub(super) fn leave(&self, asm: &mut Asm<'_>, kind: Kind) {
+    pub(super) fn leave(&self, asm: &mut Asm<'_>, kind: RecordKind) {
         self.saved(kind).for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
         Second::leave(asm);
         self.first(kind).leave(asm);

@@ -93,7 +93,7 @@
 //! is checked after it was loaded, in the register that is then used (it is never loaded again). If another
 //! thread unmaps this stack, or mprotects it, it takes it away from the program too.
 
-use trapline_record::ring::{FIRST_VALUE, Kind};
+use trapline_record::ring::{FIRST_VALUE, RecordKind};
 use trapline_record::stack::{END, FIRST, FRAME, USED};
 use trapline_record::trampolines::{self, Trampolines, at};
 
@@ -165,7 +165,7 @@ impl Real {
 
 impl Traced<'_> {
     /// The stack part of this record, if it has one.
-    pub(super) fn walk(&self, kind: Kind) -> Option<Walk> {
+    pub(super) fn walk(&self, kind: RecordKind) -> Option<Walk> {
         let Self { unwind, at_entry, trampolines, .. } = *self;
         let (stacks, most) = (self.rings.stacks, self.rings.area.most);
         self.holds_stack(kind).then(|| Walk {

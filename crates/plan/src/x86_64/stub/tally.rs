@@ -26,7 +26,7 @@
 //!   no area       lock [last + CELLS + 8 · rax] += 1,  or OVERFLOW or UNSEEN;  last = base + stride · (lines - 1)
 //! ```
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
@@ -42,7 +42,7 @@ use crate::filter::{GroupBy, Sort, THREAD_UNIT, Tally};
 
 /// Where a probe's tables lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Table {
+pub struct TableLocation {
     /// Shape of the tables; its offset is not used.
     pub area: TallyArea,
     /// Address of the table on line 0; it may lie anywhere.
@@ -51,9 +51,9 @@ pub struct Table {
 
 /// What is left to append behind the displaced code.
 #[derive(Clone, Debug)]
-pub(super) struct Tail {
+pub(super) struct TallyTail {
     machine: Machine,
-    table: Table,
+    table: TableLocation,
     /// With rseq: the section, and the jump of threads without an area.
     owned: Option<(Section, Fix)>,
     pointer: Fix,
@@ -82,14 +82,14 @@ pub(super) enum Shared {
 pub(super) fn tally(
     asm: &mut Asm<'_>,
     traced: &Traced<'_>,
-    (tally, table): (&Tally, Table),
-    kind: Kind,
-) -> Tail {
+    (tally, table): (&Tally, TableLocation),
+    kind: RecordKind,
+) -> TallyTail {
     let machine = *traced.machine;
     let copied = Copied::ON_STACK;
     traced.enter(asm, kind);
-    let seen = kind != Kind::Tail;
-    let reads = kind == Kind::Entry && !traced.fields.is_empty();
+    let seen = kind != RecordKind::Tail;
+    let reads = kind == RecordKind::Entry && !traced.fields.is_empty();
     if seen && (reads || tally.asks_for_thread() || traced.filters_by_thread()) {
         threads::ask(traced.rings.id, asm);
     }
@@ -115,7 +115,7 @@ pub(super) fn tally(
         rseq::clear(asm, rseq);
     }
     traced.leave(asm, kind);
-    Tail {
+    TallyTail {
         machine,
         table,
         owned,
@@ -140,7 +140,7 @@ pub(super) enum Into {
 }
 
 impl Into {
-    pub(super) fn of(table: Table, tally: &Tally, copied: Copied, seen: bool) -> Self {
+    pub(super) fn of(table: TableLocation, tally: &Tally, copied: Copied, seen: bool) -> Self {
         match Rows::of(table.area.shape, tally, copied) {
             _ if !seen => Self::Unseen,
             Some(rows) => Self::Row(rows),
@@ -161,7 +161,7 @@ impl Into {
 /// an area; and always the fix that waits for the table's address.
 pub(super) fn one_more(
     asm: &mut Asm<'_>,
-    what: (Machine, Table),
+    what: (Machine, TableLocation),
     into: Into,
 ) -> (Option<(Section, Fix)>, Fix) {
     let Some(rseq) = what.0.rseq else { return (None, add_anywhere(asm, what, into)) };
@@ -170,7 +170,7 @@ pub(super) fn one_more(
 }
 
 /// The body of a section: adds one on this CPU's line; rax = cell or key. Uses r11; with rows, rax, rdx, r10.
-fn add(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: Into) -> (Fix, Fix) {
+fn add(asm: &mut Asm<'_>, (machine, table): (Machine, TableLocation), into: Into) -> (Fix, Fix) {
     let area = machine.rseq.map_or(0, |rseq| rseq.offset);
     asm.load32(R11, Mem::Fs(area + CPU_ID));
     let unregistered = asm.unbroken(|asm| {
@@ -188,7 +188,7 @@ fn add(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: Into) -> (Fi
 }
 
 /// Without rseq: adds one on some line, which other threads write too.
-fn add_anywhere(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: Into) -> Fix {
+fn add_anywhere(asm: &mut Asm<'_>, (machine, table): (Machine, TableLocation), into: Into) -> Fix {
     rseq::any_line(asm, R11, machine.rdpid, machine.lines);
     asm.imul_imm(R11, R11, table.area.stride() as i32, true);
     let pointer = asm.alu_load_later(Alu::Add, R11);
@@ -327,7 +327,7 @@ fn linear(asm: &mut Asm<'_>, unsigned: bool, (min, step, count): (i64, u64, u32)
     }
 }
 
-impl Tail {
+impl TallyTail {
     /// Appends the paths of threads without an area and of rejected hits, the descriptors and the addresses.
     /// Returns the instructions that may fault, and where a thread goes on then.
     pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
@@ -379,7 +379,7 @@ impl Tail {
 }
 
 /// Adds one on the last line, which many threads share. Uses r11 and flags.
-pub(super) fn add_shared(asm: &mut Asm<'_>, (machine, table): (Machine, Table), what: Shared) {
+pub(super) fn add_shared(asm: &mut Asm<'_>, (machine, table): (Machine, TableLocation), what: Shared) {
     let last = u64::from(machine.lines.max(1) - 1) * table.area.stride();
     let table = table.base.wrapping_add(last);
     match what {
@@ -398,7 +398,7 @@ pub(super) fn add_shared(asm: &mut Asm<'_>, (machine, table): (Machine, Table), 
 /// and the fix that waits for the table's address.
 pub(super) fn unseen(
     asm: &mut Asm<'_>,
-    what: (Machine, Table),
+    what: (Machine, TableLocation),
     unread: &[Fix],
     behind: u64,
 ) -> Option<(Option<Section>, Fix)> {

@@ -70,7 +70,7 @@ pub struct Threads {
 
 /// What is left to append behind the displaced code.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tail {
+pub(super) struct ThreadCountTail {
     rows: u32,
     /// Where the common path is left if the first row is not the thread's, and where it is met again.
     elsewhere: Fix,
@@ -92,7 +92,12 @@ fn saved(id: ThreadId, site: &Liveness) -> impl Iterator<Item = (Reg, i32)> {
 }
 
 /// Appends the part of a stub that comes before the displaced code.
-pub(super) fn count_by_thread(asm: &mut Asm<'_>, threads: &Threads, counter: u32, site: &Liveness) -> Tail {
+pub(super) fn count_by_thread(
+    asm: &mut Asm<'_>,
+    threads: &Threads,
+    counter: u32,
+    site: &Liveness,
+) -> ThreadCountTail {
     enter(asm, threads.id, site);
     let ThreadArea { rows, .. } = threads.area;
     thread(asm, threads.id);
@@ -109,7 +114,7 @@ pub(super) fn count_by_thread(asm: &mut Asm<'_>, threads: &Threads, counter: u32
     let word = threads.area.first() + u64::from(counter) * 8;
     asm.alu_mem_imm(Alu::Add, Mem::Sum(RSI, RCX, 0, word as i32), 1, true);
     leave(asm, threads.id, site);
-    Tail { rows, elsewhere, found }
+    ThreadCountTail { rows, elsewhere, found }
 }
 
 fn enter(asm: &mut Asm<'_>, id: ThreadId, site: &Liveness) {
@@ -150,7 +155,7 @@ fn thread(asm: &mut Asm<'_>, id: ThreadId) {
     }
 }
 
-impl Tail {
+impl ThreadCountTail {
     /// Appends the search from the first row on: rsi = tags, rcx = row, rdx = tag. It ends with the thread's
     /// row, or the row of all others, in rcx.
     pub(super) fn finish(self, asm: &mut Asm<'_>) {

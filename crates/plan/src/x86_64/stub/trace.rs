@@ -23,7 +23,7 @@
 //!                    \ rest | record | all loaded | jump to the displaced code               a mark
 //! ```
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::Asm;
 use super::filtered_path::{FilteredPath, Unmarked};
@@ -35,7 +35,7 @@ use super::written::Written;
 
 /// What is left to append behind the displaced code.
 #[derive(Clone, Debug)]
-pub(super) enum Tail<'a> {
+pub(super) enum TraceTail<'a> {
     /// The record's code comes before the displaced code.
     Recorded(Written),
     /// The record's code comes behind it, for hits that pass.
@@ -48,7 +48,7 @@ pub(super) enum Tail<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recorded<'a> {
     traced: Traced<'a>,
-    kind: Kind,
+    kind: RecordKind,
     values: usize,
     behind: u64,
 }
@@ -56,39 +56,44 @@ pub(super) struct Recorded<'a> {
 /// Appends the part of a stub that comes before the displaced code. At an entry it records the first `values`
 /// of the [`ARGUMENTS`](super::traced::ARGUMENTS); at a return it records the returned value, and `values` are
 /// those of the entry.
-pub(super) fn trace<'a>(asm: &mut Asm<'_>, traced: &Traced<'a>, kind: Kind, values: usize) -> Tail<'a> {
+pub(super) fn trace<'a>(
+    asm: &mut Asm<'_>,
+    traced: &Traced<'a>,
+    kind: RecordKind,
+    values: usize,
+) -> TraceTail<'a> {
     let recorded = |asm: &Asm<'_>| Recorded { traced: *traced, kind, values, behind: asm.here() };
     if traced.rejects_early(kind) {
         let rejected = traced.reject(asm);
-        Tail::FilteredPath(recorded(asm), rejected)
-    } else if let (Kind::Return | Kind::Tail, Some(marks)) = (kind, traced.entry_marks()) {
+        TraceTail::FilteredPath(recorded(asm), rejected)
+    } else if let (RecordKind::Return | RecordKind::Tail, Some(marks)) = (kind, traced.entry_marks()) {
         let unmarked = traced.unmarked(asm, marks);
-        Tail::Unmarked(recorded(asm), unmarked)
+        TraceTail::Unmarked(recorded(asm), unmarked)
     } else {
-        Tail::Recorded(traced.record(asm, kind, values))
+        TraceTail::Recorded(traced.record(asm, kind, values))
     }
 }
 
 impl Traced<'_> {
     /// Emits the whole code for a hit that is recorded, or that is rejected by a filter which has to save as
     /// much.
-    fn record(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) -> Written {
+    fn record(&self, asm: &mut Asm<'_>, kind: RecordKind, values: usize) -> Written {
         self.enter_first(asm, kind);
         Second::enter(asm);
         self.enter_rest(asm, kind);
-        let early = kind == Kind::Entry && self.filters_by_thread();
+        let early = kind == RecordKind::Entry && self.filters_by_thread();
         if early {
             threads::ask(self.rings.id, asm);
         }
         let passed = match (kind, self.filter) {
-            (Kind::Entry, Some(filtered)) => self.pass(asm, filtered, Kind::Entry),
+            (RecordKind::Entry, Some(filtered)) => self.pass(asm, filtered, RecordKind::Entry),
             _ => FilterExits::default(),
         };
         self.written(asm, kind, values, passed)
     }
 }
 
-impl Tail<'_> {
+impl TraceTail<'_> {
     /// Appends the record's code if that comes behind, the code for hits that are not recorded, descriptors
     /// and addresses. Returns the instructions that may fault, and where a thread goes on then.
     pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {

@@ -4,7 +4,7 @@
 //! parts of such code each add methods to [`Traced`].
 //! Does not: emit code.
 
-use trapline_record::ring::{Kind, RingArea};
+use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::trampolines::Trampolines;
 
 use super::filter::ARGUMENT;
@@ -101,7 +101,7 @@ impl Traced<'_> {
         Some(Marks { machine: *machine, latency: self.marks?, probe, site })
     }
     /// Whether a record of this kind holds a stack.
-    pub(super) fn holds_stack(&self, kind: Kind) -> bool {
-        kind == Kind::Entry && self.unwind != Unwind::None
+    pub(super) fn holds_stack(&self, kind: RecordKind) -> bool {
+        kind == RecordKind::Entry && self.unwind != Unwind::None
     }
 }

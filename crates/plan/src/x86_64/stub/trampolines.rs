@@ -71,7 +71,7 @@
 //! The private memory, at `table`:
 //!
 //! ```text
-//!   + 64 · home            the trampoline with which a search begins; home below HOMES
+//!   + 64 · home            the trampoline with which a search begins; home below HINT_LINES
 //!   + LENT_OFF + n         one byte for each trampoline: 0 free, LENT taken
 //!   + entries_off          entries of ENTRY = 64 bytes each:
 //!       + 0 REAL, + 8 WORD, + 16 TIME or SITE, + 24 WHAT, + 32 UNDER, + 40 BOUND, + 48 GO, + 56 INTO
@@ -126,7 +126,7 @@ impl Taking {
     ///
     /// ```text
     ///   rdi = table
-    ///   rsi = rdi + 64 · (CPU mod HOMES)          without rseq: `rseq::any_line` in place of the CPU
+    ///   rsi = rdi + 64 · (CPU mod HINT_LINES)          without rseq: `rseq::any_line` in place of the CPU
     ///   rcx = [rsi] mod count, rounded down to 8
     ///   rcx += index of the first byte of [rdi + LENT_OFF + rcx] that is 0
     ///   al  = exchange([rdi + LENT_OFF + rcx], LENT);  taken by this thread if al = 0
@@ -140,9 +140,9 @@ impl Taking {
             // This is only a hint: a stale or negative number costs a longer search.
             Some(rseq) => {
                 asm.load32(RSI, Mem::Fs(rseq.offset + CPU_ID));
-                asm.alu_imm(Alu::And, RSI, trampolines::HOMES as i32 - 1, false);
+                asm.alu_imm(Alu::And, RSI, trampolines::HINT_LINES as i32 - 1, false);
             }
-            None => rseq::any_line(asm, RSI, machine.rdpid, trampolines::HOMES as u32),
+            None => rseq::any_line(asm, RSI, machine.rdpid, trampolines::HINT_LINES as u32),
         }
         asm.shift(Shift::Left, RSI, 6, false);
         asm.alu(Alu::Add, RSI, RDI);

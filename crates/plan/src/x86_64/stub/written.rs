@@ -26,7 +26,7 @@
 //!   rejected                           mark taken away, rejected  ->  without_texts
 //! ```
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX};
 use super::counted::{Counted, count};
@@ -72,15 +72,15 @@ impl Traced<'_> {
     pub(super) fn written(
         &self,
         asm: &mut Asm<'_>,
-        kind: Kind,
+        kind: RecordKind,
         values: usize,
         mut passed: FilterExits,
     ) -> Written {
         // Rejections by fields come late.
         let by_fields =
-            kind == Kind::Entry && self.filter.is_some_and(|filtered| filtered.filter.fields.is_some());
+            kind == RecordKind::Entry && self.filter.is_some_and(|filtered| filtered.filter.fields.is_some());
         let mut marks = if by_fields { None } else { self.leave_mark(asm, kind) };
-        if kind != Kind::Entry || !self.filters_by_thread() {
+        if kind != RecordKind::Entry || !self.filters_by_thread() {
             threads::ask(self.number(kind), asm);
         }
         let cramped = self.room(asm, kind);
@@ -114,7 +114,7 @@ impl Traced<'_> {
     }
     /// Finds a ring and writes. Also returns the fix that waits for the rings' address, and the jump of
     /// records that found their ring full.
-    fn commit(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) -> (Commit, Fix, Fix) {
+    fn commit(&self, asm: &mut Asm<'_>, kind: RecordKind, values: usize) -> (Commit, Fix, Fix) {
         let walk = self.walk(kind);
         if let Some(walk) = walk {
             walk.bound(asm);
@@ -136,8 +136,8 @@ impl Traced<'_> {
         (Commit::Lock(busy), ring, full)
     }
     /// Leaves a mark at an entry. Uses rax, rdx, r11 and flags.
-    fn leave_mark(&self, asm: &mut Asm<'_>, kind: Kind) -> Option<(Marks, Mark)> {
-        let marks = self.entry_marks().filter(|_| kind == Kind::Entry)?;
+    fn leave_mark(&self, asm: &mut Asm<'_>, kind: RecordKind) -> Option<(Marks, Mark)> {
+        let marks = self.entry_marks().filter(|_| kind == RecordKind::Entry)?;
         Some((marks, marks.timed().mark(asm, true)))
     }
 }

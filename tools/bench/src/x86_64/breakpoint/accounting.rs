@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use trapline_watch::constraints::{Accounting, Kind, Reservation, Target, TaskId};
+use trapline_watch::constraints::{Accounting, BreakpointKind, Reservation, Target, TaskId};
 
 use super::how::{How, Load, cpus, machine};
 use super::row::{BreakpointFigures, BreakpointRow};
@@ -127,7 +127,7 @@ fn all_of_few(
     ready();
     while go_on() {
         for target in tasks {
-            let request = std::hint::black_box(target.one(Kind::Data));
+            let request = std::hint::black_box(target.one(BreakpointKind::Data));
             ops += breakpoints;
             if none {
                 continue;
@@ -154,8 +154,9 @@ fn one_of_many(
     const STRIDE: usize = 7919;
     let mut held = Vec::with_capacity(tasks.len());
     for target in tasks {
-        let all: Result<Vec<_>, _> =
-            (0..if none { 0 } else { breakpoints }).map(|_| books.reserve(target.one(Kind::Data))).collect();
+        let all: Result<Vec<_>, _> = (0..if none { 0 } else { breakpoints })
+            .map(|_| books.reserve(target.one(BreakpointKind::Data)))
+            .collect();
         held.push(all?);
     }
     let (mut ops, mut at) = (0, 0);
@@ -163,7 +164,7 @@ fn one_of_many(
     while go_on() {
         for _ in 0..16 {
             at = (at + STRIDE) % tasks.len();
-            let request = std::hint::black_box(tasks[at].one(Kind::Data));
+            let request = std::hint::black_box(tasks[at].one(BreakpointKind::Data));
             ops += 1;
             if none {
                 continue;

@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use trapline_watch::constraints::{
-    Accounting, Claim, Constraints, Machine, Refusal, Request, Reservation, Slots,
+    Accounting, Claim, Constraints, DebugRegisters, Machine, Refusal, Request, Reservation,
 };
 
 use super::{mutex, rwlock};
@@ -70,7 +70,7 @@ impl How {
 
 /// A machine with this many CPUs, each with four debug registers as on x86.
 pub(super) fn machine(cpus: u32) -> Result<Machine> {
-    Ok(Machine::new(cpus, Slots::Shared(4))?)
+    Ok(Machine::new(cpus, DebugRegisters::Shared(4))?)
 }
 
 pub(super) fn cpus() -> u32 {
@@ -81,8 +81,8 @@ pub(super) fn cpus() -> u32 {
 mod tests {
     use super::{How, machine};
     use proptest::prelude::*;
-    use trapline_watch::constraints::laws::{BruteForce, Step, nine_cases, play, run_case};
-    use trapline_watch::constraints::{Claim, Cpu, Kind, Machine, Slots, Target, TaskId};
+    use trapline_watch::constraints::laws::{BruteForce, Operation, nine_cases, play, run_case};
+    use trapline_watch::constraints::{BreakpointKind, Claim, Cpu, DebugRegisters, Machine, Target, TaskId};
 
     fn task(number: u32) -> TaskId {
         TaskId::new(number).expect("a task")
@@ -101,8 +101,8 @@ mod tests {
         }
     }
 
-    fn steps() -> impl Strategy<Value = (Machine, Vec<Step>)> {
-        let kind = || prop_oneof![3 => Just(Kind::Data), 1 => Just(Kind::Instruction)];
+    fn steps() -> impl Strategy<Value = (Machine, Vec<Operation>)> {
+        let kind = || prop_oneof![3 => Just(BreakpointKind::Data), 1 => Just(BreakpointKind::Instruction)];
         let claim = (kind(), 1u8..4).prop_map(|(kind, weight)| {
             Claim::weighing(kind, std::num::NonZeroU8::new(weight).unwrap_or(std::num::NonZeroU8::MIN))
         });
@@ -114,16 +114,16 @@ mod tests {
             cpu().prop_map(Target::Cpu),
         ];
         let step = prop_oneof![
-            5 => (target, claim.clone()).prop_map(|(target, claim)| Step::Reserve(target.wants(claim))),
-            3 => any::<usize>().prop_map(Step::Release),
-            1 => (any::<usize>(), claim).prop_map(|(which, claim)| Step::Modify(which, claim)),
+            5 => (target, claim.clone()).prop_map(|(target, claim)| Operation::Reserve(target.wants(claim))),
+            3 => any::<usize>().prop_map(Operation::Release),
+            1 => (any::<usize>(), claim).prop_map(|(which, claim)| Operation::Modify(which, claim)),
         ];
-        let slots = prop_oneof![
-            Just(Slots::Shared(4)),
-            (0u8..5, 0u8..5).prop_map(|(data, instruction)| Slots::Apart { data, instruction })
+        let registers = prop_oneof![
+            Just(DebugRegisters::Shared(4)),
+            (0u8..5, 0u8..5).prop_map(|(data, instruction)| DebugRegisters::Apart { data, instruction })
         ];
-        let machine =
-            (1u32..4, slots).prop_filter_map("a machine", |(cpus, slots)| Machine::new(cpus, slots).ok());
+        let machine = (1u32..4, registers)
+            .prop_filter_map("a machine", |(cpus, registers)| Machine::new(cpus, registers).ok());
         (machine, prop::collection::vec(step, 1..40))
     }
 

@@ -6,7 +6,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use trapline_watch::constraints::{
-    Accounting, Claim, Cpu, Kind, Machine, Refusal, Request, Reservation, Slots, Target, TaskId,
+    Accounting, BreakpointKind, Claim, Cpu, DebugRegisters, Machine, Refusal, Request, Reservation, Target,
+    TaskId,
 };
 
 #[derive(Debug)]
@@ -37,10 +38,10 @@ impl OneMutex {
         let task = vec![0; machine.cpus() as usize];
         Self { machine, books: Mutex::new(Books { all: Vec::new(), cpus, task }) }
     }
-    fn pool(&self, kind: Kind) -> usize {
-        match self.machine.slots() {
-            Slots::Shared(_) => 0,
-            Slots::Apart { .. } => kind as usize,
+    fn pool(&self, kind: BreakpointKind) -> usize {
+        match self.machine.registers() {
+            DebugRegisters::Shared(_) => 0,
+            DebugRegisters::Apart { .. } => kind as usize,
         }
     }
     fn check(&self, target: Target) -> Result<(), Refusal> {
@@ -54,10 +55,10 @@ impl OneMutex {
     fn reserve_in(&self, books: &mut Books, request: Request) -> Result<(), Refusal> {
         let claim = request.claim();
         let (pool, weight) = (self.pool(claim.kind()), u32::from(claim.weight()));
-        let slots = u32::from(self.machine.slots_for(claim.kind()));
-        let fits = |cpu: usize, by_cpu: u32, by_task: u32| match by_cpu + by_task + weight <= slots {
+        let registers = u32::from(self.machine.registers_for(claim.kind()));
+        let fits = |cpu: usize, by_cpu: u32, by_task: u32| match by_cpu + by_task + weight <= registers {
             true => Ok(()),
-            false => Err(Refusal::NoSlot { cpu: Cpu(cpu as u32), slots, by_cpu, by_task, weight }),
+            false => Err(Refusal::NoRegister { cpu: Cpu(cpu as u32), registers, by_cpu, by_task, weight }),
         };
         let Books { all, cpus, task } = books;
         match place(request.target()) {

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use trapline_watch::constraints::{
-    Accounting, Claim, Cpu, Kind, Machine, Refusal, Request, Reservation, Slots, Target, TaskId,
+    Accounting, BreakpointKind, Claim, Cpu, DebugRegisters, Machine, Refusal, Request, Reservation, Target,
+    TaskId,
 };
 
 /// A task's breakpoints: the CPU, if bound to one, and the claim.
@@ -55,10 +56,10 @@ impl Sharded {
         let shards = (0..machine.cpus()).map(|_| Shard::default()).collect();
         Self { machine, cpus: RwLock::new(cpus), shards }
     }
-    fn pool(&self, kind: Kind) -> usize {
-        match self.machine.slots() {
-            Slots::Shared(_) => 0,
-            Slots::Apart { .. } => kind as usize,
+    fn pool(&self, kind: BreakpointKind) -> usize {
+        match self.machine.registers() {
+            DebugRegisters::Shared(_) => 0,
+            DebugRegisters::Apart { .. } => kind as usize,
         }
     }
     fn shard(&self, task: TaskId) -> MutexGuard<'_, Tasks> {
@@ -88,10 +89,11 @@ impl Sharded {
         }
     }
     fn fits(&self, cpu: usize, by_cpu: u32, by_task: u32, takes: Claim) -> Result<(), Refusal> {
-        let (slots, weight) = (u32::from(self.machine.slots_for(takes.kind())), u32::from(takes.weight()));
-        match by_cpu + by_task + weight <= slots {
+        let (registers, weight) =
+            (u32::from(self.machine.registers_for(takes.kind())), u32::from(takes.weight()));
+        match by_cpu + by_task + weight <= registers {
             true => Ok(()),
-            false => Err(Refusal::NoSlot { cpu: Cpu(cpu as u32), slots, by_cpu, by_task, weight }),
+            false => Err(Refusal::NoRegister { cpu: Cpu(cpu as u32), registers, by_cpu, by_task, weight }),
         }
     }
     fn on_task(

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use trapline_tracee::perf::breakpoint::{Access, Breakpoint, Scope, Spec};
-use trapline_watch::constraints::{Accounting, Kind, Target, TaskId};
+use trapline_watch::constraints::{Accounting, BreakpointKind, Target, TaskId};
 
 use super::how::{How, Load, cpus, machine};
 use super::row::{BreakpointFigures, BreakpointRow};
@@ -115,7 +115,7 @@ pub(super) fn ended<T>(result: std::thread::Result<Result<T>>) -> Result<T> {
 /// One thread: reserves its breakpoints, waits, releases them.
 fn member(books: &dyn Accounting, number: u32, breakpoints: usize, gate: &RwLock<()>) -> Result<()> {
     let task = TaskId::new(number).context("a task's number")?;
-    let request = Target::Task(task).one(Kind::Data);
+    let request = Target::Task(task).one(BreakpointKind::Data);
     let held = (0..breakpoints).map(|_| books.reserve(request)).collect::<Result<Vec<_>, _>>();
     drop(gate.read());
     held?.into_iter().for_each(|reservation| books.release(reservation));

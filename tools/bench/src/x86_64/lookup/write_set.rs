@@ -52,9 +52,9 @@ fn looks_of_two_cpus() {
         for cpu in 0..CPUS {
             scope.spawn(move || {
                 for case in 0..CASES.len() {
-                    for whose in 0..CPUS {
+                    for marked_case in 0..CPUS {
                         turn.wait();
-                        if whose == cpu {
+                        if marked_case == cpu {
                             look(case);
                             mark(marks, case * CPUS + cpu);
                             (0..LOOKS).for_each(|_| look(case));
@@ -71,7 +71,7 @@ fn looks_of_two_cpus() {
 /// Lines stored to by each (case, CPU), without those of the barrier.
 fn stores(trace: &str, marks: u64, turns: u64) -> BTreeMap<usize, BTreeSet<u64>> {
     let mut stores = BTreeMap::<usize, BTreeSet<u64>>::new();
-    let mut whose = CASES.len() * CPUS;
+    let mut marked_case = CASES.len() * CPUS;
     for line in trace.lines() {
         let Some((kind @ ("S" | "M"), rest)) = line.trim_start().split_once(' ') else { continue };
         let Some((at, len)) = rest.trim().split_once(',') else { continue };
@@ -81,9 +81,9 @@ fn stores(trace: &str, marks: u64, turns: u64) -> BTreeMap<usize, BTreeSet<u64>>
         }
         let marked = at.wrapping_sub(marks) / LINE;
         if kind == "S" && marked <= (CASES.len() * CPUS) as u64 {
-            whose = marked as usize;
+            marked_case = marked as usize;
         } else {
-            stores.entry(whose).or_default().extend(at / LINE..=(at + len - 1) / LINE);
+            stores.entry(marked_case).or_default().extend(at / LINE..=(at + len - 1) / LINE);
         }
     }
     stores
@@ -102,10 +102,10 @@ fn traced() -> Vec<(usize, usize)> {
     let output = command.output().expect("valgrind starts");
     let trace = std::fs::read_to_string(&log);
     std::fs::remove_file(&log).ok();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
     let reported = |what: &str| {
-        let number = said.lines().find_map(|line| line.split_once(what)).expect("where it is").1;
+        let number = stdout.lines().find_map(|line| line.split_once(what)).expect("where it is").1;
         u64::from_str_radix(number, 16).expect("a number")
     };
     let stores = stores(&trace.expect("a trace"), reported("marks 0x"), reported("turns 0x"));

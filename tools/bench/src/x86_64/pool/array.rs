@@ -13,7 +13,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use super::here::Here;
+use super::cpu_area::CpuArea;
 use super::instances::{Instances, Memory, Object, objects, range};
 
 /// Words of a cache line.
@@ -146,8 +146,8 @@ impl<R: Rule> Array<R> {
         &self.words[word / LINE].0[word % LINE]
     }
     #[inline]
-    fn start(&self, here: &Here) -> usize {
-        self.starts.get(here.cpu() as usize).map_or(0, |&at| at as usize)
+    fn start(&self, cpu_area: &CpuArea) -> usize {
+        self.starts.get(cpu_area.cpu() as usize).map_or(0, |&at| at as usize)
     }
     #[inline]
     fn put_from(&self, mut i: usize, object: u32) {
@@ -159,8 +159,8 @@ impl<R: Rule> Array<R> {
 
 impl<R: Rule> Instances for Array<R> {
     #[inline]
-    fn get(&self, here: &Here) -> Option<u32> {
-        let first = if R::RANDOM { here.random() as usize } else { self.start(here) };
+    fn get(&self, cpu_area: &CpuArea) -> Option<u32> {
+        let first = if R::RANDOM { cpu_area.random() as usize } else { self.start(cpu_area) };
         for i in first..first + self.order.len() {
             let place = self.place(i);
             let seen = place.load(Acquire);
@@ -175,11 +175,11 @@ impl<R: Rule> Instances for Array<R> {
         None
     }
     #[inline]
-    fn put(&self, here: &Here, object: u32) {
+    fn put(&self, cpu_area: &CpuArea, object: u32) {
         let first = if R::RANDOM {
             self.objects[object as usize].word.load(Relaxed) as usize
         } else {
-            self.start(here)
+            self.start(cpu_area)
         };
         self.put_from(first, object);
     }

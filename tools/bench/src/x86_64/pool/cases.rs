@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use trapline_runtime::pool::{Held, Leaving, OwnedPool, Pool, Returned, Shape, restart_sequences};
+use trapline_runtime::pool::{Held, Leaving, OwnedPool, Pool, PoolSize, Returned, restart_sequences};
 
-use super::here::Here;
+use super::cpu_area::CpuArea;
 use super::row::{CaseRow, Count, PerCpu};
 use super::ticks::Ticks;
 use crate::x86_64::functions::pin_to;
@@ -87,7 +87,7 @@ impl Run {
     fn take(
         &self,
         (worker, level): (usize, usize),
-        here: &Here,
+        cpu_area: &CpuArea,
         held: &mut Vec<Held>,
         bulk: usize,
     ) -> Option<Count> {
@@ -96,7 +96,7 @@ impl Run {
         let go = !self.stop.load(SeqCst);
         let mut count = Count::default();
         for _ in 0..if go { bulk } else { 0 } {
-            match self.pool.get(here.at()) {
+            match self.pool.get(cpu_area.at()) {
                 Some(object) => {
                     held.push(object);
                     count.hits += 1;
@@ -107,20 +107,20 @@ impl Run {
         taking.store(false, SeqCst);
         go.then_some(count)
     }
-    fn put(&self, here: &Here, held: &mut Vec<Held>) {
+    fn put(&self, cpu_area: &CpuArea, held: &mut Vec<Held>) {
         while let Some(object) = held.pop() {
-            if self.pool.put(here.at(), object) == Returned::Last {
+            if self.pool.put(cpu_area.at(), object) == Returned::Last {
                 self.released.fetch_add(1, SeqCst);
             }
         }
     }
     fn work(&self, case: Case, worker: usize) -> Result<PerCpu> {
         pin_to(worker);
-        let here = Here::new(worker).context("no rseq area")?;
-        let in_handler = Here::new(worker).context("no rseq area")?;
+        let cpu_area = CpuArea::new(worker).context("no rseq area")?;
+        let in_handler = CpuArea::new(worker).context("no rseq area")?;
         let irq = Cell::new(Count::default());
         let spare = Cell::new(Vec::with_capacity(case.bulk_in_signal));
-        let deed = || {
+        let operation = || {
             let mut held = spare.take();
             if let Some(count) = self.take((worker, 1), &in_handler, &mut held, case.bulk_in_signal) {
                 let sum = irq.get();
@@ -132,16 +132,16 @@ impl Run {
         let mut held = Vec::with_capacity(case.bulk);
         self.start.wait();
         let begun = Instant::now();
-        let ticks = case.period.map(|period| Ticks::start(period, &deed)).transpose()?;
+        let ticks = case.period.map(|period| Ticks::start(period, &operation)).transpose()?;
         let (mut thread, mut round) = (Count::default(), 0_u64);
-        while let Some(count) = self.take((worker, 0), &here, &mut held, case.bulk) {
+        while let Some(count) = self.take((worker, 0), &cpu_area, &mut held, case.bulk) {
             thread.hits += count.hits;
             thread.misses += count.misses;
             round += 1;
             if !case.delay.is_zero() || round.is_multiple_of(32768) {
                 std::thread::sleep(case.delay);
             }
-            self.put(&here, &mut held);
+            self.put(&cpu_area, &mut held);
         }
         drop(ticks);
         let usecs = begun.elapsed().as_micros() as u64;
@@ -149,7 +149,7 @@ impl Run {
     }
 }
 
-fn store(case: Case, shape: Shape) -> Result<(Store, Pool)> {
+fn store(case: Case, shape: PoolSize) -> Result<(Store, Pool)> {
     if !case.region {
         let pool = OwnedPool::new(shape)?;
         let copy = *pool;
@@ -193,7 +193,7 @@ enum Closed {
 /// Runs one case. It is an error unless the release is reported exactly once and all memory comes back.
 fn run_case(case: Case, cpus: u32, time: Duration) -> Result<CaseRow> {
     // The kernel's sizes: owner, data, count and 32 words, or half a kilobyte.
-    let shape = Shape::new(cpus, Some(8 * cpus), if case.region { 512 } else { 280 })?;
+    let shape = PoolSize::new(cpus, Some(8 * cpus), if case.region { 512 } else { 280 })?;
     let (store, pool) = store(case, shape)?;
     let workers = cpus as usize;
     let run = Run {
@@ -235,7 +235,7 @@ fn run_case(case: Case, cpus: u32, time: Duration) -> Result<CaseRow> {
     })?;
     let usecs = begun.elapsed().as_micros() as u64;
     let released = run.released.load(SeqCst);
-    ensure!(released == 1, "{}: {released} were told to be the last", case.name);
+    ensure!(released == 1, "{}: {released} were reported as the last", case.name);
     let freed = free(ended.context("closed")?, shape.bytes())
         .with_context(|| format!("{}: not all came back", case.name))?;
     Ok(CaseRow {

@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 
-use super::here::Here;
+use super::cpu_area::CpuArea;
 use super::instances::{Instances, Memory, Object, objects, range};
 
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Circular {
 
 impl Instances for Circular {
     #[inline]
-    fn get(&self, _: &Here) -> Option<u32> {
+    fn get(&self, _: &CpuArea) -> Option<u32> {
         let mut head = self.ends[0].0.load(Relaxed);
         loop {
             let place = self.place(head);
@@ -92,7 +92,7 @@ impl Instances for Circular {
         }
     }
     #[inline]
-    fn put(&self, _: &Here, object: u32) {
+    fn put(&self, _: &CpuArea, object: u32) {
         self.add(object);
     }
     fn objects(&self) -> u32 {

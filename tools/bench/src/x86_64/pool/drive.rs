@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use super::here::Here;
+use super::cpu_area::CpuArea;
 use super::instances::{Instances, Memory};
 use crate::x86_64::functions::pin_to;
 
@@ -59,9 +59,9 @@ pub(crate) fn drive<P: Instances>(pool: &P, load: Load) -> Result<Sample> {
                 if load.threads <= cpus() as usize {
                     pin_to(thread);
                 }
-                let here = Here::new(thread);
+                let cpu_area = CpuArea::new(thread);
                 start.wait();
-                here.map(|here| turn(pool, &here, load, stop))
+                cpu_area.map(|cpu_area| turn(pool, &cpu_area, load, stop))
             })
         };
         let threads: Vec<_> = (0..load.threads).map(one).collect();
@@ -81,11 +81,11 @@ pub(crate) fn drive<P: Instances>(pool: &P, load: Load) -> Result<Sample> {
     Ok(Sample { hits: sum(|s| s.hits), misses: sum(|s| s.misses), seconds, bytes: pool.bytes() })
 }
 
-fn turn<P: Instances>(pool: &P, here: &Here, load: Load, stop: &AtomicBool) -> (Sample, Instant) {
+fn turn<P: Instances>(pool: &P, cpu_area: &CpuArea, load: Load, stop: &AtomicBool) -> (Sample, Instant) {
     let mut sample = Sample::default();
     while !stop.load(Relaxed) {
         for _ in 0..BATCH {
-            match pool.get(here) {
+            match pool.get(cpu_area) {
                 Some(object) => {
                     let object = black_box(object);
                     if load.held_tsc > 0 {
@@ -94,7 +94,7 @@ fn turn<P: Instances>(pool: &P, here: &Here, load: Load, stop: &AtomicBool) -> (
                             std::hint::spin_loop();
                         }
                     }
-                    pool.put(here, object);
+                    pool.put(cpu_area, object);
                     sample.hits += 1;
                 }
                 None => sample.misses += 1,
@@ -130,11 +130,11 @@ impl Control {
 
 impl Instances for Bare {
     #[inline]
-    fn get(&self, _: &Here) -> Option<u32> {
+    fn get(&self, _: &CpuArea) -> Option<u32> {
         Some(0)
     }
     #[inline]
-    fn put(&self, _: &Here, _: u32) {}
+    fn put(&self, _: &CpuArea, _: u32) {}
     fn objects(&self) -> u32 {
         0
     }
@@ -145,14 +145,14 @@ impl Instances for Bare {
 
 impl Instances for Control {
     #[inline]
-    fn get(&self, here: &Here) -> Option<u32> {
-        let count = &self.0[here.thread].0;
+    fn get(&self, cpu_area: &CpuArea) -> Option<u32> {
+        let count = &self.0[cpu_area.thread].0;
         count.store(count.load(Relaxed) + 1, Relaxed);
         Some(0)
     }
     #[inline]
-    fn put(&self, here: &Here, _: u32) {
-        let count = &self.0[here.thread].0;
+    fn put(&self, cpu_area: &CpuArea, _: u32) {
+        let count = &self.0[cpu_area.thread].0;
         count.store(count.load(Relaxed) + 1, Relaxed);
     }
     fn objects(&self) -> u32 {

@@ -8,7 +8,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use super::here::Here;
+use super::cpu_area::CpuArea;
 use super::instances::{Instances, Memory, OBJECT, range};
 
 /// Flag: to be added to the list once the last reader has left.
@@ -101,11 +101,11 @@ impl Freelist {
 
 impl Instances for Freelist {
     #[inline]
-    fn get(&self, _: &Here) -> Option<u32> {
+    fn get(&self, _: &CpuArea) -> Option<u32> {
         self.take()
     }
     #[inline]
-    fn put(&self, _: &Here, object: u32) {
+    fn put(&self, _: &CpuArea, object: u32) {
         self.give(object);
     }
     fn objects(&self) -> u32 {

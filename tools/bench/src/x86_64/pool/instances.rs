@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU32;
 
 use trapline_runtime::pool::protocol::Parts as _;
-use trapline_runtime::pool::{At, Held, OwnedPool, Shape, restart_sequences};
+use trapline_runtime::pool::{At, Held, OwnedPool, PoolSize, restart_sequences};
 
-use super::here::Here;
+use super::cpu_area::CpuArea;
 
 /// Bytes of an object: what a return instance takes.
 pub(crate) const OBJECT: usize = 64;
@@ -18,9 +18,9 @@ pub(crate) type Memory = (&'static str, Range<usize>);
 /// A pool under test.
 pub(crate) trait Instances: Sync {
     /// Takes an object that no thread holds. `None` if there is none.
-    fn get(&self, here: &Here) -> Option<u32>;
+    fn get(&self, cpu_area: &CpuArea) -> Option<u32>;
     /// Puts an object back.
-    fn put(&self, here: &Here, object: u32);
+    fn put(&self, cpu_area: &CpuArea, object: u32);
     /// Number of objects.
     fn objects(&self) -> u32;
     /// The memory that the pool stores to, by name.
@@ -57,26 +57,26 @@ pub(crate) struct Ours<const SHELVES: bool>(ManuallyDrop<OwnedPool>);
 impl<const SHELVES: bool> Ours<SHELVES> {
     /// With magazines of the default depth, or with none.
     pub(crate) fn new(cpus: u32, maxactive: u32) -> anyhow::Result<Self> {
-        let shape = Shape::new(cpus, Some(maxactive), OBJECT as u32)?;
+        let shape = PoolSize::new(cpus, Some(maxactive), OBJECT as u32)?;
         let shape = if SHELVES { shape } else { shape.with_depth(0)? };
         Ok(Self(ManuallyDrop::new(OwnedPool::new(shape)?)))
     }
     #[inline]
-    fn at(here: &Here) -> At {
-        if SHELVES { here.at() } else { At::Cpu(here.cpu()) }
+    fn at(cpu_area: &CpuArea) -> At {
+        if SHELVES { cpu_area.at() } else { At::Cpu(cpu_area.cpu()) }
     }
 }
 
 impl<const SHELVES: bool> Instances for Ours<SHELVES> {
     #[inline]
-    fn get(&self, here: &Here) -> Option<u32> {
-        self.0.get(Self::at(here)).map(Held::into_number)
+    fn get(&self, cpu_area: &CpuArea) -> Option<u32> {
+        self.0.get(Self::at(cpu_area)).map(Held::into_number)
     }
     #[inline]
-    fn put(&self, here: &Here, object: u32) {
+    fn put(&self, cpu_area: &CpuArea, object: u32) {
         // SAFETY: `get` returned this number, and its holder gives it up.
         let held = unsafe { Held::from_number(object) };
-        let _open = self.0.put(Self::at(here), held);
+        let _open = self.0.put(Self::at(cpu_area), held);
     }
     fn objects(&self) -> u32 {
         self.0.shape().objects()
@@ -121,14 +121,14 @@ impl Apart {
 
 impl Instances for Apart {
     #[inline]
-    fn get(&self, here: &Here) -> Option<u32> {
-        let own = &self.0[here.thread];
-        own.get(here).map(|object| object + here.thread as u32 * own.objects())
+    fn get(&self, cpu_area: &CpuArea) -> Option<u32> {
+        let own = &self.0[cpu_area.thread];
+        own.get(cpu_area).map(|object| object + cpu_area.thread as u32 * own.objects())
     }
     #[inline]
-    fn put(&self, here: &Here, object: u32) {
-        let own = &self.0[here.thread];
-        own.put(here, object - here.thread as u32 * own.objects());
+    fn put(&self, cpu_area: &CpuArea, object: u32) {
+        let own = &self.0[cpu_area.thread];
+        own.put(cpu_area, object - cpu_area.thread as u32 * own.objects());
     }
     fn objects(&self) -> u32 {
         self.0.iter().map(Instances::objects).sum()

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use trapline_runtime::pool::register_restarts;
 
+use super::cpu_area::CpuArea;
 use super::drive::cpus;
-use super::here::Here;
 use super::instances::Instances;
 use super::kind::{Job, PoolKind};
 use super::storm::{Storm, Tally};
@@ -25,14 +25,14 @@ impl Job for TakenAndPut {
     type Out = ();
     fn with<P: Instances>(&self, pool: &P) -> Result<()> {
         crate::x86_64::functions::pin_to(0);
-        let here = Here::new(0).expect("an rseq area");
+        let cpu_area = CpuArea::new(0).expect("an rseq area");
         let mut counts = Vec::new();
         for _ in 0..3 {
-            let held: Vec<u32> = std::iter::from_fn(|| pool.get(&here)).collect();
+            let held: Vec<u32> = std::iter::from_fn(|| pool.get(&cpu_area)).collect();
             assert_eq!(held.iter().collect::<BTreeSet<_>>().len(), held.len(), "each once");
             assert!(held.iter().all(|&object| object < pool.objects()));
             counts.push(held.len());
-            held.into_iter().for_each(|object| pool.put(&here, object));
+            held.into_iter().for_each(|object| pool.put(&cpu_area, object));
         }
         assert_eq!(counts, [pool.objects() as usize; 3], "all of them, every time");
         Ok(())
@@ -82,10 +82,10 @@ fn a_storm_of_threads_signals_moves_and_ends() {
 fn a_pool_that_gives_an_object_twice_is_caught() {
     struct Twice;
     impl Instances for Twice {
-        fn get(&self, here: &Here) -> Option<u32> {
-            Some(here.random() % 8)
+        fn get(&self, cpu_area: &CpuArea) -> Option<u32> {
+            Some(cpu_area.random() % 8)
         }
-        fn put(&self, _: &Here, _: u32) {}
+        fn put(&self, _: &CpuArea, _: u32) {}
         fn objects(&self) -> u32 {
             8
         }

@@ -11,9 +11,9 @@
 mod array;
 mod cases;
 mod circular;
+mod cpu_area;
 mod drive;
 mod freelist;
-mod here;
 mod instances;
 mod kind;
 #[cfg(test)]

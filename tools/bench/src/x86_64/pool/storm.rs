@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::here::Here;
+use super::cpu_area::CpuArea;
 use super::instances::Instances;
 use super::ticks::Ticks;
 use crate::x86_64::functions::pin_to;
@@ -58,14 +58,14 @@ impl Ledger {
             self.doubled.fetch_add(1, Relaxed);
         }
     }
-    fn take<P: Instances>(&self, pool: &P, here: &Here) -> Option<u32> {
-        let object = pool.get(here)?;
+    fn take<P: Instances>(&self, pool: &P, cpu_area: &CpuArea) -> Option<u32> {
+        let object = pool.get(cpu_area)?;
         self.mark(object, 0, 1);
         Some(object)
     }
-    fn put<P: Instances>(&self, pool: &P, here: &Here, object: u32) {
+    fn put<P: Instances>(&self, pool: &P, cpu_area: &CpuArea, object: u32) {
         self.mark(object, 1, 0);
-        pool.put(here, object);
+        pool.put(cpu_area, object);
     }
 }
 
@@ -80,18 +80,18 @@ fn live<P: Instances>(
     shared: &Mutex<Vec<u32>>,
     (thread, operations): (usize, u64),
 ) -> Result<()> {
-    let here = Here::new(thread).context("no rseq area")?;
-    let in_handler = Here::new(thread).context("no rseq area")?;
-    let deed = || {
+    let cpu_area = CpuArea::new(thread).context("no rseq area")?;
+    let in_handler = CpuArea::new(thread).context("no rseq area")?;
+    let operation = || {
         ledger.signals.fetch_add(1, Relaxed);
         let held = [(); 2].map(|()| ledger.take(pool, &in_handler));
         held.into_iter().rev().flatten().for_each(|object| ledger.put(pool, &in_handler, object));
     };
     let period = Duration::from_micros(97 + 31 * thread as u64);
-    let _ticks = storm.signals.then(|| Ticks::start(period, &deed)).transpose()?;
+    let _ticks = storm.signals.then(|| Ticks::start(period, &operation)).transpose()?;
     let (mut held, mut misses): (Vec<u32>, u64) = (Vec::with_capacity(HANDS), 0);
     for n in 0..operations {
-        let random = here.random() as usize;
+        let random = cpu_area.random() as usize;
         if n % 4096 == 0 {
             pin_to((random >> 8) % online());
         }
@@ -104,16 +104,16 @@ fn live<P: Instances>(
             shared.extend(held.pop());
         }
         if held.is_empty() || (random & 1 == 0 && held.len() < HANDS) {
-            match ledger.take(pool, &here) {
+            match ledger.take(pool, &cpu_area) {
                 Some(object) => held.push(object),
                 None => misses += 1,
             }
         } else {
             let object = held.swap_remove((random >> 1) % held.len());
-            ledger.put(pool, &here, object);
+            ledger.put(pool, &cpu_area, object);
         }
     }
-    held.into_iter().for_each(|object| ledger.put(pool, &here, object));
+    held.into_iter().for_each(|object| ledger.put(pool, &cpu_area, object));
     ledger.misses.fetch_add(misses, Relaxed);
     ledger.operations.fetch_add(operations, Relaxed);
     Ok(())
@@ -134,7 +134,7 @@ impl Storm {
         std::thread::scope(|scope| -> Result<()> {
             let (ledger, shared) = (&ledger, &shared);
             // One place for threads that follow one another.
-            let slot = |thread| {
+            let worker = |thread| {
                 scope.spawn(move || -> Result<()> {
                     for _ in 0..self.lives {
                         std::thread::scope(|lives| {
@@ -145,16 +145,16 @@ impl Storm {
                     Ok(())
                 })
             };
-            let slots: Vec<_> = (0..self.threads).map(slot).collect();
-            let all: Result<Vec<()>> = slots
+            let workers: Vec<_> = (0..self.threads).map(worker).collect();
+            let all: Result<Vec<()>> = workers
                 .into_iter()
-                .map(|slot| slot.join().unwrap_or_else(|_| anyhow::bail!("panicked")))
+                .map(|worker| worker.join().unwrap_or_else(|_| anyhow::bail!("panicked")))
                 .collect();
             all.map(drop)
         })?;
         let left = std::mem::take(&mut *shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
-        let here = Here::new(0).context("no rseq area")?;
-        left.into_iter().for_each(|object| ledger.put(pool, &here, object));
+        let cpu_area = CpuArea::new(0).context("no rseq area")?;
+        left.into_iter().for_each(|object| ledger.put(pool, &cpu_area, object));
         let there = std::thread::scope(|scope| scope.spawn(|| drain(pool, self.threads)).join().ok());
         let there = there.flatten().context("the count failed")?;
         Ok(Tally {
@@ -172,8 +172,8 @@ fn drain<P: Instances>(pool: &P, threads: usize) -> Option<BTreeSet<u32>> {
     let mut there = BTreeSet::new();
     for (cpu, thread) in (0..online()).flat_map(|cpu| (0..threads).map(move |thread| (cpu, thread))) {
         pin_to(cpu);
-        let here = Here::new(thread)?;
-        while let Some(object) = pool.get(&here) {
+        let cpu_area = CpuArea::new(thread)?;
+        while let Some(object) = pool.get(&cpu_area) {
             // The same object twice: the loop would never end.
             there.insert(object).then_some(())?;
         }

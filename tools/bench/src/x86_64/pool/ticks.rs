@@ -27,13 +27,13 @@ extern "C" fn ticked(_: libc::c_int) {
 }
 
 impl<'a> Ticks<'a> {
-    /// Calls `deed` in a signal handler of this thread. It must do only what a signal handler may do.
-    pub(super) fn start<F: Fn()>(period: Duration, deed: &'a F) -> Result<Self> {
-        let call: fn(*const ()) = |deed| {
+    /// Calls `operation` in a signal handler of this thread. It must do only what a signal handler may do.
+    pub(super) fn start<F: Fn()>(period: Duration, operation: &'a F) -> Result<Self> {
+        let call: fn(*const ()) = |operation| {
             // SAFETY: `CALL` holds a reference of this type that outlives the ticks.
-            unsafe { (*deed.cast::<F>())() }
+            unsafe { (*operation.cast::<F>())() }
         };
-        CALL.set(Some((call, std::ptr::from_ref(deed).cast())));
+        CALL.set(Some((call, std::ptr::from_ref(operation).cast())));
         let signal = libc::SIGRTMIN() + 3;
         let mut timer: libc::timer_t = std::ptr::null_mut();
         // SAFETY: structures of the C library, filled as its manual says; the handler lives as long as the

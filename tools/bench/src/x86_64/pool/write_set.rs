@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use anyhow::Result;
 
-use super::here::Here;
+use super::cpu_area::CpuArea;
 use super::instances::Instances;
 use super::kind::{Job, PoolKind};
 
@@ -45,7 +45,7 @@ struct Mark(AtomicU64);
 /// The turns of all CPUs on one pool.
 struct Turns<'a> {
     marks: &'a [Mark],
-    nobody: &'a Mark,
+    no_case: &'a Mark,
 }
 
 impl Job for Turns<'_> {
@@ -59,10 +59,10 @@ impl Job for Turns<'_> {
             for cpu in 0..CPUS {
                 scope.spawn(move || {
                     let area = Area { cpu: AtomicU32::new(cpu as u32), ..Area::default() };
-                    let here = Here::on(NonNull::from(&area).cast(), cpu);
+                    let cpu_area = CpuArea::on(NonNull::from(&area).cast(), cpu);
                     let pair = || {
-                        let object = pool.get(&here).expect("one is free");
-                        pool.put(&here, object);
+                        let object = pool.get(&cpu_area).expect("one is free");
+                        pool.put(&cpu_area, object);
                     };
                     for (round, now) in (0..2).flat_map(|round| (0..CPUS).map(move |now| (round, now))) {
                         turn.wait();
@@ -75,7 +75,7 @@ impl Job for Turns<'_> {
                         }
                         self.marks[cpu].0.store(1, SeqCst);
                         (0..PAIRS).for_each(|_| pair());
-                        self.nobody.0.store(1, SeqCst);
+                        self.no_case.0.store(1, SeqCst);
                     }
                 });
             }
@@ -95,11 +95,11 @@ fn turns_of_eight_cpus() {
         marks[0].0.as_ptr() as u64,
         marks[0].0.as_ptr() as u64 + marks.len() as u64 * LINE
     );
-    let (marks, nobody) = marks.split_at(cases * CPUS);
+    let (marks, no_case) = marks.split_at(cases * CPUS);
     for (case, (how, maxactive)) in pools().flat_map(|how| MAXACTIVE.map(|n| (how, n))).enumerate() {
         println!("case {case:#x} {case:#x}");
         let marks = &marks[case * CPUS..(case + 1) * CPUS];
-        how.make(CPUS as u32, CPUS, maxactive, &Turns { marks, nobody: &nobody[0] }).expect("it runs");
+        how.make(CPUS as u32, CPUS, maxactive, &Turns { marks, no_case: &no_case[0] }).expect("it runs");
     }
 }
 
@@ -126,7 +126,7 @@ fn parse(text: &str) -> Vec<Ranges> {
 /// Lines stored to by each (case, CPU).
 fn stores(trace: &str, marks: (u64, u64)) -> BTreeMap<usize, BTreeSet<u64>> {
     let mut stores = BTreeMap::<usize, BTreeSet<u64>>::new();
-    let mut whose = usize::MAX;
+    let mut marked_case = usize::MAX;
     for line in trace.lines() {
         let Some((kind, rest)) = line.trim_start().split_once(' ') else { continue };
         let Some((at, len)) = rest.trim().split_once(',') else { continue };
@@ -135,9 +135,9 @@ fn stores(trace: &str, marks: (u64, u64)) -> BTreeMap<usize, BTreeSet<u64>> {
             continue;
         }
         if (marks.0..marks.1).contains(&at) {
-            whose = ((at - marks.0) / LINE) as usize;
+            marked_case = ((at - marks.0) / LINE) as usize;
         } else {
-            stores.entry(whose).or_default().extend(at / LINE..=(at + len - 1) / LINE);
+            stores.entry(marked_case).or_default().extend(at / LINE..=(at + len - 1) / LINE);
         }
     }
     stores
@@ -183,9 +183,9 @@ fn lines_that_several_cpus_store_to() {
     let output = command.output().expect("valgrind starts");
     let trace = std::fs::read_to_string(&log);
     std::fs::remove_file(&log).ok();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    let ranges = parse(&said);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    let ranges = parse(&stdout);
     let marks = ranges[0].iter().find(|range| range.0 == "marks").expect("marks");
     let stores = stores(&trace.expect("a trace"), (marks.1, marks.2));
     let mut text = format!(

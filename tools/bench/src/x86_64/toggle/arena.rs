@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Offsets in a line at which a jump fits.
 pub(crate) const OFFSETS: usize = 60;
 /// Bytes for each function: two lines.
-const SLOT: usize = 128;
+const CELL: usize = 128;
 const LINE: usize = 64;
 const JUMP: [u8; 5] = [0xe9, 0xcc, 0xcc, 0xcc, 0xcc];
 const PAGE: usize = 4096;
@@ -92,7 +92,7 @@ impl By {
 
 /// A function of the arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Slot(usize);
+pub(crate) struct Cell(usize);
 
 /// Where the running code begins, for the trap handler; 0 before there is any.
 static CODE: AtomicU64 = AtomicU64::new(0);
@@ -106,14 +106,14 @@ pub(crate) struct Arena {
     memory: File,
 }
 
-const LEN: usize = HEADS.len() * OFFSETS * SLOT / PAGE * PAGE + PAGE;
+const LEN: usize = HEADS.len() * OFFSETS * CELL / PAGE * PAGE + PAGE;
 
 /// Address that a window's jump leads to.
 const fn stub_of(window: u64) -> u64 {
     window.wrapping_add(JUMP.len() as u64).wrapping_add(i32::from_le_bytes([0xcc; 4]) as i64 as u64)
 }
 
-impl Slot {
+impl Cell {
     pub(crate) const fn new(head: usize, offset: usize) -> Self {
         Self(head * OFFSETS + offset)
     }
@@ -122,22 +122,22 @@ impl Slot {
     }
     /// Bytes from the arena's start to the window.
     const fn window(self) -> usize {
-        self.0 * SLOT + self.0 % OFFSETS
+        self.0 * CELL + self.0 % OFFSETS
     }
     /// Bytes from the arena's start to the eight bytes that are written. They lie in one cache line, as the
     /// engine chooses them.
     const fn word(self) -> usize {
         let (at, last) = (self.0 % OFFSETS, LINE - 8);
-        self.0 * SLOT + if at < last { at } else { last }
+        self.0 * CELL + if at < last { at } else { last }
     }
     /// The eight bytes without the jump, and with it.
     pub(crate) fn words(self) -> [u64; 2] {
-        let mut line = [0xcc; SLOT];
+        let mut line = [0xcc; CELL];
         let at = self.0 % OFFSETS;
         let body = [self.head().window, self.head().rest].concat();
         line[at..at + body.len()].copy_from_slice(&body);
-        let word = |line: &[u8; SLOT]| {
-            let from = self.word() % SLOT;
+        let word = |line: &[u8; CELL]| {
+            let from = self.word() % CELL;
             line[from..from + 8].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
         };
         let old = word(&line);
@@ -151,19 +151,19 @@ impl Arena {
     /// in a process.
     pub(crate) fn new() -> io::Result<Self> {
         let memory = memfd()?;
-        let (mirror_off, len) = (LEN, 2 * LEN + PAGE);
+        let (stubs_off, len) = (LEN, 2 * LEN + PAGE);
         memory.set_len(len as u64)?;
-        let (code, mirror) = pair(&memory, mirror_off)?;
-        for slot in (0..HEADS.len() * OFFSETS).map(Slot) {
-            let window = code + slot.window() as u64;
-            let body = [slot.head().window, slot.head().rest].concat();
-            memory.write_all_at(&body, slot.window() as u64)?;
+        let (code, stubs) = pair(&memory, stubs_off)?;
+        for cell in (0..HEADS.len() * OFFSETS).map(Cell) {
+            let window = code + cell.window() as u64;
+            let body = [cell.head().window, cell.head().rest].concat();
+            memory.write_all_at(&body, cell.window() as u64)?;
             let stub = stub_of(window);
-            let back = window + slot.head().window.len() as u64;
-            let end = stub + (MARK.len() + slot.head().window.len() + 5) as u64;
+            let back = window + cell.head().window.len() as u64;
+            let end = stub + (MARK.len() + cell.head().window.len() + 5) as u64;
             let distance = back.wrapping_sub(end) as u32;
-            let text = [&MARK[..], slot.head().window, &[0xe9], &distance.to_le_bytes()].concat();
-            memory.write_all_at(&text, mirror_off as u64 + (stub - mirror))?;
+            let text = [&MARK[..], cell.head().window, &[0xe9], &distance.to_le_bytes()].concat();
+            memory.write_all_at(&text, stubs_off as u64 + (stub - stubs))?;
         }
         let writable = map(&memory, 0, LEN, 0, libc::PROT_READ | libc::PROT_WRITE)?;
         CODE.store(code, Ordering::Relaxed);
@@ -171,12 +171,12 @@ impl Arena {
         Ok(Self { code, writable, memory: File::options().read(true).write(true).open("/proc/self/mem")? })
     }
     /// Address of a function's first instruction.
-    pub(crate) const fn entry(&self, slot: Slot) -> u64 {
-        self.code + slot.window() as u64
+    pub(crate) const fn entry(&self, cell: Cell) -> u64 {
+        self.code + cell.window() as u64
     }
     /// Writes the eight bytes of a function.
-    pub(crate) fn put(&self, slot: Slot, word: u64, by: By) -> io::Result<()> {
-        let at = self.writable + slot.word() as u64;
+    pub(crate) fn put(&self, cell: Cell, word: u64, by: By) -> io::Result<()> {
+        let at = self.writable + cell.word() as u64;
         match by {
             By::Store => {
                 // SAFETY: `at` lies in the writable mapping of LEN bytes, which lives as long as the process.
@@ -199,23 +199,23 @@ impl Arena {
     }
     /// The runs of a head, one for each page.
     pub(crate) fn runs(&self, head: usize) -> io::Result<Vec<Run>> {
-        let slots: Vec<Slot> = (0..OFFSETS).map(|offset| Slot::new(head, offset)).collect();
-        let in_word = |slot: &&Slot| slot.window() % 8 + JUMP.len() <= 8;
-        let slots: Vec<&Slot> = slots.iter().filter(in_word).collect();
-        let page = |slot: &Slot| slot.window() / PAGE;
-        slots.chunk_by(|a, b| page(a) == page(b)).map(|slots| self.run(slots)).collect()
+        let cells: Vec<Cell> = (0..OFFSETS).map(|offset| Cell::new(head, offset)).collect();
+        let in_word = |cell: &&Cell| cell.window() % 8 + JUMP.len() <= 8;
+        let cells: Vec<&Cell> = cells.iter().filter(in_word).collect();
+        let page = |cell: &Cell| cell.window() / PAGE;
+        cells.chunk_by(|a, b| page(a) == page(b)).map(|cells| self.run(cells)).collect()
     }
-    fn run(&self, slots: &[&Slot]) -> io::Result<Run> {
-        let at = slots[0].window() / 8 * 8;
-        let end = slots[slots.len() - 1].window() / 8 * 8 + 8;
+    fn run(&self, cells: &[&Cell]) -> io::Result<Run> {
+        let at = cells[0].window() / 8 * 8;
+        let end = cells[cells.len() - 1].window() / 8 * 8 + 8;
         let mut old = vec![0; end - at];
         self.memory.read_exact_at(&mut old, self.writable + at as u64)?;
         let mut new = old.clone();
-        for slot in slots {
-            let from = slot.window() - at;
+        for cell in cells {
+            let from = cell.window() - at;
             new[from..from + JUMP.len()].copy_from_slice(&JUMP);
         }
-        Ok(Run { at, images: [old, new], offsets: slots.iter().map(|slot| slot.0 % OFFSETS).collect() })
+        Ok(Run { at, images: [old, new], offsets: cells.iter().map(|cell| cell.0 % OFFSETS).collect() })
     }
     /// Writes a run, with or without its jumps, in one write.
     pub(crate) fn put_run(&self, run: &Run, jumps: bool) -> io::Result<()> {
@@ -225,18 +225,18 @@ impl Arena {
 
 /// Maps the code, and the stubs at their distance from it, which is no multiple of a page. They lie where
 /// programs map nothing by themselves.
-fn pair(memory: &File, mirror_off: usize) -> io::Result<(u64, u64)> {
+fn pair(memory: &File, stubs_off: usize) -> io::Result<(u64, u64)> {
     const FROM: u64 = 0x2000_0000_0000;
     const STEP: u64 = 1 << 32;
     const TRIES: u64 = 1000;
     let protection = libc::PROT_READ | libc::PROT_EXEC;
     for code in (0..TRIES).map(|n| FROM + n * STEP) {
-        let mirror = stub_of(code) / PAGE as u64 * PAGE as u64;
+        let stubs = stub_of(code) / PAGE as u64 * PAGE as u64;
         let both = map(memory, code, LEN, 0, protection)
-            .and_then(|_| map(memory, mirror, LEN + PAGE, mirror_off, protection));
+            .and_then(|_| map(memory, stubs, LEN + PAGE, stubs_off, protection));
         match both {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            other => return other.map(|mirror| (code, mirror)),
+            other => return other.map(|stubs| (code, stubs)),
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
@@ -307,9 +307,9 @@ fn take_signals() -> io::Result<()> {
 /// Address where a thread that trapped at `addr` goes on: the same instruction in the copy.
 fn resume(code: u64, addr: u64) -> Option<u64> {
     let from = usize::try_from(addr.checked_sub(code)?).ok()?;
-    let slot = Slot(from / SLOT);
-    let inside = from.checked_sub(slot.window()).filter(|_| slot.0 < HEADS.len() * OFFSETS)?;
-    let window = code + slot.window() as u64;
+    let cell = Cell(from / CELL);
+    let inside = from.checked_sub(cell.window()).filter(|_| cell.0 < HEADS.len() * OFFSETS)?;
+    let window = code + cell.window() as u64;
     (1..JUMP.len()).contains(&inside).then(|| stub_of(window) + (MARK.len() + inside) as u64)
 }
 
@@ -325,10 +325,10 @@ extern "C" fn on_signal(signal: i32, _: *mut libc::siginfo_t, context: *mut libc
             *rip = copy.cast_signed();
         }
         _ => {
-            let said = b"a thread ran code that was never written: the write was not seen whole\n";
+            let message = b"a thread ran code that was never written: the write was not seen whole\n";
             // SAFETY: write and _exit take plain numbers and a live buffer, and may be called in a handler.
             unsafe {
-                libc::write(2, said.as_ptr().cast(), said.len());
+                libc::write(2, message.as_ptr().cast(), message.len());
                 libc::_exit(3);
             }
         }
@@ -337,28 +337,28 @@ extern "C" fn on_signal(signal: i32, _: *mut libc::siginfo_t, context: *mut libc
 
 #[cfg(test)]
 mod tests {
-    use super::{Arena, By, HEADS, OFFSETS, Slot, call, resume, stub_of};
+    use super::{Arena, By, Cell, HEADS, OFFSETS, call, resume, stub_of};
 
     #[test]
-    fn every_slot_is_right_with_and_without_its_jump() {
+    fn every_cell_is_right_with_and_without_its_jump() {
         let arena = Arena::new().expect("memory");
         for (head, offset) in (0..HEADS.len()).flat_map(|head| (0..OFFSETS).map(move |offset| (head, offset)))
         {
-            let slot = Slot::new(head, offset);
-            let [old, new] = slot.words();
+            let cell = Cell::new(head, offset);
+            let [old, new] = cell.words();
             for by in [By::Store, By::Write] {
-                assert_eq!(call(arena.entry(slot), 35), (42, false), "{} at {offset}", HEADS[head].name);
-                arena.put(slot, new, by).expect("written");
-                assert_eq!(call(arena.entry(slot), 35), (42, true), "{} at {offset}", HEADS[head].name);
-                arena.put(slot, old, by).expect("written");
+                assert_eq!(call(arena.entry(cell), 35), (42, false), "{} at {offset}", HEADS[head].name);
+                arena.put(cell, new, by).expect("written");
+                assert_eq!(call(arena.entry(cell), 35), (42, true), "{} at {offset}", HEADS[head].name);
+                arena.put(cell, old, by).expect("written");
             }
         }
     }
 
     #[test]
     fn only_insides_of_windows_are_served() {
-        let slot = Slot::new(2, 7);
-        let window = 0x1000 + slot.window() as u64;
+        let cell = Cell::new(2, 7);
+        let window = 0x1000 + cell.window() as u64;
         assert_eq!(resume(0x1000, window), None);
         assert_eq!(resume(0x1000, window + 4), Some(stub_of(window) + 9));
         assert_eq!(resume(0x1000, window + 5), None);

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::x86_64::functions::pin_to;
 use crate::x86_64::row::Line;
-use arena::{Arena, By, HEADS, OFFSETS, Run, Slot, call, traps};
+use arena::{Arena, By, Cell, HEADS, OFFSETS, Run, call, traps};
 
 /// Calls between two reads of which function is being changed.
 const CALLS: u64 = 256;
@@ -171,7 +171,7 @@ fn one(arena: &Arena, head: usize, case: &'static str, writes: Writes, threads: 
 fn caller(arena: &Arena, head: usize, target: &Target) -> Tally {
     let mut tally = Tally::default();
     while !target.over.load(Ordering::Relaxed) {
-        let entry = arena.entry(Slot::new(head, target.offset.load(Ordering::Relaxed)));
+        let entry = arena.entry(Cell::new(head, target.offset.load(Ordering::Relaxed)));
         let mut last = call(entry, 0).1;
         for x in 0..CALLS {
             let (result, jumped) = call(entry, x);
@@ -191,12 +191,12 @@ fn writer(arena: &Arena, head: usize, writes: Writes, cpus: usize, target: &Targ
     for turn in 0..TURNS {
         pin_to(turn % cpus);
         for offset in 0..OFFSETS {
-            let slot = Slot::new(head, offset);
-            let [old, new] = slot.words();
+            let cell = Cell::new(head, offset);
+            let [old, new] = cell.words();
             target.offset.store(offset, Ordering::Relaxed);
             for _ in 0..pairs {
                 for word in [new, old] {
-                    arena.put(slot, word, writes.by).context("a write failed")?;
+                    arena.put(cell, word, writes.by).context("a write failed")?;
                     (0..writes.gap).for_each(|_| std::hint::spin_loop());
                 }
             }

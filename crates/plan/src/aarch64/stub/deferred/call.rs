@@ -20,7 +20,7 @@
 //! ```
 
 use trapline_record::counters::filtered;
-use trapline_record::ring::{Kind, first_float};
+use trapline_record::ring::{RecordKind, first_float};
 
 use crate::aarch64::stub::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
 use crate::aarch64::stub::counted::{count, count_last};
@@ -127,9 +127,9 @@ impl<'a> Deferred<'a> {
     }
 
     /// The condition that must hold.
-    pub(in crate::aarch64::stub) fn condition(&self, kind: Kind) -> Tree {
+    pub(in crate::aarch64::stub) fn condition(&self, kind: RecordKind) -> Tree {
         match kind {
-            Kind::Tail => self.late.condition.at_tail(),
+            RecordKind::Tail => self.late.condition.at_tail(),
             _ => self.late.condition.decided(),
         }
     }
@@ -165,7 +165,7 @@ impl<'a> Deferred<'a> {
         self.first_float() as u32 + self.traced.floats.arguments.count_ones()
     }
     fn first_float(&self) -> u64 {
-        first_float(self.values, self.traced.texts(Kind::Entry).count() as usize)
+        first_float(self.values, self.traced.texts(RecordKind::Entry).count() as usize)
     }
     /// Step X1 without a mark: goes on at `leave`.
     pub(in crate::aarch64::stub) fn unmarked(&self, asm: &mut Asm, looked: Looked, leave: u64) {

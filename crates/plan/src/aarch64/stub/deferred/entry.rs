@@ -12,14 +12,14 @@
 //! In: a probe's records, with a late condition. Out: code that writes the entry's record into the call's cell, and
 //! with it the mark; the paths of calls that do not pass, or have no cell.
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::call::{DEPTH, Deferred, FOUND, MARK, PLACE, enter};
 use crate::aarch64::stub::asm::{Asm, Fix, SP, ZERO};
 use crate::aarch64::stub::counted::{count, count_last};
 use crate::aarch64::stub::filtering::{self, Rare};
 use crate::aarch64::stub::latency::{Claim, Lookup};
-use crate::aarch64::stub::put::Key;
+use crate::aarch64::stub::put::RecordKey;
 use crate::aarch64::stub::rseq::{self, Section};
 use crate::aarch64::stub::saves::{SLOT, TIME};
 use crate::aarch64::stub::threads;
@@ -40,7 +40,7 @@ pub(super) struct EntryTail {
 impl Deferred<'_> {
     /// Steps E1 to E4.
     pub(super) fn entry(&self, asm: &mut Asm) -> Option<EntryTail> {
-        let (traced, kind) = (&self.traced, Kind::Entry);
+        let (traced, kind) = (&self.traced, RecordKind::Entry);
         let filtered = traced.filter?;
         enter(asm);
         let by_condition = filtered.filter.condition.as_ref().is_some_and(Tree::asks_for_thread);
@@ -58,7 +58,7 @@ impl Deferred<'_> {
         texts.fetch(asm);
         asm.load_at(SLOT, SP, texts.depth() + PLACE);
         asm.clock(TIME);
-        traced.put(asm, kind, self.values, Key::Itself);
+        traced.put(asm, kind, self.values, RecordKey::Itself);
         if texts.depth() > 0 {
             asm.add_imm(SP, SP, texts.depth().cast_signed());
         }

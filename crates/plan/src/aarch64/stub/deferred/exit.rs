@@ -13,11 +13,11 @@
 //! In: a probe's records, with a late condition. Out: code that decides about a marked call, and writes both records
 //! by one commit; the paths of calls that are not marked, rejected or dropped.
 
-use trapline_record::ring::{HEAD, Kind};
+use trapline_record::ring::{HEAD, RecordKind};
 
 use super::call::{Deferred, Looked, PLACE, STAMP, asks_for_duration, enter};
 use crate::aarch64::stub::asm::{Asm, Fix, SP};
-use crate::aarch64::stub::put::Key;
+use crate::aarch64::stub::put::RecordKey;
 use crate::aarch64::stub::rseq::{self, Section};
 use crate::aarch64::stub::saves::{A, AT, B, C, RING, SLOT, TIME};
 use crate::aarch64::stub::{text, threads};
@@ -41,7 +41,7 @@ pub(super) struct ExitTail {
 
 impl Deferred<'_> {
     /// Steps X1 to X4.
-    pub(super) fn exit(&self, asm: &mut Asm, kind: Kind) -> ExitTail {
+    pub(super) fn exit(&self, asm: &mut Asm, kind: RecordKind) -> ExitTail {
         let traced = &self.traced;
         let condition = self.condition(kind);
         enter(asm);
@@ -94,12 +94,12 @@ impl Deferred<'_> {
 
     /// Writes both records, and commits them, as `find` or `lock` left `RING` and `AT`. All other registers
     /// of a record's code are free.
-    fn write(&self, asm: &mut Asm, kind: Kind) {
+    fn write(&self, asm: &mut Asm, kind: RecordKind) {
         let (traced, slot) = (&self.traced, self.traced.rings.area.slot.cast_signed());
         asm.add_imm(AT, AT, slot);
         traced.slot(asm);
         asm.load_at(TIME, SP, STAMP);
-        traced.put(asm, kind, self.values, Key::Left(PLACE));
+        traced.put(asm, kind, self.values, RecordKey::Left(PLACE));
         asm.add_imm(AT, AT, -slot);
         traced.slot(asm);
         asm.load_at(A, SP, PLACE);

@@ -34,7 +34,7 @@ mod call;
 mod entry;
 mod exit;
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::Asm;
 use super::pending::Code;
@@ -49,7 +49,7 @@ pub const DEFERRED_BYTES: u64 = 1536;
 /// A stub that waits for its displaced code.
 #[derive(Debug)]
 #[must_use]
-pub struct Pending<'a> {
+pub struct UnfinishedDeferred<'a> {
     asm: Asm,
     defer: Deferred<'a>,
     tail: Tail,
@@ -63,17 +63,22 @@ enum Tail {
 
 /// The part of a stub that comes before the displaced code, for the address `at`; `None` if no return decides
 /// about the probe's calls.
-pub fn defer<'a>(at: u64, traced: Traced<'a>, kind: Kind, values: usize) -> Option<Pending<'a>> {
+pub fn defer<'a>(
+    at: u64,
+    traced: Traced<'a>,
+    kind: RecordKind,
+    values: usize,
+) -> Option<UnfinishedDeferred<'a>> {
     let defer = Deferred::of(traced, values)?;
     let mut asm = Asm::new(at);
     let tail = match kind {
-        Kind::Entry => Tail::Entry(defer.entry(&mut asm)?),
+        RecordKind::Entry => Tail::Entry(defer.entry(&mut asm)?),
         _ => Tail::Exit(defer.exit(&mut asm, kind)),
     };
-    Some(Pending { asm, defer, tail })
+    Some(UnfinishedDeferred { asm, defer, tail })
 }
 
-impl Code for Pending<'_> {
+impl Code for UnfinishedDeferred<'_> {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }

@@ -34,7 +34,7 @@
 //!   trampoline n = code + CODE·n + RETURN               CODE = 32, RETURN = 4
 //!   its entry    = table + entries_off + ENTRY·n        REAL + 0, WORD + 8, TIME + 16, WHAT + 24, UNDER + 32
 //!   its byte     = table + LENT_OFF + n                 LENT = 255 if taken, else 0
-//!   home         = table + 64 (cpu mod HOMES)           without rseq: (S >> 12) mod HOMES
+//!   home         = table + 64 (cpu mod HINT_LINES)           without rseq: (S >> 12) mod HINT_LINES
 //!   n            = [home], then + 8 until its group of eight bytes has one that is 0: the lowest
 //! ```
 //!
@@ -179,7 +179,7 @@ impl Timed<'_> {
     /// `SLOT` = the private memory, `KEY` = the home, which holds where this CPU, or this stack, begins to
     /// search. This is only a hint: a stale one costs a longer search. Uses `A`.
     fn home(&self, asm: &mut Asm, trampolines: &Trampolines) {
-        const BITS: u32 = trampolines::HOMES.trailing_zeros();
+        const BITS: u32 = trampolines::HINT_LINES.trailing_zeros();
         asm.constant(SLOT, trampolines.table);
         match self.machine.rseq {
             Some(area) => {

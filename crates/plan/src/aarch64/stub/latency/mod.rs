@@ -68,7 +68,7 @@ pub use timed::{Latency, Timed};
 /// A stub that waits for its displaced code.
 #[derive(Debug)]
 #[must_use]
-pub struct Pending<'a> {
+pub struct UnfinishedLatency<'a> {
     asm: Asm,
     timed: Timed<'a>,
     tail: Tail,
@@ -98,30 +98,30 @@ enum Tail {
 
 /// The stub of an entry, up to the displaced code. With `loop_entry` the entry is also a branch target, so
 /// the first stamp of (function, S) is kept until the exit.
-pub fn latency_enter(at: u64, timed: Timed<'_>, loop_entry: bool) -> Pending<'_> {
+pub fn latency_enter(at: u64, timed: Timed<'_>, loop_entry: bool) -> UnfinishedLatency<'_> {
     let mut asm = Asm::new(at);
     let tail = timed.enter(&mut asm, loop_entry);
-    Pending { asm, timed, tail }
+    UnfinishedLatency { asm, timed, tail }
 }
 
 /// The stub of an exit, up to the `ret` or jump that leaves.
-pub fn latency_exit(at: u64, timed: Timed<'_>, kind: ExitKind) -> Pending<'_> {
+pub fn latency_exit(at: u64, timed: Timed<'_>, kind: ExitKind) -> UnfinishedLatency<'_> {
     let mut asm = Asm::new(at);
     let tail = timed.exit(&mut asm, kind);
-    Pending { asm, timed, tail }
+    UnfinishedLatency { asm, timed, tail }
 }
 
 /// The stub of an entry that puts a return trampoline into x30, up to the displaced code. `None` without
 /// trampolines.
 #[must_use]
-pub fn latency_arm(at: u64, timed: Timed<'_>, signed: Option<Signed>) -> Option<Pending<'_>> {
+pub fn latency_arm(at: u64, timed: Timed<'_>, signed: Option<Signed>) -> Option<UnfinishedLatency<'_>> {
     let trampolines = timed.latency.trampolines?;
     let mut asm = Asm::new(at);
     let tail = Tail::Armed(timed.arm(&mut asm, &trampolines, signed));
-    Some(Pending { asm, timed, tail })
+    Some(UnfinishedLatency { asm, timed, tail })
 }
 
-impl Code for Pending<'_> {
+impl Code for UnfinishedLatency<'_> {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }

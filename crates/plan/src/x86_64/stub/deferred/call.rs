@@ -26,7 +26,7 @@
 //! ```
 
 use trapline_record::counters::filtered;
-use trapline_record::ring::{Kind, first_float};
+use trapline_record::ring::{RecordKind, first_float};
 
 use crate::filter::{Known, Late, Tree};
 use crate::x86_64::stub::asm::{Alu, Asm, Cond, Fix, Mem, R8, R11, RAX, RDX, RSI, RSP, Reg};
@@ -103,8 +103,8 @@ impl OfProbe {
         }
     }
     /// How the records of a call are identified; `at` holds the address of its cell.
-    pub(super) const fn placed(&self, at: Reg, kind: Kind) -> Option<Placed> {
-        let names = self.latency.go.is_some() && !matches!(kind, Kind::Entry);
+    pub(super) const fn placed(&self, at: Reg, kind: RecordKind) -> Option<Placed> {
+        let names = self.latency.go.is_some() && !matches!(kind, RecordKind::Entry);
         Some(Placed { at, names })
     }
     pub(in crate::x86_64::stub) fn descriptors(&self, asm: &mut Asm<'_>, sections: &[Option<Section>]) {
@@ -163,9 +163,9 @@ impl<'a> Deferred<'a> {
     }
 
     /// The condition that must hold.
-    pub(in crate::x86_64::stub) fn condition(&self, kind: Kind) -> Tree {
+    pub(in crate::x86_64::stub) fn condition(&self, kind: RecordKind) -> Tree {
         match kind {
-            Kind::Tail => self.late.condition.at_tail(),
+            RecordKind::Tail => self.late.condition.at_tail(),
             _ => self.late.condition.decided(),
         }
     }
@@ -192,7 +192,7 @@ impl<'a> Deferred<'a> {
         let left = EntryRecord { floats: (first, traced.floats.arguments), took: TOOK };
         let first_field = first + u64::from(traced.floats.arguments.count_ones());
         let fields = Some(Fields { reads: traced.fields, at: (EntryRecord::AT, first_field as i32 * 8) });
-        Conditions { left: Some(left), fields, ..traced.conditions(Kind::Return) }
+        Conditions { left: Some(left), fields, ..traced.conditions(RecordKind::Return) }
     }
 }
 

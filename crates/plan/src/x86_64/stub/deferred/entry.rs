@@ -14,7 +14,7 @@
 //! In: a probe's records, with a late condition. Out: code that writes the entry's record into the call's cell, and
 //! with it the mark; the paths of calls that do not pass, or have no cell.
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::call::{Deferred, MARK, OfProbe, SAVED_RSI, Words};
 use crate::x86_64::stub::asm::{Alu, Asm, Fix, Mem, R10, RSI, RSP};
@@ -46,7 +46,7 @@ pub(in crate::x86_64::stub) struct EntryTail {
 impl Deferred<'_> {
     /// Steps E1 to E4.
     pub(super) fn entry(&self, asm: &mut Asm<'_>) -> Option<EntryTail> {
-        let (traced, kind) = (self.traced, Kind::Entry);
+        let (traced, kind) = (self.traced, RecordKind::Entry);
         traced.enter(asm, kind);
         threads::ask(traced.rings.id, asm);
         let passed = traced.pass(asm, traced.filter?, kind);

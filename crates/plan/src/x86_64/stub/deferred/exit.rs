@@ -16,7 +16,7 @@
 //! In: a probe's records, with a late condition. Out: code that decides about a marked call, and writes both records
 //! by one commit; the paths of calls that are not marked, rejected or dropped.
 
-use trapline_record::ring::{HEAD, Kind, LOCKED, first_float};
+use trapline_record::ring::{HEAD, LOCKED, RecordKind, first_float};
 
 use super::call::{Deferred, MARK, OfProbe, SAVED_RSI, TIME, Words, asks_for_duration};
 use crate::x86_64::stub::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSI};
@@ -49,7 +49,7 @@ pub(in crate::x86_64::stub) struct ExitTail {
 
 impl Deferred<'_> {
     /// Steps X1 to X4.
-    pub(super) fn exit(&self, asm: &mut Asm<'_>, kind: Kind) -> ExitTail {
+    pub(super) fn exit(&self, asm: &mut Asm<'_>, kind: RecordKind) -> ExitTail {
         let Self { traced, of_probe, words, .. } = *self;
         traced.enter(asm, kind);
         let lookup = of_probe.look(asm);
@@ -104,7 +104,7 @@ impl Deferred<'_> {
 
     /// Reads the clock, computes the duration, and jumps if the condition does not hold. Uses rax, rdx, r11
     /// and flags.
-    fn decide(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<Fix> {
+    fn decide(&self, asm: &mut Asm<'_>, kind: RecordKind) -> Vec<Fix> {
         let tree = self.condition(kind);
         self.time(asm, asks_for_duration(&tree));
         self.known().branch(asm, &tree, false)
@@ -121,7 +121,7 @@ impl Deferred<'_> {
 
     /// Writes both records, and commits them: r11 = ring, rax = its head, rsi = the cell. Uses rdx, r10 and
     /// flags.
-    fn write(&self, asm: &mut Asm<'_>, kind: Kind) {
+    fn write(&self, asm: &mut Asm<'_>, kind: RecordKind) {
         let traced = self.traced;
         let slot = traced.rings.area.slot as i32;
         asm.lea(R10, Mem::At(RAX, slot));

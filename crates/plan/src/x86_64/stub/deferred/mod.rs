@@ -72,7 +72,7 @@ mod call;
 mod entry;
 mod exit;
 
-use trapline_record::ring::Kind;
+use trapline_record::ring::RecordKind;
 
 use super::asm::Asm;
 use super::traced::Traced;
@@ -82,22 +82,27 @@ use exit::ExitTail;
 
 /// What is left to append behind the displaced code.
 #[derive(Clone, Debug)]
-pub(super) enum Tail {
+pub(super) enum DeferredTail {
     Entry(EntryTail),
     Exit(ExitTail),
 }
 
 /// Appends the part of a stub that comes before the displaced code; `None` if no return decides about the
 /// probe's calls.
-pub(super) fn defer(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: Kind, values: usize) -> Option<Tail> {
+pub(super) fn defer(
+    asm: &mut Asm<'_>,
+    traced: &Traced<'_>,
+    kind: RecordKind,
+    values: usize,
+) -> Option<DeferredTail> {
     let defer = Deferred::of(traced, values)?;
     match kind {
-        Kind::Entry => defer.entry(asm).map(Tail::Entry),
-        _ => Some(Tail::Exit(defer.exit(asm, kind))),
+        RecordKind::Entry => defer.entry(asm).map(DeferredTail::Entry),
+        _ => Some(DeferredTail::Exit(defer.exit(asm, kind))),
     }
 }
 
-impl Tail {
+impl DeferredTail {
     /// Appends what comes behind the displaced code. Returns the instructions that may fault, and where a thread
     /// goes on then.
     pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {

@@ -49,7 +49,7 @@ use timed::{add_one, clock};
     clippy::large_enum_variant,
     reason = "one at a time, on the stack: a box would cost more than the copy"
 )]
-pub(super) enum Tail {
+pub(super) enum LatencyTail {
     Enter {
         loop_entry: bool,
         occupied: Fix,
@@ -83,7 +83,7 @@ pub fn latency_exit_branch(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, condit
 impl Timed<'_> {
     /// The part of an entry's stub that comes before the displaced code. With `loop_entry` the entry is also a
     /// branch target, so the first stamp of (function, S) is kept until the exit.
-    pub(super) fn enter(&self, asm: &mut Asm<'_>, loop_entry: bool) -> Tail {
+    pub(super) fn enter(&self, asm: &mut Asm<'_>, loop_entry: bool) -> LatencyTail {
         self.prologue(asm, false);
         let lookup = self.lookup(asm);
         let occupied = asm.unbroken(|asm| {
@@ -100,12 +100,12 @@ impl Timed<'_> {
         asm.store(Mem::At(RSI, 0), RAX);
         let leave = asm.here();
         self.epilogue(asm, false);
-        Tail::Enter { loop_entry, occupied, stamp, lookup, leave }
+        LatencyTail::Enter { loop_entry, occupied, stamp, lookup, leave }
     }
 
     /// The part of an exit's stub that comes before the `ret` or jump that leaves, right before which it has to
     /// lie.
-    pub(super) fn exit(&self, asm: &mut Asm<'_>, kind: ExitKind) -> Tail {
+    pub(super) fn exit(&self, asm: &mut Asm<'_>, kind: ExitKind) -> LatencyTail {
         self.prologue(asm, true);
         clock(asm);
         asm.mov(RDI, RAX);
@@ -130,18 +130,18 @@ impl Timed<'_> {
         };
         let leave = asm.here();
         self.epilogue(asm, true);
-        Tail::Exit { kind, lookup, other, negative, clamped, rare, leave }
+        LatencyTail::Exit { kind, lookup, other, negative, clamped, rare, leave }
     }
 
     /// Appends the rare paths.
-    pub(super) fn finish(&self, asm: &mut Asm<'_>, tail: Tail) {
+    pub(super) fn finish(&self, asm: &mut Asm<'_>, tail: LatencyTail) {
         match tail {
-            Tail::Enter { loop_entry, occupied, stamp, lookup, leave } => {
+            LatencyTail::Enter { loop_entry, occupied, stamp, lookup, leave } => {
                 self.occupied(asm, loop_entry, occupied, stamp, leave);
                 self.miss(asm, lookup, Claim::Yes, None, self.latency.missed, leave);
             }
-            Tail::Armed(armed) => self.finish_armed(asm, armed),
-            Tail::Exit { kind, lookup, other, negative, clamped, rare, leave } => {
+            LatencyTail::Armed(armed) => self.finish_armed(asm, armed),
+            LatencyTail::Exit { kind, lookup, other, negative, clamped, rare, leave } => {
                 asm.bind(negative);
                 add_one(asm, self.last(at::CLAMPED));
                 asm.mov_imm32(RDI, 0);

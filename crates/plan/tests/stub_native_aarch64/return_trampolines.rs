@@ -66,16 +66,16 @@ impl Armed {
         let body = body(at, pending.displaced_at());
         self.bench.room.put(&pending.finish(&body, None).expect("in reach"))
     }
-    fn entry(&self, slot: u32, at: u64) -> &'static AtomicU64 {
-        word(self.trampolines.entry(slot) + at)
+    fn entry(&self, trampoline: u32, at: u64) -> &'static AtomicU64 {
+        word(self.trampolines.entry(trampoline) + at)
     }
     /// Numbers of the return trampolines in use.
     fn lent(&self) -> Vec<u32> {
-        let byte = |slot: u32| {
-            let at = self.trampolines.table + Trampolines::LENT_OFF + u64::from(slot);
+        let byte = |trampoline: u32| {
+            let at = self.trampolines.table + Trampolines::LENT_OFF + u64::from(trampoline);
             word(at & !7).load(Ordering::Relaxed).to_le_bytes()[(at & 7) as usize]
         };
-        (0..self.trampolines.count).filter(|&slot| byte(slot) != 0).collect()
+        (0..self.trampolines.count).filter(|&trampoline| byte(trampoline) != 0).collect()
     }
     /// Asserts the number of calls, and of those that found no trampoline; no call is in flight any more.
     #[track_caller]
@@ -86,7 +86,7 @@ impl Armed {
         assert!(self.lent().is_empty());
         assert!(
             (0..self.trampolines.count)
-                .all(|slot| self.entry(slot, entry::WORD).load(Ordering::Relaxed) == 0)
+                .all(|trampoline| self.entry(trampoline, entry::WORD).load(Ordering::Relaxed) == 0)
         );
     }
 }
@@ -100,7 +100,7 @@ impl Drop for Armed {
 }
 
 #[test]
-fn calls_are_counted_once_and_slots_come_back() {
+fn calls_are_counted_once_and_trampolines_come_back() {
     for machine in machines(by_hand) {
         let armed = Armed::new(machine, 64);
         let code = armed.function(None, &[ADD, RET]);
@@ -120,7 +120,7 @@ fn signed_return_addresses_stay_signed() {
     for machine in machines(by_hand) {
         on_cpu(1);
         let armed = Armed::new(machine, 64);
-        let slot = armed.trampolines.address(0)..armed.trampolines.address(63) + 1;
+        let trampoline = armed.trampolines.address(0)..armed.trampolines.address(63) + 1;
         let keys = [(PACIASP, AUTIASP, Signed::KeyA), (PACIBSP, AUTIBSP, Signed::KeyB)];
         for (sign, authenticate, key) in keys {
             assert_eq!(Signed::by(sign), Some(key));
@@ -131,7 +131,7 @@ fn signed_return_addresses_stay_signed() {
             for _ in 0..50 {
                 let link = call(code, 0, 0);
                 signatures |= link >> 48;
-                assert!(slot.contains(&(link & ((1 << 48) - 1))), "{link:#x}");
+                assert!(trampoline.contains(&(link & ((1 << 48) - 1))), "{link:#x}");
             }
         }
         assert_eq!((Signed::by(0xD503_245F), Signed::by(ADD)), (None, None));
@@ -141,7 +141,7 @@ fn signed_return_addresses_stay_signed() {
 }
 
 #[test]
-fn without_a_free_slot_a_call_runs_unprobed_and_is_counted() {
+fn without_a_free_trampoline_a_call_runs_unprobed_and_is_counted() {
     for machine in machines(by_hand) {
         on_cpu(3);
         for (count, depth) in [(64, 63), (64, 64), (64, 200), (256, 200)] {
@@ -243,14 +243,14 @@ extern "C" fn within() -> u64 {
     // SAFETY: set by the test, which waits for this call.
     let armed = unsafe { &*WITHIN.get() };
     let lent = armed.lent();
-    let [slot] = lent[..] else { return 0 };
+    let [trampoline] = lent[..] else { return 0 };
     let [real, stack, what, under] = [entry::REAL, entry::WORD, entry::WHAT, entry::UNDER]
-        .map(|at| armed.entry(slot, at).load(Ordering::Relaxed));
+        .map(|at| armed.entry(trampoline, at).load(Ordering::Relaxed));
     let here = std::ptr::from_ref(&lent) as u64;
     assert!(stack.is_multiple_of(16) && stack > here && stack < here + 4096, "{stack:#x} {here:#x}");
     // The function pushed x29 and x30: right below that stack pointer, and its return address is the
     // trampoline.
-    assert_eq!(word(stack - 8).load(Ordering::Relaxed), armed.trampolines.address(slot));
+    assert_eq!(word(stack - 8).load(Ordering::Relaxed), armed.trampolines.address(trampoline));
     assert!(
         armed.trampolines.number_of(real).is_none()
             && armed.trampolines.number_of(real & ((1 << 48) - 1)).is_none()
@@ -262,7 +262,7 @@ extern "C" fn within() -> u64 {
         block.latency.area
             + u64::from(block.function) * u64::from(block.machine.lines) * trapline_record::latency::STRIDE
     );
-    armed.entry(slot, entry::TIME).fetch_add(1 << 60, Ordering::Relaxed);
+    armed.entry(trampoline, entry::TIME).fetch_add(1 << 60, Ordering::Relaxed);
     1
 }
 
@@ -286,18 +286,18 @@ fn an_entry_says_where_its_call_returns_to() {
 /// The second word of each trampoline leads to the code that all share. Unwinders have frame information from
 /// right behind that word.
 #[test]
-fn slots_lie_side_by_side() {
+fn trampolines_lie_side_by_side() {
     let armed = Armed::new(machines(by_hand)[0], 64);
     assert_eq!(armed.shared.0, armed.trampolines.code + armed.trampolines.code_len());
     assert!(
         armed.shared.1 > armed.shared.0 && armed.trampolines.entry(1) - armed.trampolines.entry(0) == ENTRY
     );
-    for slot in 0..64 {
-        let at = armed.trampolines.address(slot);
+    for trampoline in 0..64 {
+        let at = armed.trampolines.address(trampoline);
         let two =
             word(at & !7).load(Ordering::Relaxed) >> 32 | word((at & !7) + 8).load(Ordering::Relaxed) << 32;
-        // movz x30, #slot; b
-        assert_eq!(two as u32, 0xD280_001E | slot << 5);
+        // movz x30, #trampoline; b
+        assert_eq!(two as u32, 0xD280_001E | trampoline << 5);
         assert_eq!(Some((two >> 32) as u32), encode::b(at + 4, armed.shared.0));
     }
 }

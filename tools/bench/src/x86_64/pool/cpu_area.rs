@@ -14,14 +14,14 @@ unsafe extern "C" {
 
 /// A thread, and its number in a run.
 #[derive(Clone, Debug)]
-pub(crate) struct Here {
+pub(crate) struct CpuArea {
     area: NonNull<u8>,
     /// Number among the threads of a run.
     pub(crate) thread: usize,
     random: Cell<u32>,
 }
 
-impl Here {
+impl CpuArea {
     /// The calling thread. `None` if it has no registered area.
     pub(crate) fn new(thread: usize) -> Option<Self> {
         let tp: *mut u8;

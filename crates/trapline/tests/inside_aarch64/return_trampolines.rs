@@ -115,7 +115,7 @@ fn tail_calls_without_end_are_armed_to_a_depth() {
 }
 
 #[test]
-fn recursion_has_a_slot_for_each_call() {
+fn recursion_has_a_trampoline_for_each_call() {
     Victim::in_both_forms(|victim| {
         let (deep, fib) = (Seen::new(), Seen::new());
         let _probes = [
@@ -199,8 +199,8 @@ fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
         );
         let _probe = probe(victim, "twice", consumer.moves_ip());
         for n in 0..100 {
-            let told = n * 2 + u64::from(n % 2 == 0);
-            assert_eq!(victim.function("twice")(n, 0), if n % 4 == 0 { told * 3 } else { told });
+            let reported = n * 2 + u64::from(n % 2 == 0);
+            assert_eq!(victim.function("twice")(n, 0), if n % 4 == 0 { reported * 3 } else { reported });
         }
         assert_eq!(sum.load(Relaxed), 50);
     });
@@ -225,7 +225,7 @@ fn what_longjmp_leaves_is_had_again() {
 /// More calls in flight than there are return trampolines: those beyond run unprobed, and are counted. In a
 /// child, which has trampolines of its own.
 #[test]
-fn without_a_free_slot_a_call_is_missed_and_counted() {
+fn without_a_free_trampoline_a_call_is_missed_and_counted() {
     const DEPTH: u64 = TRAMPOLINES as u64 + 500;
     let victim = Victim::load();
     let seen = Seen::new();
@@ -234,9 +234,9 @@ fn without_a_free_slot_a_call_is_missed_and_counted() {
     let run = || {
         let value = victim.function("deep")(DEPTH, 0);
         let tally = probe.counts();
-        let told = [seen.entries, seen.returns, seen.wrong].map(|word| word.load(SeqCst));
+        let reported = [seen.entries, seen.returns, seen.wrong].map(|word| word.load(SeqCst));
         let all = tally.hits + tally.empty == DEPTH + 1 && tally.empty > 500 && tally.hits > DEPTH / 2;
-        i32::from(!(value == plain && all && told == [tally.hits, tally.hits, 0]))
+        i32::from(!(value == plain && all && reported == [tally.hits, tally.hits, 0]))
     };
     let in_room = || {
         std::thread::scope(|scope| {
@@ -274,9 +274,9 @@ fn calls_in_flight_return_to_their_callers() {
         for n in 1..=3 {
             let value = with(forks, 4);
             if value == 105 {
-                let told = seen.returns.load(SeqCst) == n;
+                let reported = seen.returns.load(SeqCst) == n;
                 // SAFETY: ends the child.
-                unsafe { libc::_exit(i32::from(!told)) };
+                unsafe { libc::_exit(i32::from(!reported)) };
             }
             assert_eq!(value, 5);
             seen.expect(n, n);
@@ -316,8 +316,8 @@ fn an_unwinder_of_its_own_may_ask() {
     });
     let _inner = victim.register("add", inner);
     assert_eq!(victim.function("tail")(1, 0), 13);
-    let (slot, caller) = (real.load(SeqCst), LINK.load(SeqCst));
-    let leads = returns_to(slot).expect("a slot");
+    let (trampoline, caller) = (real.load(SeqCst), LINK.load(SeqCst));
+    let leads = returns_to(trampoline).expect("a slot");
     assert!(leads != 0 && leads % 4 == 0 && returns_to(caller).is_none() && returns_to(leads).is_none());
 }
 

@@ -123,16 +123,16 @@ fn armed_words(pid: u32) -> u64 {
         let mut bytes = vec![0; (end - start) as usize];
         if memory.read_exact_at(&mut bytes, start).is_ok() {
             let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word) << 16 >> 16);
-            let is_slot = |word: &u64| {
+            let is_trampoline = |word: &u64| {
                 word % CODE == RETURN && ours.iter().any(|(from, to)| (from..to).contains(&word))
             };
-            armed += words.filter(is_slot).count();
+            armed += words.filter(is_trampoline).count();
         }
     }
     armed as u64
 }
 
-/// The program's own unwinder is told of return trampolines: exceptions go through armed calls, and find
+/// The program's own unwinder is set up for return trampolines: exceptions go through armed calls, and find
 /// their handler. Calls that they leave are not calls that returned.
 #[test]
 fn exceptions_go_through_armed_calls() {
@@ -160,7 +160,7 @@ fn exceptions_go_through_armed_calls() {
 /// Exceptions leave more calls than there are return trampolines. Some trampolines are reused, as often as
 /// all threads may be stopped for that; calls that find none are counted.
 #[test]
-fn slots_of_calls_that_were_left_are_had_again() {
+fn trampolines_of_calls_that_were_left_are_had_again() {
     let Some(mut victim) = Victim::start() else { return };
     let builder = Session::builder().pid(victim.pid()).returns(Returns::Stack).maxactive(Some(64));
     let mut session =

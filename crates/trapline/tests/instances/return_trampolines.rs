@@ -9,7 +9,7 @@ use crate::{How, Seen, deeper, of_the_kernel, probe, same, thrown, word};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-const STACK: [How; 3] = [How::Slot, How::SlotByTrap, How::SlotGeneral];
+const STACK: [How; 3] = [How::Trampoline, How::TrampolineByTrap, How::TrampolineGeneral];
 
 /// The return of a tail call is also that of its callee: one stack word with two return trampolines, as the
 /// kernel's uretprobes chain.
@@ -121,15 +121,15 @@ fn returns_alone() {
     };
     let seen = || (returns.swap(0, SeqCst), wrong.load(SeqCst));
 
-    let twice = probe(&victim, "twice", waits(4), How::SlotGeneral);
+    let twice = probe(&victim, "twice", waits(4), How::TrampolineGeneral);
     (0..1000).for_each(|n| assert_eq!(victim.function("twice")(n % 100, 0), n % 100 * 2));
     assert_eq!((seen(), twice.counts()), ((1000, 0), Tally { hits: 1000, ..Tally::default() }));
 
-    let deep = probe(&victim, "deep", waits(61), How::SlotGeneral);
+    let deep = probe(&victim, "deep", waits(61), How::TrampolineGeneral);
     (0..10).for_each(|_| assert_eq!(victim.function("deep")(60, 0), (6 << 60) - 1));
     assert_eq!((seen(), deep.counts()), ((610, 0), Tally { hits: 610, ..Tally::default() }));
 
-    let with = probe(&victim, "with", waits(8), How::SlotGeneral);
+    let with = probe(&victim, "with", waits(8), How::TrampolineGeneral);
     for depth in (0..500).rev() {
         deeper(depth, &|| thrown(crate::with(&victim)));
         assert_eq!(crate::with(&victim)(same, 4), 5);
@@ -144,7 +144,7 @@ fn returns_alone() {
     assert_eq!((seen().0, with.counts().missed()), (0, 0));
 
     // A consumer that comes or goes while calls are in flight.
-    let few = probe(&victim, "add", waits(2), How::SlotGeneral);
+    let few = probe(&victim, "add", waits(2), How::TrampolineGeneral);
     (0..100).for_each(|_| assert_eq!(victim.function("add")(2, 1), 7));
     drop(few);
     (0..100).for_each(|_| assert_eq!(victim.function("add")(2, 1), 7));
@@ -155,15 +155,15 @@ fn returns_alone() {
 /// keeps the site and way of the last call. Each return is reported for its own function. That also holds
 /// when the probes, and the code that leads through them, have changed.
 #[test]
-fn one_place_that_calls_two_functions_has_one_slot_for_both() {
+fn one_place_that_calls_two_functions_has_one_trampoline_for_both() {
     let victim = Victim::load();
     let names = ["add", "twice"];
     let functions = names.map(|name| victim.function(name));
     for round in 0..20 {
         let wrong = word();
-        let told = names.map(|_| word());
+        let reported = names.map(|_| word());
         let waits = |n: usize| {
-            let (its, own) = (functions[n] as *const () as u64, told[n]);
+            let (its, own) = (functions[n] as *const () as u64, reported[n]);
             Consumer::returns(move |hit| {
                 wrong.fetch_add(u64::from(hit.site() != its), SeqCst);
                 own.fetch_add(1, SeqCst);
@@ -171,7 +171,7 @@ fn one_place_that_calls_two_functions_has_one_slot_for_both() {
         };
         // Registered in alternating order, so each is at another place in memory than the last time.
         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
-        let _probes = order.map(|n| probe(&victim, names[n], waits(n), How::SlotGeneral));
+        let _probes = order.map(|n| probe(&victim, names[n], waits(n), How::TrampolineGeneral));
         for n in 0..100 {
             // Runs of different lengths, so that each function follows itself and the other.
             let which = usize::from(std::hint::black_box(n % 7 < 3));
@@ -179,7 +179,7 @@ fn one_place_that_calls_two_functions_has_one_slot_for_both() {
             assert_eq!(functions[which](n, 1), expected);
         }
         let sevens = |which: u64| (0..100).filter(|n| u64::from(n % 7 < 3) == which).count() as u64;
-        let counted = told.map(|one| one.load(SeqCst));
+        let counted = reported.map(|one| one.load(SeqCst));
         assert_eq!((counted, wrong.load(SeqCst)), ([sevens(0), sevens(1)], 0), "round {round}");
     }
 }
@@ -187,24 +187,24 @@ fn one_place_that_calls_two_functions_has_one_slot_for_both() {
 /// A second consumer comes and goes. So calls from one place take their return trampoline by the full path
 /// and by the fast one in turn, and each finds its own state there.
 #[test]
-fn a_slot_is_had_the_long_way_and_the_short_one_in_turn() {
+fn a_trampoline_is_had_the_long_way_and_the_short_one_in_turn() {
     let victim = Victim::load();
     let function = victim.function("add");
-    let (wrong, told) = (word(), word());
+    let (wrong, reported) = (word(), word());
     let waits = || {
         Consumer::returns(move |hit| {
             wrong.fetch_add(u64::from(hit.site() != function as *const () as u64), SeqCst);
-            told.fetch_add(1, SeqCst);
+            reported.fetch_add(1, SeqCst);
         })
     };
-    let _first = probe(&victim, "add", waits(), How::SlotGeneral);
+    let _first = probe(&victim, "add", waits(), How::TrampolineGeneral);
     for round in 0..40 {
-        let second = (round % 2 == 1).then(|| probe(&victim, "add", waits(), How::SlotGeneral));
+        let second = (round % 2 == 1).then(|| probe(&victim, "add", waits(), How::TrampolineGeneral));
         for n in 0..10 {
             assert_eq!(function(std::hint::black_box(n), 1), n * 3 + 1);
         }
         let both = if second.is_some() { 20 } else { 10 };
-        assert_eq!((told.swap(0, SeqCst), wrong.load(SeqCst)), (both, 0), "round {round}");
+        assert_eq!((reported.swap(0, SeqCst), wrong.load(SeqCst)), (both, 0), "round {round}");
     }
 }
 
@@ -229,19 +229,19 @@ fn calls_that_were_entered_from_their_trampolines_return_to_their_callers() {
     let waits = Consumer::returns(|_| {
         returns.fetch_add(1, SeqCst);
     });
-    let first = probe(&victim, "with", waits, How::SlotGeneral);
+    let first = probe(&victim, "with", waits, How::TrampolineGeneral);
     let with = crate::with(&victim);
     for n in 1..=5 {
         assert_eq!(with(forks, 4), 5);
-        let (child, told) = (CHILD.load(SeqCst) as i32, returns.load(SeqCst) == n);
+        let (child, reported) = (CHILD.load(SeqCst) as i32, returns.load(SeqCst) == n);
         if child == 0 {
             // SAFETY: ends the child.
-            unsafe { libc::_exit(i32::from(!told)) };
+            unsafe { libc::_exit(i32::from(!reported)) };
         }
         let mut status = -1;
         // SAFETY: this process' own child.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert!(told && status == 0, "{n}: {status}");
+        assert!(reported && status == 0, "{n}: {status}");
     }
     std::thread::scope(|scope| {
         let calls = scope.spawn(move || {
@@ -262,7 +262,7 @@ fn calls_that_were_entered_from_their_trampolines_return_to_their_callers() {
 /// process of its own, which has its signals to itself.
 #[test]
 fn every_return_is_its_call_s_whatever_interrupts_it() {
-    alone("slots::every_return_is_its_call_s_whatever_interrupts_it", || {
+    alone("return_trampolines::every_return_is_its_call_s_whatever_interrupts_it", || {
         STACK.into_iter().for_each(storm);
     });
 }
@@ -279,9 +279,9 @@ fn storm(way: How) {
         INNER.fetch_add(1, SeqCst);
     }
     let victim = Victim::load();
-    let (seen, told) = (Seen::new(), word());
+    let (seen, reported) = (Seen::new(), word());
     let only = Consumer::returns(move |hit| {
-        told.fetch_add(hit.regs().get(Gpr::Rax), SeqCst);
+        reported.fetch_add(hit.regs().get(Gpr::Rax), SeqCst);
     });
     let (twice, add) = (victim.function("twice"), victim.function("add"));
     ADD.store(add as *const () as u64, SeqCst);
@@ -315,7 +315,7 @@ fn storm(way: How) {
     let counts = probes.each_ref().map(|probe| probe.counts());
     let nested = counts[1].nested;
     let outer = THREADS * (0..CALLS).map(|n| n * 3 + 1).sum::<u64>();
-    assert_eq!(told.load(SeqCst), outer + (inner - nested) * 4);
+    assert_eq!(reported.load(SeqCst), outer + (inner - nested) * 4);
     let hits = Tally { hits: all, ..Tally::default() };
     assert_eq!(counts, [hits, Tally { hits: all + inner - nested, nested, ..hits }]);
 }
@@ -324,13 +324,13 @@ fn storm(way: How) {
 /// In a process of its own, as half of its trampolines stay bound.
 #[test]
 fn stacks_of_every_depth() {
-    alone("slots::stacks_of_every_depth", every_depth);
+    alone("return_trampolines::stacks_of_every_depth", every_depth);
 }
 
 fn every_depth() {
     let victim = Victim::load();
     let seen = Seen::new();
-    let probe = probe(&victim, "twice", seen.session(), How::SlotGeneral);
+    let probe = probe(&victim, "twice", seen.session(), How::TrampolineGeneral);
     const DEPTHS: u64 = 4 * trapline::inside::TRAMPOLINES as u64;
     extern "C" fn at(depth: u64, function: extern "C" fn(u64, u64) -> u64) {
         // SAFETY: room on the stack, below which the function is called.
@@ -379,21 +379,21 @@ fn a_site_has_one_form() {
 /// More calls in flight than there are return trampolines: those beyond run unprobed, and are counted. In a
 /// child, which has trampolines of its own.
 #[test]
-fn without_a_free_slot_a_call_is_missed_and_counted() {
+fn without_a_free_trampoline_a_call_is_missed_and_counted() {
     const DEPTH: u64 = trapline::inside::TRAMPOLINES as u64 + 1000;
     let victim = Victim::load();
     let seen = Seen::new();
-    let probe = probe(&victim, "deep", seen.session().maxactive(32_000), How::Slot);
+    let probe = probe(&victim, "deep", seen.session().maxactive(32_000), How::Trampoline);
     let plain = (0..DEPTH).fold(5_u64, |value, _| value.wrapping_mul(2).wrapping_add(1));
     let run = move || {
         let value = victim.function("deep")(DEPTH, 0);
         let tally = probe.counts();
-        let told = [seen.entries, seen.returns, seen.wrong].map(|word| word.load(SeqCst));
+        let reported = [seen.entries, seen.returns, seen.wrong].map(|word| word.load(SeqCst));
         value == plain
             && tally.hits + tally.empty == DEPTH + 1
             && tally.empty > 1000
             && tally.hits > DEPTH / 2
-            && told == [tally.hits, tally.hits, 0]
+            && reported == [tally.hits, tally.hits, 0]
     };
     // SAFETY: the child calls what is patched, looks at words, and ends.
     let child = unsafe { libc::fork() };

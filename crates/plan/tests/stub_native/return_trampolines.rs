@@ -59,10 +59,10 @@ fn recursive(entry: u64) -> Vec<u8> {
 }
 
 #[test]
-fn calls_are_counted_once_and_slots_come_back() {
+fn calls_are_counted_once_and_trampolines_come_back() {
     for machine in machines() {
         let mut arena = Arena::new();
-        let (latency, trampolines) = arena.slotted(&machine, 64);
+        let (latency, trampolines) = arena.armed(&machine, 64);
         let code = armed(&mut arena, &machine, &latency, 3, &SAME);
         (0..10_000).for_each(|n| assert_eq!(call(code, n), n));
         assert_eq!(arena.timed(3, at::RETURNS), 10_000, "{machine:?}");
@@ -76,7 +76,7 @@ fn recursion_deeper_than_the_pool_runs_unprobed_and_is_counted() {
     for machine in machines() {
         for (count, depth) in [(64, 63), (64, 64), (64, 1000), (1024, 1000)] {
             let mut arena = Arena::new();
-            let (latency, trampolines) = arena.slotted(&machine, count);
+            let (latency, trampolines) = arena.armed(&machine, count);
             let entry = arena.next();
             let code = armed(&mut arena, &machine, &latency, 5, &recursive(entry));
             assert_eq!(code, entry);
@@ -92,10 +92,10 @@ fn recursion_deeper_than_the_pool_runs_unprobed_and_is_counted() {
 }
 
 #[test]
-fn tail_calls_return_through_each_slot() {
+fn tail_calls_return_through_each_trampoline() {
     for machine in machines() {
         let mut arena = Arena::new();
-        let (latency, trampolines) = arena.slotted(&machine, 256);
+        let (latency, trampolines) = arena.armed(&machine, 256);
         let mut next = armed(&mut arena, &machine, &latency, 0, &SAME);
         for function in 1..=40 {
             next = armed(&mut arena, &machine, &latency, function, &jump_to(next));
@@ -126,10 +126,10 @@ fn leading(arena: &mut Arena, machine: &Machine, latency: &Latency, body: &[u8],
 /// The code behind a return trampoline finds registers and stack as the function's `ret` does, once for each
 /// call. No trampoline is in use then.
 #[test]
-fn a_slot_leads_on_with_everything_as_the_function_left_it() {
+fn a_trampoline_leads_on_with_everything_as_the_function_left_it() {
     for machine in machines() {
         let mut arena = Arena::new();
-        let (latency, trampolines) = arena.slotted_by(&machine, 64, leading_trampoline_code);
+        let (latency, trampolines) = arena.armed_by(&machine, 64, leading_trampoline_code);
         // lea rax, [rax + rdi + 1]; ret
         let lead = arena.put(&[0x48, 0x8D, 0x44, 0x38, 0x01, 0xC3]);
         let one = leading(&mut arena, &machine, &latency, &SAME, lead);
@@ -153,7 +153,7 @@ fn a_slot_leads_on_with_everything_as_the_function_left_it() {
 fn what_is_never_returned_from_stays_lent() {
     let machine = machines()[0];
     let mut arena = Arena::new();
-    let (latency, trampolines) = arena.slotted(&machine, 64);
+    let (latency, trampolines) = arena.armed(&machine, 64);
     // pop rcx; pop rdx; jmp rdx: what longjmp does to the call that it leaves.
     let leave = armed(&mut arena, &machine, &latency, 1, &[0x59, 0x5A, 0xFF, 0xE2]);
     // mov rax, leave; call rax
@@ -169,15 +169,16 @@ fn what_is_never_returned_from_stays_lent() {
     });
     call(caller, 0);
     assert_eq!((lent(&trampolines), get(latency.missed), arena.timed(1, at::RETURNS)), (64, 1, 0));
-    let words: Vec<u64> = (0..64).map(|slot| get(trampolines.entry(slot) + entry::WORD)).collect();
+    let words: Vec<u64> =
+        (0..64).map(|trampoline| get(trampolines.entry(trampoline) + entry::WORD)).collect();
     assert!(words.iter().all(|word| *word != 0 && *word == words[0]), "one place on the stack: {words:x?}");
 }
 
 #[test]
-fn threads_signals_and_migrations_lose_no_slot() {
+fn threads_signals_and_migrations_lose_no_trampoline() {
     for machine in machines() {
         let mut arena = Arena::new();
-        let (latency, trampolines) = arena.slotted(&machine, 512);
+        let (latency, trampolines) = arena.armed(&machine, 512);
         let entry = arena.next();
         let code = armed(&mut arena, &machine, &latency, 2, &recursive(entry));
         const ROUNDS: u64 = 20_000;
@@ -201,7 +202,7 @@ fn threads_signals_and_migrations_lose_no_slot() {
 fn unregistered_threads_come_back_too() {
     let Some(machine) = machines().pop().filter(|machine| machine.rseq.is_some()) else { return };
     let mut arena = Arena::new();
-    let (latency, trampolines) = arena.slotted(&machine, 64);
+    let (latency, trampolines) = arena.armed(&machine, 64);
     let code = armed(&mut arena, &machine, &latency, 3, &SAME);
     let run = || {
         unregister();
@@ -212,10 +213,10 @@ fn unregistered_threads_come_back_too() {
 }
 
 #[test]
-fn a_child_has_slots_of_its_own() {
+fn a_child_has_trampolines_of_its_own() {
     let machine = machines()[0];
     let mut arena = Arena::new();
-    let (latency, trampolines) = arena.slotted(&machine, 64);
+    let (latency, trampolines) = arena.armed(&machine, 64);
     // fork from within an armed call: parent and child return through the same trampoline.
     let code = armed(&mut arena, &machine, &latency, 4, &jump_to(libc::fork as *const () as u64));
     let child = call(code, 0) as i32;
@@ -265,31 +266,31 @@ fn seen_from(code: u64) -> Vec<u64> {
 }
 
 #[test]
-fn unwinders_walk_through_one_slot_and_through_a_chain() {
+fn unwinders_walk_through_one_trampoline_and_through_a_chain() {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
     let machine = machines()[0];
     let mut arena = Arena::new();
-    let (latency, trampolines) = arena.slotted(&machine, 64);
+    let (latency, trampolines) = arena.armed(&machine, 64);
     let plain = arena.put(&jump_to(look as *const () as u64));
     let single = armed(&mut arena, &machine, &latency, 6, &jump_to(look as *const () as u64));
     let chain = (7..12).fold(single, |next, f| armed(&mut arena, &machine, &latency, f, &jump_to(next)));
     let mut seen = Vec::new();
-    for (code, told) in [(plain, false), (single, false), (single, true), (chain, true)] {
-        if told && seen.len() == 2 {
+    for (code, with_tables) in [(plain, false), (single, false), (single, true), (chain, true)] {
+        if with_tables && seen.len() == 2 {
             // SAFETY: the frame information is complete, and is deregistered before its memory is unmapped.
             unsafe { __register_frame(arena.unwind()) };
         }
         seen.push(seen_from(code));
     }
     let bare = &seen[0];
-    assert!(seen[1].len() < bare.len(), "an unwinder that was not told got through");
+    assert!(seen[1].len() < bare.len(), "an unwinder that was not set up got through");
     for through in &mut seen[2..].to_vec() {
-        let slot =
+        let trampoline =
             through.iter().position(|pc| trampolines.number_of(*pc).is_some()).expect("a slot's frame");
-        through.remove(slot);
+        through.remove(trampoline);
         // An unwinder with these frames finds the caller by the byte before its return address.
-        through[slot] += 1;
+        through[trampoline] += 1;
         assert_eq!(through.len(), bare.len());
         // Frame 2 is this function, which may make the call from several places.
         let differ = (0..bare.len()).filter(|&n| n != 2 && through[n] != bare[n]);

@@ -1,6 +1,6 @@
 //! How large a pool is: from the requested numbers to numbers of objects, offsets and bytes.
 //!
-//! In: CPUs, `maxactive`, bytes of an object, depth of a per-CPU magazine. Out: a checked [`Shape`] with its
+//! In: CPUs, `maxactive`, bytes of an object, depth of a per-CPU magazine. Out: a checked [`PoolSize`] with its
 //! layout.
 //! Does not: allocate.
 //!
@@ -47,16 +47,16 @@ pub(super) const HEADER: usize = 2 * PAIR;
 
 /// A pool's size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shape {
+pub struct PoolSize {
     cpus: u32,
     maxactive: u32,
     object_bytes: u32,
     depth: u32,
 }
 
-/// Why a shape is refused.
+/// Why a size is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BadShape {
+pub enum BadPoolSize {
     /// Number of CPUs that was requested.
     Cpus(u32),
     /// Number of instances that was requested.
@@ -67,7 +67,7 @@ pub enum BadShape {
     Depth(u32),
 }
 
-impl fmt::Display for BadShape {
+impl fmt::Display for BadPoolSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cpus(n) => write!(f, "a pool for {n} CPUs: possible are 1 to {MOST_CPUS}"),
@@ -78,36 +78,36 @@ impl fmt::Display for BadShape {
     }
 }
 
-impl core::error::Error for BadShape {}
+impl core::error::Error for BadPoolSize {}
 
-impl Shape {
+impl PoolSize {
     /// A pool from which `maxactive` objects can be taken at once, wherever the others are; without a number,
     /// [`default_maxactive`](Self::default_maxactive). `cpus` is how many can exist, not how many are up.
     ///
     /// # Errors
-    /// [`BadShape`] with the number that is 0 or too large.
-    pub const fn new(cpus: u32, maxactive: Option<u32>, object_bytes: u32) -> Result<Self, BadShape> {
+    /// [`BadPoolSize`] with the number that is 0 or too large.
+    pub const fn new(cpus: u32, maxactive: Option<u32>, object_bytes: u32) -> Result<Self, BadPoolSize> {
         let maxactive = match maxactive {
             Some(n) => n,
             None => Self::default_maxactive(cpus),
         };
         if cpus == 0 || cpus > MOST_CPUS {
-            return Err(BadShape::Cpus(cpus));
+            return Err(BadPoolSize::Cpus(cpus));
         }
         if maxactive == 0 || maxactive > MOST_ACTIVE {
-            return Err(BadShape::MaxActive(maxactive));
+            return Err(BadPoolSize::MaxActive(maxactive));
         }
         if object_bytes == 0 || object_bytes > MOST_BYTES {
-            return Err(BadShape::ObjectBytes(object_bytes));
+            return Err(BadPoolSize::ObjectBytes(object_bytes));
         }
         Ok(Self { cpus, maxactive, object_bytes, depth: DEPTH })
     }
     /// The same with magazines of another depth; 0 for none, if sequences are not available.
     ///
     /// # Errors
-    /// [`BadShape::Depth`].
-    pub const fn with_depth(self, depth: u32) -> Result<Self, BadShape> {
-        if depth > magazine::MOST { Err(BadShape::Depth(depth)) } else { Ok(Self { depth, ..self }) }
+    /// [`BadPoolSize::Depth`].
+    pub const fn with_depth(self, depth: u32) -> Result<Self, BadPoolSize> {
+        if depth > magazine::MOST { Err(BadPoolSize::Depth(depth)) } else { Ok(Self { depth, ..self }) }
     }
     /// Four for each CPU: "a fair choice for both performance and memory efficiency" by the tests of the seed
     /// (Wu, linux-kernel, 2021-07-06). Functions that sleep, and recursion, need more; the caller knows.
