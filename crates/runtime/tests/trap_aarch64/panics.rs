@@ -57,7 +57,7 @@ fn handlers_reach_nothing_that_panics_or_allocates() {
     let roots = [
         "handler7on_trap",
         "fault8on_fault",
-        "sites..Sites$u20$as$u20$trapline_runtime..trap..Traps$GT$3hit",
+        "sites..Sites$u20$as$u20$trapline_runtime..trap..traps..Traps$GT$3hit",
     ];
     let mut pending: Vec<(u64, String)> =
         roots.iter().map(|root| (start(root).expect(root), (*root).to_owned())).collect();
