@@ -21,8 +21,11 @@
 //!   it, since its module was looked at and A began later.
 //! - *K after the maps were read, before A, at a new place*: no look has seen the mapping, and the record
 //!   stays for the next one.
-//! - *K after the maps were read, before A, in the place of a module that M saw* (unmapped and mapped anew):
-//!   A patches what is there now, which is the new module. The old one counts as passed.
+//! - *K after the maps were read, before A, in the place of a module that M saw and A probes* (unmapped and
+//!   mapped anew): A patches what is there now, which is the new module. The old one counts as passed.
+//! - *The same in the place of a module that was probed before this look*: A does not touch it. The record
+//!   stays, and the next look takes the module for a new one. So it is in a look that has no A. Our own
+//!   mappings cause such looks, directly after each A.
 //! - *K after A began*: the record stays, and the next look takes the module for a new one.
 //! - *Unmapped before M*: no look finds the module. Its record is older than M's time, or a record of the
 //!   same place follows it, so it is reported as one that passed.
@@ -54,8 +57,8 @@ pub(super) struct Loads {
     replaced: Vec<String>,
     /// Times of the last reading of the maps, and of the one before: the older one first.
     read_ns: [u64; 2],
-    /// Time at which A began last.
-    began: u64,
+    /// What the last A probed.
+    last: LastProbed,
     /// The process runs another program. The kernel reports the exec before it maps the new program, so H
     /// knows when the maps belong to that.
     executed: bool,
@@ -67,11 +70,29 @@ pub(super) struct Loads {
     late: BTreeMap<String, Late>,
 }
 
+/// The last look that probed something.
+#[derive(Debug, Default)]
+struct LastProbed {
+    /// Time at which A began, in nanoseconds.
+    began: u64,
+    /// Loads that were new to it. It probed what stood in these places after `began`.
+    loads: HashSet<Load>,
+}
+
+impl LastProbed {
+    /// Whether A probed the mapping that was made at `time_ns`.
+    fn has(&self, load: &Load, time_ns: u64) -> bool {
+        time_ns < self.began && self.loads.contains(load)
+    }
+}
+
 /// What looks have found so far.
 #[derive(Debug, Default)]
 pub(super) struct LookedAt {
     /// Loads of modules that were looked at.
     loads: HashSet<Load>,
+    /// Those of them that were new to the last look.
+    fresh: HashSet<Load>,
     /// Indices of specifications that found something.
     matched: HashSet<usize>,
 }
@@ -93,7 +114,7 @@ impl Loads {
             // Programs that compile at run time map anonymous memory all the time.
             let own = watcher.poll().into_iter().filter(|new| new.pid == pid && new.file.inode != 0);
             for new in own {
-                if new.time_ns < self.began && self.looked_at.loads.contains(&(new.file, new.start.0)) {
+                if self.last.has(&(new.file, new.start.0), new.time_ns) {
                     // A patched this one; the module that the look saw was unmapped by then.
                     self.replaced.push(new.path);
                     continue;
@@ -170,13 +191,15 @@ impl Loads {
         late.exact &= reported.is_some();
         late.longest = late.longest.max(Duration::from_nanos(since));
     }
-    /// N: forgets records that are dealt with. `began`: when A began.
-    pub(super) fn looked(&mut self, began: u64) {
+    /// N: forgets records that are dealt with. `began`: when A began; `None` if nothing was to be probed.
+    pub(super) fn looked(&mut self, began: Option<u64>) {
         let read_ns = self.read_ns[1];
-        self.began = began;
-        let seen = &self.looked_at.loads;
-        self.reported
-            .retain(|load, reported| reported.0 > read_ns && !(seen.contains(load) && reported.0 < began));
+        let fresh = std::mem::take(&mut self.looked_at.fresh);
+        if let Some(began) = began {
+            self.last = LastProbed { began, loads: fresh };
+        }
+        let last = &self.last;
+        self.reported.retain(|load, (time_ns, _)| *time_ns > read_ns && !last.has(load, *time_ns));
     }
     /// Whether no look has found a module yet.
     pub(super) fn is_first_look(&self) -> bool {
@@ -184,8 +207,11 @@ impl Loads {
     }
     /// Those of the modules that were not looked at; from now on they were.
     pub(super) fn take_fresh(&mut self, mapped: Vec<Mapped>) -> Vec<Mapped> {
-        let is_new = |one: &Mapped| self.looked_at.loads.insert((one.id, one.mapping.start.0));
-        mapped.into_iter().filter(is_new).collect()
+        let load = |one: &Mapped| (one.id, one.mapping.start.0);
+        let fresh: Vec<Mapped> =
+            mapped.into_iter().filter(|one| self.looked_at.loads.insert(load(one))).collect();
+        self.looked_at.fresh = fresh.iter().map(load).collect();
+        fresh
     }
     /// Indices of specifications that found something.
     pub(super) const fn matched(&mut self) -> &mut HashSet<usize> {
@@ -258,8 +284,8 @@ mod tests {
     fn what_was_told_is_exact_and_else_the_time_since_the_look_before() {
         let (mut known, load) = loads();
         known.probed("/lib/libp.so", load, false);
-        known.looked_at.loads = HashSet::from([load]);
-        known.looked(250);
+        known.looked_at.fresh = HashSet::from([load]);
+        known.looked(Some(250));
         assert!(known.late()[0].exact && known.reported.is_empty());
         let (mut unregistered, _) = loads();
         unregistered.reported.clear();
@@ -272,13 +298,25 @@ mod tests {
     #[test]
     fn what_is_mapped_behind_the_maps_waits_for_the_next_look_unless_it_is_patched_already() {
         let (mut known, load) = loads();
-        for (reported, seen, waits) in
+        for (reported, fresh, waits) in
             [(201, false, true), (201, true, false), (251, true, true), (199, false, false)]
         {
             known.reported.insert(load, (reported, "/lib/libp.so".to_owned()));
-            known.looked_at.loads = seen.then_some(load).into_iter().collect();
-            known.looked(250);
-            assert_eq!(known.reported.contains_key(&load), waits, "{reported} {seen}");
+            known.looked_at.loads = HashSet::from([load]);
+            known.looked_at.fresh = fresh.then_some(load).into_iter().collect();
+            known.looked(Some(250));
+            assert_eq!(known.reported.contains_key(&load), waits, "{reported} {fresh}");
+        }
+    }
+
+    /// The module was probed before, and is mapped anew while a look goes on that does not probe it.
+    #[test]
+    fn a_look_that_does_not_probe_a_module_leaves_its_record() {
+        for began in [None, Some(250)] {
+            let (mut known, load) = loads();
+            known.looked_at.loads = HashSet::from([load]);
+            known.looked(began);
+            assert!(!known.last.has(&load, 240), "{began:?}");
         }
     }
 }

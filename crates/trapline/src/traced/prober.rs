@@ -81,7 +81,7 @@ impl Prober {
             before();
             began = Some(monotonic_ns());
         });
-        self.loads.looked(began.unwrap_or_else(monotonic_ns));
+        self.loads.looked(began);
         looked
     }
     fn look_from(

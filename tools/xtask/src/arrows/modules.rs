@@ -190,7 +190,7 @@ fn imports(tree: &UseTree, before: &mut Vec<String>, public: bool, out: &mut Vec
         }
         UseTree::Name(name) => {
             let name = name.ident.to_string();
-            out.push(Import { path: [&before[..], &[name.clone()]].concat(), name, public });
+            out.push(Import { path: [&before[..], std::slice::from_ref(&name)].concat(), name, public });
         }
         UseTree::Rename(rename) => {
             let path = [&before[..], &[rename.ident.to_string()]].concat();
