@@ -22,6 +22,7 @@ const COMPILER: (&str, &str) = ("/usr/bin/rustc", "/usr/bin/rustdoc");
 const PORTABLE: &[&str] = &[
     "trapline-record",
     "trapline-insn",
+    "trapline-code",
     "trapline-image",
     "trapline-plan",
     "trapline-runtime",
@@ -32,6 +33,7 @@ const PORTABLE: &[&str] = &[
 /// emulated.
 const TARGETS: &[&str] = &[
     "--lib",
+    "--test=native",
     "--test=interleavings",
     "--test=aarch64",
     "--test=aarch64_no_std",

@@ -7,10 +7,10 @@ use trapline_record::ring::RecordKind;
 
 use super::stub::Signed;
 use super::stub::deferred::DEFERRED_BYTES;
-use super::stub::filter::NODE_BYTES;
+use super::stub::filter::code_bytes;
 use super::stub::rows::ROW_BYTES;
 use super::stub::text::{BYTES, ROOM_BYTES};
-use crate::filter::{Tally, TargetFilter, Tree};
+use crate::filter::TargetFilter;
 use crate::machine::ExitKind;
 use crate::request::{Floats, Unwind};
 
@@ -19,12 +19,12 @@ use crate::request::{Floats, Unwind};
 pub(super) enum SiteAction {
     /// Add one to the probe's counter.
     Count { probe: u32 },
-    /// The same for hits that pass the probe's filter. `nodes`: number of nodes in the filter's trees.
-    FilteredCount { probe: u32, nodes: u32 },
+    /// The same for hits that pass the probe's filter. `bytes`: upper bound of its code.
+    FilteredCount { probe: u32, bytes: u32 },
     /// Add one to the row of the probe's value, for hits that pass. With `late` it aggregates calls:
     /// entries keep what is known there. `loads`: number of its loads from memory; `goroutine`: the call is a
     /// goroutine's.
-    Tally { probe: u32, kind: RecordKind, late: bool, nodes: u32, loads: u32, goroutine: bool },
+    Tally { probe: u32, kind: RecordKind, late: bool, bytes: u32, loads: u32, goroutine: bool },
     /// Write a stamp into a latency area. `looped`: branches of the function reach the word, too;
     /// `goroutine`: the call is a goroutine's.
     Enter { latency: u32, looped: bool, goroutine: bool },
@@ -62,8 +62,8 @@ pub(super) struct Record {
     pub(super) unwind: Unwind,
     /// The word is a function's entry.
     pub(super) at_entry: bool,
-    /// Number of nodes in the trees of the probe's filter, if it has one.
-    pub(super) nodes: Option<u32>,
+    /// Upper bound of the code bytes of the probe's filter, if it has one.
+    pub(super) decides: Option<u32>,
     /// Exits are recorded too, so they need to know which entries passed.
     pub(super) returns: bool,
     /// The call is a goroutine's.
@@ -86,16 +86,16 @@ impl SiteAction {
     pub(super) const fn room(self) -> u64 {
         match self {
             Self::Count { .. } => 512,
-            Self::Tally { late, nodes, loads, goroutine, .. } => {
+            Self::Tally { late, bytes, loads, goroutine, .. } => {
                 let deferred = if late { DEFERRED_BYTES } else { 0 };
-                let bytes = 1024 + ROW_BYTES + deferred + nodes as u64 * NODE_BYTES;
-                (bytes + copying(loads, goroutine)).next_multiple_of(64)
+                let fixed = 1024 + ROW_BYTES + deferred;
+                (fixed + bytes as u64 + copying(loads, goroutine)).next_multiple_of(64)
             }
-            Self::FilteredCount { nodes, .. } => (1024 + nodes as u64 * NODE_BYTES).next_multiple_of(64),
+            Self::FilteredCount { bytes, .. } => (1024 + bytes as u64).next_multiple_of(64),
             Self::Enter { .. } | Self::Arm { .. } | Self::Exit { .. } => 2048,
             Self::Record(record) => {
-                let decides = match record.nodes {
-                    Some(nodes) => DEFERRED_BYTES + nodes as u64 * NODE_BYTES,
+                let decides = match record.decides {
+                    Some(bytes) => DEFERRED_BYTES + bytes as u64,
                     None => 0,
                 };
                 let loads = record.texts.count_ones() + record.loads;
@@ -116,14 +116,7 @@ pub(super) fn loads(filter: &TargetFilter) -> u32 {
     texts + filter.reads.iter().map(|read| read.offsets.len() as u32).sum::<u32>()
 }
 
-/// Number of nodes of everything that a filter's code computes.
-pub(super) fn nodes(filter: &TargetFilter) -> u32 {
-    let whole = |tree: &Tree| {
-        let (readable, value) = tree.if_readable();
-        readable.nodes() + value.nodes()
-    };
-    let tallied: usize = filter.tally.iter().flat_map(Tally::trees).map(whole).sum();
-    let late = filter.late.as_ref().map_or(0, |late| late.condition.decided_nodes());
-    let fields = filter.fields.as_ref().map_or(0, Tree::decided_nodes);
-    (tallied + late + fields + filter.condition.as_ref().map_or(0, Tree::nodes)) as u32
+/// Upper bound of the bytes of everything that a filter's code computes.
+pub(super) fn deciding(filter: &TargetFilter) -> u32 {
+    code_bytes(filter) as u32
 }

@@ -101,8 +101,8 @@ impl<'a> Setting<'a> {
         Some(Tallied { tally: filter.tally.as_ref()?, table, reads: &filter.reads })
     }
     fn traced(&self, record: Record) -> Option<Traced<'_>> {
-        let Record { probe, texts, floats, unwind, at_entry, nodes, returns, goroutine, .. } = record;
-        let filter = if nodes.is_some() { Some(self.filtered(probe)?) } else { None };
+        let Record { probe, texts, floats, unwind, at_entry, decides, returns, goroutine, .. } = record;
+        let filter = if decides.is_some() { Some(self.filtered(probe)?) } else { None };
         Some(Traced {
             machine: &self.machine,
             rings: self.rings.as_ref()?,

@@ -10,22 +10,26 @@
 //! that need the 64th bit (`size_t`, pointers). Operators and their precedence are C's. Arithmetic wraps;
 //! comparisons are those of the numbers, so a negative number is below every unsigned one.
 
+mod compiled;
 mod decided;
 mod error;
 mod eval;
 mod float;
+mod lower;
 mod parse;
 mod real;
 mod target;
 mod token;
 mod tree;
 
+pub(crate) use compiled::{Asked, Compiled, Question};
 pub use error::{FilterError, Misread};
 pub use eval::Facts;
 pub use float::Float;
+pub(crate) use lower::Source;
 pub use parse::{parse, parse_with, registers};
 pub use target::{GroupBy, KEY_BITS, Late, ROW_BITS, Sort, THREAD_UNIT, Tally, TargetFilter};
-pub use tree::{Binary, Int, Known, MAX_FIELDS, MAX_NODES, MAX_TEMPORARIES, Symbol, Tree, Unary};
+pub use tree::{Binary, Int, Known, MAX_FIELDS, MAX_NODES, MAX_TEMPORARIES, MAX_WORDS, Symbol, Tree, Unary};
 
 #[cfg(test)]
 mod tests {

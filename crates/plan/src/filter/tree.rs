@@ -13,7 +13,10 @@ pub(super) const ARGUMENTS: usize = 6;
 /// Upper bound of a probe's fields.
 pub const MAX_FIELDS: usize = 8;
 /// Upper bound of the intermediate values that wait while others are computed.
-pub const MAX_TEMPORARIES: usize = 8;
+pub const MAX_TEMPORARIES: usize = MAX_WORDS - 1;
+/// Number of stack words for a tree's code. Beside the values that wait, two are in use: the operands of one
+/// operation. One of them is in a register.
+pub const MAX_WORDS: usize = 8;
 
 /// An integer type: the low bits of a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

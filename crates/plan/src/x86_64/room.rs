@@ -4,10 +4,10 @@
 //! needs more is refused, and never overlaps another one.
 
 use super::stub::arguments::{GO_BYTES, MARK_BYTES};
-use super::stub::filter::NODE_BYTES;
+use super::stub::filter::code_bytes;
 use super::stub::stack::BYTES as STACK_BYTES;
 use crate::bounds::texts;
-use crate::filter::{Tally, TargetFilter, Tree};
+use crate::filter::TargetFilter;
 use crate::input::ModuleInput;
 use crate::layout::DataCounts;
 use crate::request::{Action, ActionRequest, Unwind};
@@ -50,14 +50,8 @@ const fn unwind(role: Action) -> Unwind {
 
 /// Upper bound of the arena bytes for a site, with its filter, texts and floats.
 pub(super) fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
-    let nodes = |filter: &TargetFilter| {
-        let tallied: usize = filter.tally.iter().flat_map(Tally::trees).map(Tree::decided_nodes).sum();
-        let late = filter.late.as_ref().map_or(0, |late| late.condition.decided_nodes());
-        let read = filter.fields.as_ref().map_or(0, Tree::decided_nodes);
-        tallied + late + read + filter.condition.as_ref().map_or(0, Tree::decided_nodes)
-    };
-    let longest = input.filters.iter().flatten().map(nodes).max();
-    let filter = longest.map_or(0, |nodes| (FILTER_BYTES + nodes * NODE_BYTES) as u64).next_multiple_of(64);
+    let longest = input.filters.iter().flatten().map(code_bytes).max();
+    let filter = longest.map_or(0, |bytes| (FILTER_BYTES + bytes) as u64).next_multiple_of(64);
     let deferred = input.filters.iter().flatten().any(|filter| filter.late.is_some());
     let deferred = if deferred { DEFERRED_BYTES } else { 0 };
     let texts = input.requests.iter().map(|request| texts(request.action)).max().unwrap_or(0);

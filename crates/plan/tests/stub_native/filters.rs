@@ -3,7 +3,7 @@
 //! those of recorded entries.
 
 use trapline_plan::filter::{Binary, Facts, Float, Int, Known, TargetFilter, Tree, Unary, parse, registers};
-use trapline_plan::x86_64::stub::filter::NODE_BYTES;
+use trapline_plan::x86_64::stub::filter::code_bytes;
 use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, Rings, Traced, trace};
 use trapline_plan::{Floats, Unwind};
 use trapline_record::ring::{Record, RecordKind};
@@ -175,7 +175,7 @@ fn conditions_decide(machine: &Machine) {
         let all = Traced { filter: None, ..traced };
         trace(&mut plain, arena.next(), &all, RecordKind::Entry, 5).finish(&mut plain, None);
         trace(&mut with, arena.next(), &traced, RecordKind::Entry, 5).finish(&mut with, None);
-        assert!(with.len() <= plain.len() + 256 + condition.nodes() * NODE_BYTES, "{condition:?}");
+        assert!(with.len() <= plain.len() + 256 + code_bytes(&filter), "{condition:?}");
         let mut reader = Reader::new(&rings);
         for _ in 0..20 {
             let mut state = random.state();

@@ -5,7 +5,7 @@
 use trapline_plan::filter::{
     Facts, Int, Known, MAX_TEMPORARIES, Symbol, TargetFilter, Tree, parse, registers,
 };
-use trapline_plan::x86_64::stub::filter::NODE_BYTES;
+use trapline_plan::x86_64::stub::filter::code_bytes;
 use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, Rings, Traced, count, count_filtered};
 use trapline_plan::{Floats, Unwind};
 use trapline_record::ring::RecordKind;
@@ -86,7 +86,7 @@ fn conditions_decide(machine: &Machine) {
         let mut plain = Vec::new();
         count(&mut plain, arena.next(), machine, arena.word(0), &site).finish(&mut plain, None);
         let with = set.code(&arena, site, RecordKind::Entry, &[]).len();
-        assert!(with <= plain.len() + 320 + condition.nodes() * NODE_BYTES, "{condition:?}: {with}");
+        assert!(with <= plain.len() + 320 + code_bytes(&set.filter), "{condition:?}: {with}");
         let code = set.build(&mut arena, site, RecordKind::Entry, &back());
         for _ in 0..20 {
             let mut state = random.state();

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use trapline_plan::ThreadId;
-use trapline_plan::aarch64::stub::filter::NODE_BYTES;
+use trapline_plan::aarch64::stub::filter::code_bytes;
 use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, count_filtered};
 use trapline_plan::filter::{
     Binary, Facts, Float, Int, Known, MAX_TEMPORARIES, TargetFilter, Tree, Unary, parse, registers,
@@ -149,8 +149,7 @@ fn words_of(room: &CodeMemory, at: u64, machine: &Machine, id: ThreadId, filter:
     let words = room.base + DATA + WORDS + 8 * u64::from(filtered::REJECTED);
     let pending = count_filtered(at, machine, id, Filtered { filter, words, names: None }, room.base + DATA);
     let words = pending.finish(&[ADD, RET], Some(room.base)).expect("in reach");
-    let nodes = filter.condition.as_ref().map_or(0, Tree::nodes);
-    let most = STUB + nodes * NODE_BYTES as usize;
+    let most = STUB + code_bytes(filter);
     assert!(4 * words.len() <= most, "{} words of {most} bytes", words.len());
     words
 }

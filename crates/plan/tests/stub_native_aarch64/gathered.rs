@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapline_plan::aarch64::stub::deferred::DEFERRED_BYTES;
-use trapline_plan::aarch64::stub::filter::NODE_BYTES;
+use trapline_plan::aarch64::stub::filter::code_bytes;
 use trapline_plan::aarch64::stub::rows::ROW_BYTES;
 use trapline_plan::aarch64::stub::{Code as _, Machine, TableLocation, Tallied, aggregate_call};
 use trapline_plan::filter::{
@@ -21,7 +21,6 @@ use super::filters::{Random, float, number, tree};
 use super::latency::{now, on_cpu};
 use super::records::broken_off_at;
 use super::stages::{Calls, TICK, leaf_at_return, read, with_returned};
-use super::tallies::nodes;
 use super::threads::{ids, tid};
 use super::{ADD, LINES, RET, by_hand, call, changes, machines, registered, run, storm};
 
@@ -71,9 +70,7 @@ impl Set {
         let what = Tallied { tally: self.tally(), table: self.table, reads: &self.calls.reads };
         let pending = aggregate_call(at, self.calls.traced(), what, kind).expect("a late part");
         let words = pending.finish(&[RET], None).expect("in reach");
-        let late = self.calls.filter.late.as_ref().expect("as set");
-        let nodes = self.tally().trees().map(nodes).sum::<usize>() + late.condition.decided_nodes();
-        let most = 1024 + ROW_BYTES + DEFERRED_BYTES + nodes as u64 * NODE_BYTES;
+        let most = 1024 + ROW_BYTES + DEFERRED_BYTES + code_bytes(&self.calls.filter) as u64;
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words
     }

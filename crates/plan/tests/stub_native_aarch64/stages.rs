@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_insn::aarch64::encode;
 use trapline_plan::aarch64::stub::deferred::DEFERRED_BYTES;
-use trapline_plan::aarch64::stub::filter::NODE_BYTES;
+use trapline_plan::aarch64::stub::filter::code_bytes;
 use trapline_plan::aarch64::stub::{Code as _, Filtered, Latency, Machine, Traced, defer, trace};
 use trapline_plan::filter::{
     Facts, Float, Int, Known, Late, MAX_TEMPORARIES, Symbol, Tally, TargetFilter, Tree, parse, registers,
@@ -133,12 +133,9 @@ impl Calls {
             }
         };
         let words = words.expect("in reach");
-        let trees = self.filter.condition.iter().map(Tree::nodes);
-        let trees = trees.chain(self.filter.late.iter().map(|late| late.condition.decided_nodes()));
-        let trees = trees.chain(self.filter.fields.iter().map(Tree::decided_nodes));
         let texts = self.filter.tally.as_ref().map_or(0, |tally| u64::from(tally.texts().count_ones()));
         let loads = texts + self.reads.iter().map(|read| read.offsets.len() as u64).sum::<u64>();
-        let most = RECORD + DEFERRED_BYTES + loads * 256 + trees.sum::<usize>() as u64 * NODE_BYTES;
+        let most = RECORD + DEFERRED_BYTES + loads * 256 + code_bytes(&self.filter) as u64;
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapline_insn::aarch64::encode;
 use trapline_plan::ThreadId;
-use trapline_plan::aarch64::stub::filter::NODE_BYTES;
+use trapline_plan::aarch64::stub::filter::code_bytes;
 use trapline_plan::aarch64::stub::rows::ROW_BYTES;
 use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, TableLocation, Tallied, tally};
 use trapline_plan::filter::{
@@ -27,12 +27,6 @@ const STUB: usize = 1024 + ROW_BYTES as usize;
 pub(super) const LOAD: usize = 256;
 /// Bytes of the code that checks for room on a goroutine's stack.
 pub(super) const ROOM: usize = 512;
-
-/// Number of nodes in a value's code.
-pub(super) fn nodes(value: &Tree) -> usize {
-    let (readable, value) = value.if_readable();
-    readable.nodes() + value.nodes()
-}
 
 /// Tables in memory of their own.
 pub(super) struct Set {
@@ -73,13 +67,10 @@ impl Set {
         let what = Tallied { tally: self.tally(), table: self.table, reads };
         let pending = tally(at, &self.machine, self.id, filtered, what, (seen, self.goroutine));
         let words = pending.finish(body, Some(self.room.base)).expect("in reach");
-        let nodes = self.tally().trees().map(nodes).sum::<usize>()
-            + self.filter.condition.as_ref().map_or(0, Tree::nodes)
-            + self.filter.fields.as_ref().map_or(0, Tree::decided_nodes);
         let loads = self.tally().texts().count_ones() as usize
             + reads.iter().map(|read| read.offsets.len()).sum::<usize>();
         let room = if self.goroutine { ROOM } else { 0 };
-        let most = STUB + nodes * NODE_BYTES as usize + loads * LOAD + room;
+        let most = STUB + code_bytes(&self.filter) + loads * LOAD + room;
         assert!(4 * words.len() <= most, "{} words of {most} bytes", words.len());
         words
     }

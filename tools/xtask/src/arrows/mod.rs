@@ -19,10 +19,11 @@ use crate::outcome::Outcome;
 const ARROWS: &[(&str, &[&str])] = &[
     ("trapline-record", &[]),
     ("trapline-insn", &["trapline-record"]),
+    ("trapline-code", &["trapline-insn"]),
     ("trapline-image", &["trapline-record"]),
     ("trapline-runtime", &["trapline-record", "trapline-insn"]),
     ("trapline-tracee", &["trapline-record"]),
-    ("trapline-plan", &["trapline-record", "trapline-insn", "trapline-image"]),
+    ("trapline-plan", &["trapline-record", "trapline-insn", "trapline-image", "trapline-code"]),
     ("trapline-patch", &["trapline-record", "trapline-plan", "trapline-tracee", "trapline-runtime"]),
     ("trapline-watch", &["trapline-record", "trapline-tracee", "trapline-image", "trapline-insn"]),
     (
@@ -46,6 +47,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 const SAFE_ROOTS: &[&str] = &[
     "crates/record/src/lib.rs",
     "crates/insn/src/lib.rs",
+    "crates/code/src/lib.rs",
     "crates/image/src/lib.rs",
     "crates/plan/src/lib.rs",
     "crates/watch/src/lib.rs",

@@ -9,7 +9,7 @@ use trapline_image::{FunctionIndex, Image};
 use trapline_record::Svma;
 use trapline_record::ring::RecordKind;
 
-use super::action::{Record, SiteAction, loads, nodes};
+use super::action::{Record, SiteAction, deciding, loads};
 use super::go::{copies, is_go, is_goroutines, reads_g};
 use super::patch::entry_index;
 use super::return_address::may_arm_behind;
@@ -88,9 +88,9 @@ impl<'a> Requested<'a> {
     fn filter(&self) -> Option<&'a TargetFilter> {
         self.input.filter(self.request.probe)
     }
-    /// The number of nodes in the trees of the filter, if that does not pass all hits.
-    fn deciding_nodes(&self) -> Option<u32> {
-        self.filter().filter(|filter| !filter.passes_all()).map(nodes)
+    /// Upper bound of the bytes of the filter's code, if it does not pass all hits.
+    fn deciding(&self) -> Option<u32> {
+        self.filter().filter(|filter| !filter.passes_all()).map(deciding)
     }
     fn site(&self, index: usize, role: PatchRole) -> PatchedSite {
         PatchedSite { words: self.words.clone(), start: self.start, index, role, actions: Vec::new() }
@@ -120,8 +120,8 @@ impl<'a> Requested<'a> {
     /// The action that counts a hit.
     fn count(&self) -> SiteAction {
         let probe = self.request.probe;
-        match self.deciding_nodes() {
-            Some(nodes) => SiteAction::FilteredCount { probe, nodes },
+        match self.deciding() {
+            Some(bytes) => SiteAction::FilteredCount { probe, bytes },
             None => SiteAction::Count { probe },
         }
     }
@@ -141,7 +141,7 @@ impl<'a> Requested<'a> {
             floats: Floats::default(),
             unwind,
             at_entry: false,
-            nodes: self.deciding_nodes(),
+            decides: self.deciding(),
             returns: false,
             goroutine: self.goroutine,
         })
@@ -154,6 +154,7 @@ impl<'a> Requested<'a> {
         let loads = self.filter().map_or(0, loads);
         // A condition may read memory that no record holds.
         readable(self.at, &self.words, texts != 0 || fields != 0 || loads > 0)?;
+        let decides = self.deciding();
         let action = |kind| {
             SiteAction::Record(Record {
                 probe: self.request.probe,
@@ -164,7 +165,7 @@ impl<'a> Requested<'a> {
                 floats,
                 unwind: stack,
                 at_entry: true,
-                nodes: self.deciding_nodes(),
+                decides,
                 returns,
                 goroutine: self.goroutine,
             })
@@ -185,9 +186,9 @@ impl<'a> Requested<'a> {
     fn tallied(&self, exits: bool) -> Result<PlannedSites, Refusal> {
         let filter = self.filter().ok_or(Refusal::Incomplete { at: self.at })?;
         let (probe, goroutine) = (self.request.probe, self.goroutine);
-        let (nodes, late, loads) = (nodes(filter), filter.late.is_some(), loads(filter));
+        let (bytes, late, loads) = (deciding(filter), filter.late.is_some(), loads(filter));
         readable(self.at, &self.words, loads > 0)?;
-        let tally = |kind| SiteAction::Tally { probe, kind, late, nodes, loads, goroutine };
+        let tally = |kind| SiteAction::Tally { probe, kind, late, bytes, loads, goroutine };
         let entry = (!exits || late).then(|| self.entry(tally(RecordKind::Entry)));
         let exits = if exits { self.exits(|kind| tally(kind_of(kind)))? } else { Vec::new() };
         Ok(entry.into_iter().chain(exits).collect())

@@ -1,29 +1,30 @@
 //! A condition as code: it falls through if the condition holds, and jumps if not.
 //!
-//! In: a tree whose values are known where the code runs: at an entry, or at a return. Out: code, and the
-//! jumps that are taken if the condition does not hold. It reads argument registers, and x0 at a return, as
-//! the program left them (AAPCS64 6.8.2: six of the eight), and vector registers. FLT-1: it decides as
-//! [`Tree::holds`] does.
+//! In: a tree whose values are known where the code runs: at an entry, or at a return. Out: the code of its program
+//! (`filter::lower`), and the jumps that are taken if the condition does not hold. It reads argument registers, and x0
+//! at a return, as the program left them (AAPCS64 6.8.2: six of the eight), and vector registers. This file says where
+//! a program's inputs are.
 //!
 //! ```text
-//!   x16 A   the value, or the left operand           x0 to x5, d0 to d7: the program's, at an entry
-//!   x17 B   the right operand                        x0, d0: the program's, at a return
-//!   x11 C   the quotient of a remainder              flags are used; no other register changes
+//!   x0 to x5, d0 to d7   the program's, at an entry
+//!   x0, d0               the program's, at a return
+//!   x16, x17, x11        as `trapline_code::aarch64::emit` says; no other register changes, but flags
+//!   x16 A                the value, if one was asked for
 //!
-//!   left operand, while the right one is computed = [sp + depth + waiting(n)]       n = its depth in the tree
+//!   words for variables                           = [sp + depth + waiting(n)]
 //!   argument n of the entry, at a return          = [[sp + place] + 8 (FIRST_VALUE + n)]
 //!   nanoseconds since the entry                   = [sp + took]
 //!   field n, here                                 = [sp + at + 8 (words before it + 1)]; [... + 0]: the result
 //!   field n, at a return                          = [[sp + place] + at + 8 (words before it + 1)]
-//!   order key of a float                          = bits if the sign is 0, else -(bits without the sign)
 //! ```
 
+use trapline_code::aarch64::{self as code, Frame, Inputs, emit};
 use trapline_record::ring::FIRST_VALUE;
 
-use super::asm::{Asm, Cond, Fix, Reg, SP};
-use super::frame::{A, B, C, waiting};
+use super::asm::{Asm, Fix, Reg, SP};
+use super::frame::waiting;
 use super::threads;
-use crate::filter::{Binary, Float, Int, Known, Tree, Unary};
+use crate::filter::{Asked, Compiled, MAX_WORDS, Question, Source, TargetFilter, Tree};
 use crate::machine::ThreadId;
 use crate::request::Read;
 
@@ -31,9 +32,14 @@ use crate::request::Read;
 const ARGUMENTS: u32 = 6;
 /// Number of vector registers that hold arguments: d0 to d7.
 const FLOATS: u32 = 8;
+/// Upper bound of the bytes that load an input.
+const INPUT_BYTES: usize = 16;
 
-/// Upper bound of the code bytes for a node, with its share of what joins nodes and of constants.
-pub const NODE_BYTES: u64 = 56;
+/// Upper bound of the code bytes of all that a filter decides and computes.
+#[must_use]
+pub fn code_bytes(filter: &TargetFilter) -> usize {
+    filter.code_bytes(|program| code::most_bytes(program, INPUT_BYTES))
+}
 
 /// What a condition's code depends on.
 #[derive(Clone, Copy, Debug)]
@@ -91,11 +97,61 @@ impl Conditions<'_> {
     pub(super) const fn of(id: ThreadId) -> Self {
         Self { id, depth: 0, left: None, fields: None }
     }
-    const fn waiting(self, nth: usize) -> u32 {
-        self.depth + waiting(nth)
+    /// Emits code that jumps (to where the fixes are bound) if the tree's truth value is `when`.
+    pub(super) fn branch(self, asm: &mut Asm, tree: &Tree, when: bool) -> Vec<Fix> {
+        self.emit(asm, tree, Asked::Truth(when))
+    }
+    /// Leaves in `A` a value that may depend on what was read from memory. Jumps if that could not be read.
+    pub(super) fn read(self, asm: &mut Asm, tree: &Tree) -> Vec<Fix> {
+        self.emit(asm, tree, Asked::Value)
+    }
+
+    fn reads(&self) -> &[Read] {
+        self.fields.map_or(&[], |fields| fields.reads)
+    }
+    /// Emits a tree's program. Returns the branches by which it is left.
+    fn emit(self, asm: &mut Asm, tree: &Tree, asked: Asked) -> Vec<Fix> {
+        let (fields, in_record) = (self.reads(), self.left.is_some());
+        let question = Question { tree, asked, fields, processor: "arm64", in_record };
+        let compiled = Compiled::of(&question, |program, inputs| {
+            code::allocate(program, MAX_WORDS, &KnownValues { conditions: self, inputs }).ok()
+        });
+        let Some(compiled) = compiled else {
+            // The limits of a tree (FLT-2) are those of programs.
+            debug_assert!(false, "a condition without code");
+            return vec![asm.b_later()];
+        };
+        let known = KnownValues { conditions: self, inputs: &compiled.inputs };
+        let frame = Frame { words: self.depth + waiting(0) };
+        emit(asm, &compiled.allocated, &known, frame).into_iter().map(|(_, fix)| fix).collect()
+    }
+    /// The register that holds a value, unless it is in memory.
+    fn register(&self, source: Source) -> Option<Reg> {
+        match source {
+            Source::Argument(nth) if self.left.is_none() => Some(u32::from(nth) % ARGUMENTS),
+            Source::Returned => Some(0),
+            _ => None,
+        }
+    }
+    fn load(&self, asm: &mut Asm, source: Source, to: Reg) {
+        match (source, self.left) {
+            (Source::Thread, _) => threads::load_below(self.id, asm, to, self.depth),
+            (Source::Argument(nth), Some(left)) => {
+                left.word(asm, to, FIRST_VALUE + u64::from(u32::from(nth) % ARGUMENTS));
+            }
+            (Source::Argument(nth), None) => asm.mov(to, u32::from(nth) % ARGUMENTS),
+            (Source::Returned, _) => asm.mov(to, 0),
+            (Source::Took, Some(left)) => asm.load_at(to, SP, left.took),
+            (Source::Took, None) => asm.number(to, 0),
+            (Source::Float(nth), Some(left)) => left.float(asm, to, nth),
+            (Source::Float(nth), None) => asm.vector_to(to, u32::from(nth) % FLOATS),
+            (Source::FloatReturned, _) => asm.vector_to(to, 0),
+            (Source::FieldResult(nth), _) => self.field(asm, to, (nth, 0)),
+            (Source::Field(nth), _) => self.field(asm, to, (nth, 1)),
+        }
     }
     /// A word of a field.
-    fn field(self, asm: &mut Asm, to: Reg, (nth, word): (u8, u32)) {
+    fn field(&self, asm: &mut Asm, to: Reg, (nth, word): (u8, u32)) {
         let Some(fields) = self.fields else { return asm.number(to, 0) };
         let at = fields.word(nth, word);
         match self.left {
@@ -103,259 +159,19 @@ impl Conditions<'_> {
             None => asm.load_at(to, SP, at),
         }
     }
-    /// Jumps if all of a field was read, or was not (`when`).
-    fn readable(self, asm: &mut Asm, nth: u8, when: bool) -> Vec<Fix> {
-        let bytes = self.fields.and_then(|fields| fields.reads.get(usize::from(nth))).map(|read| read.bytes);
-        self.field(asm, A, (nth, 0));
-        // A field that is not read never compares equal.
-        asm.number(B, bytes.map_or(u32::MAX, u32::from));
-        asm.compare(A, B);
-        vec![asm.if_later(if when { Cond::Equal } else { Cond::NotEqual })]
-    }
-    /// Emits code that jumps (to where the fixes are bound) if the tree's truth value is `when`.
-    pub(super) fn branch(self, asm: &mut Asm, tree: &Tree, when: bool) -> Vec<Fix> {
-        self.jump(asm, tree, when, 0)
-    }
-
-    /// Leaves in `A` a value that may depend on what was read from memory. Jumps if that could not be read.
-    pub(super) fn read(self, asm: &mut Asm, tree: &Tree) -> Vec<Fix> {
-        let (readable, value) = tree.if_readable();
-        let unread = self.branch(asm, &readable, false);
-        self.value(asm, &value, 0);
-        unread
-    }
-
-    fn jump(self, asm: &mut Asm, tree: &Tree, when: bool, depth: usize) -> Vec<Fix> {
-        match tree {
-            Tree::Number(value, _) if (*value != 0) == when => vec![asm.b_later()],
-            Tree::Number(..) => Vec::new(),
-            Tree::Known(Known::Readable(nth)) => self.readable(asm, *nth, when),
-            Tree::Unary(Unary::Not, of) => self.jump(asm, of, !when, depth),
-            Tree::Binary(op @ (Binary::And | Binary::Or), left, right) => {
-                // The value that decides alone: false for `and`, true for `or`.
-                let decides = *op == Binary::Or;
-                let mut first = self.jump(asm, left, decides, depth);
-                let second = self.jump(asm, right, when, depth);
-                if when == decides {
-                    first.extend(second);
-                    return first;
-                }
-                first.into_iter().for_each(|fix| asm.bind(fix));
-                second
-            }
-            Tree::Binary(op, left, right) if op.compares() => {
-                self.compare(asm, *op, (left, right), when, depth)
-            }
-            tree => {
-                self.value(asm, tree, depth);
-                vec![if when { asm.unless_zero_later(A) } else { asm.if_zero_later(A) }]
-            }
-        }
-    }
-
-    fn compare(
-        self,
-        asm: &mut Asm,
-        op: Binary,
-        (left, right): (&Tree, &Tree),
-        when: bool,
-        depth: usize,
-    ) -> Vec<Fix> {
-        let (a, b) = (left.is_unsigned(), right.is_unsigned());
-        self.pair(asm, left, right, depth);
-        let (mut fixes, mut past) = (Vec::new(), None);
-        // A negative number is below every unsigned one; any other number is compared as unsigned.
-        let signed = match (a, b) {
-            (false, true) if !is_natural(left) => Some((A, left_below(op))),
-            (true, false) if !is_natural(right) => Some((B, left_above(op))),
-            _ => None,
-        };
-        if let Some((reg, outcome)) = signed {
-            let negative = asm.if_sign_later(reg);
-            if outcome == when { fixes.push(negative) } else { past = Some(negative) }
-        }
-        asm.compare(A, B);
-        fixes.push(asm.if_later(condition(op, a || b, when)));
-        if let Some(past) = past {
-            asm.bind(past);
-        }
-        fixes
-    }
-
-    /// Leaves the left operand in `A`, and the right one in `B`.
-    fn pair(self, asm: &mut Asm, left: &Tree, right: &Tree, depth: usize) {
-        self.value(asm, left, depth);
-        if right.is_leaf() {
-            return self.leaf(asm, right, B);
-        }
-        asm.store(A, SP, self.waiting(depth));
-        self.value(asm, right, depth + 1);
-        asm.mov(B, A);
-        asm.load_at(A, SP, self.waiting(depth));
-    }
-
-    fn leaf(self, asm: &mut Asm, tree: &Tree, to: Reg) {
-        match tree {
-            Tree::Number(value, _) => asm.constant(to, *value),
-            Tree::Known(Known::Thread) => threads::load_below(self.id, asm, to, self.depth),
-            Tree::Known(Known::Argument(index, int)) => {
-                let nth = u32::from(*index) % ARGUMENTS;
-                let from = self.left.map_or(nth, |left| {
-                    left.word(asm, to, FIRST_VALUE + u64::from(nth));
-                    to
-                });
-                extend(asm, to, from, *int);
-            }
-            Tree::Known(Known::Took) => match self.left {
-                Some(left) => asm.load_at(to, SP, left.took),
-                None => asm.number(to, 0),
-            },
-            Tree::Known(Known::Returned(int)) => extend(asm, to, 0, *int),
-            Tree::Known(Known::Float(index, float)) => {
-                match self.left {
-                    Some(left) => left.float(asm, to, *index),
-                    None => asm.vector_to(to, u32::from(*index) % FLOATS),
-                }
-                order_key(asm, to, *float);
-            }
-            Tree::Known(Known::FloatReturned(float)) => {
-                asm.vector_to(to, 0);
-                order_key(asm, to, *float);
-            }
-            Tree::Known(Known::Field(nth, int)) => {
-                self.field(asm, to, (*nth, 1));
-                extend(asm, to, to, *int);
-            }
-            Tree::Known(Known::FloatField(nth, float)) => {
-                self.field(asm, to, (*nth, 1));
-                order_key(asm, to, *float);
-            }
-            // Such nodes were split off before.
-            _ => asm.number(to, 0),
-        }
-    }
-
-    /// Leaves a value in `A`.
-    pub(super) fn value(self, asm: &mut Asm, tree: &Tree, depth: usize) {
-        match tree {
-            Tree::Number(..) | Tree::Known(_) => self.leaf(asm, tree, A),
-            Tree::Unary(Unary::Negate, of) => {
-                self.value(asm, of, depth);
-                asm.negate(A, A);
-            }
-            Tree::Unary(Unary::Complement, of) => {
-                self.value(asm, of, depth);
-                asm.not(A, A);
-            }
-            Tree::Unary(Unary::Not, _) => self.truth(asm, tree, depth),
-            Tree::Binary(op, ..) if op.is_truth() => self.truth(asm, tree, depth),
-            Tree::Binary(op, left, right) => self.computed(asm, *op, (left, right), depth),
-        }
-    }
-
-    fn computed(self, asm: &mut Asm, op: Binary, (left, right): (&Tree, &Tree), depth: usize) {
-        let unsigned = left.is_unsigned();
-        if let (Binary::ShiftLeft | Binary::ShiftRight, Tree::Number(by, _)) = (op, right) {
-            self.value(asm, left, depth);
-            let by = *by as u32 & 63;
-            return match (op, unsigned) {
-                (Binary::ShiftLeft, _) => asm.shift_left_by(A, A, by),
-                (_, true) => asm.shift_right_by(A, A, by),
-                (_, false) => asm.shift_signed_by(A, A, by),
-            };
-        }
-        self.pair(asm, left, right, depth);
-        match op {
-            Binary::BitOr => asm.or(A, A, B),
-            Binary::BitXor => asm.xor(A, A, B),
-            Binary::BitAnd => asm.and(A, A, B),
-            Binary::Add => asm.add(A, A, B),
-            Binary::Subtract => asm.sub(A, A, B),
-            Binary::Multiply => asm.multiply(A, A, B),
-            _ => {
-                let quotient = if op == Binary::Remainder { C } else { A };
-                match unsigned {
-                    true => asm.div(quotient, A, B),
-                    false => asm.divide_signed(quotient, A, B),
-                }
-                if op == Binary::Remainder {
-                    asm.mul_sub(A, C, B, A);
-                }
-            }
-        }
-    }
-
-    /// Leaves 0 or 1 in `A`.
-    fn truth(self, asm: &mut Asm, tree: &Tree, depth: usize) {
-        let holds = self.jump(asm, tree, true, depth);
-        asm.number(A, 0);
-        let end = asm.b_later();
-        holds.into_iter().for_each(|fix| asm.bind(fix));
-        asm.one(A);
-        asm.bind(end);
-    }
 }
 
-/// Extends a register's low bits to a value.
-fn extend(asm: &mut Asm, to: Reg, from: Reg, int: Int) {
-    match (int.bits, int.signed) {
-        (64.., _) => asm.mov(to, from),
-        (bits, true) => asm.signed_bits(to, from, bits.into()),
-        (bits, false) => asm.bits(to, from, 0, bits.into()),
+/// The inputs of one program.
+struct KnownValues<'a> {
+    conditions: Conditions<'a>,
+    inputs: &'a [Source],
+}
+
+impl Inputs for KnownValues<'_> {
+    fn register(&self, nth: u16) -> Option<Reg> {
+        self.conditions.register(self.inputs[usize::from(nth)])
     }
-}
-
-/// [`Float::key`] of the bits in a register.
-fn order_key(asm: &mut Asm, to: Reg, float: Float) {
-    let magnitude = if float == Float::Double { 63 } else { 31 };
-    if float == Float::Single {
-        asm.signed_bits(to, to, 32);
-    }
-    let is_key = asm.unless_sign_later(to);
-    asm.bits(to, to, 0, magnitude);
-    asm.negate(to, to);
-    asm.bind(is_key);
-}
-
-/// Whether the tree is a constant that is the same number with and without a sign.
-fn is_natural(tree: &Tree) -> bool {
-    matches!(tree, Tree::Number(value, _) if value.cast_signed() >= 0)
-}
-
-/// The result of a comparison if the left side is below the right.
-const fn left_below(op: Binary) -> bool {
-    matches!(op, Binary::Less | Binary::LessEqual | Binary::NotEqual)
-}
-
-/// The result of a comparison if the left side is above the right.
-const fn left_above(op: Binary) -> bool {
-    matches!(op, Binary::Greater | Binary::GreaterEqual | Binary::NotEqual)
-}
-
-fn condition(op: Binary, unsigned: bool, when: bool) -> Cond {
-    let op = if when { op } else { opposite(op) };
-    match (op, unsigned) {
-        (Binary::Equal, _) => Cond::Equal,
-        (Binary::Less, true) => Cond::Below,
-        (Binary::Less, false) => Cond::Less,
-        (Binary::LessEqual, true) => Cond::BelowEq,
-        (Binary::LessEqual, false) => Cond::LessEq,
-        (Binary::Greater, true) => Cond::Above,
-        (Binary::Greater, false) => Cond::Greater,
-        (Binary::GreaterEqual, true) => Cond::AboveEq,
-        (Binary::GreaterEqual, false) => Cond::GreaterEq,
-        _ => Cond::NotEqual,
-    }
-}
-
-const fn opposite(op: Binary) -> Binary {
-    match op {
-        Binary::Equal => Binary::NotEqual,
-        Binary::NotEqual => Binary::Equal,
-        Binary::Less => Binary::GreaterEqual,
-        Binary::LessEqual => Binary::Greater,
-        Binary::Greater => Binary::LessEqual,
-        Binary::GreaterEqual => Binary::Less,
-        other => other,
+    fn load(&self, asm: &mut Asm, nth: u16, to: Reg) {
+        self.conditions.load(asm, self.inputs[usize::from(nth)], to);
     }
 }

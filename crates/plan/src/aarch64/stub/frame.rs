@@ -10,14 +10,14 @@
 //!   sp +  32   x12, x13 = VALUE, INDEX
 //!   sp +  48   x11 = C; the flags
 //!   sp +  64   ANSWER: the thread's number, if a system call returned it; a word that is not used
-//!   sp +  80   WAITING: eight words (MAX_TEMPORARIES), `waiting(0)` to `waiting(7)`
+//!   sp +  80   WAITING: eight words (MAX_WORDS), `waiting(0)` to `waiting(7)`
 //!   sp + 144   <- S
 //! ```
 //!
 //! Nothing below S is the program's: AAPCS64 has no red zone.
 
 use super::asm::{Asm, Reg, SP};
-use crate::filter::MAX_TEMPORARIES;
+use crate::filter::MAX_WORDS;
 
 /// Two registers for anything, and for what is computed.
 pub(super) const A: Reg = 16;
@@ -34,11 +34,11 @@ pub(super) const C: Reg = 11;
 pub(super) const ANSWER: u32 = 64;
 const WAITING: u32 = 80;
 /// By how many bytes the frame lowers the stack pointer.
-pub(super) const FRAME: i32 = WAITING as i32 + 8 * MAX_TEMPORARIES as i32;
+pub(super) const FRAME: i32 = WAITING as i32 + 8 * MAX_WORDS as i32;
 
 /// Offset at which a value waits while others are computed.
 pub(super) const fn waiting(nth: usize) -> u32 {
-    WAITING + 8 * (nth % MAX_TEMPORARIES) as u32
+    WAITING + 8 * (nth % MAX_WORDS) as u32
 }
 
 pub(super) fn enter(asm: &mut Asm) {

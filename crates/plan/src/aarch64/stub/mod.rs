@@ -26,10 +26,7 @@
 //! timed entry may also write x30 (`latency::armed`), and a recorded stack goes through x30 (`stack`), which
 //! is saved for that.
 
-mod access;
 pub mod aggregate_at_return;
-mod arithmetic;
-mod asm;
 mod call;
 mod count;
 mod counted;
@@ -54,6 +51,8 @@ pub mod threads;
 pub mod trace;
 mod traced;
 mod trampolines;
+
+use trapline_code::aarch64::asm;
 
 pub use crate::machine::ExitKind;
 pub use aggregate_at_return::aggregate_call;

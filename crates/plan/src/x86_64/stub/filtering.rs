@@ -16,14 +16,13 @@
 use trapline_record::names::PLACES;
 use trapline_record::ring::RecordKind;
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
 use super::counted::{Counted, any_line};
 use super::filter::{Conditions, Fields};
 use super::rseq::{self, CPU_ID, Section};
 use super::saves::{SAVED_RAX, SAVED_RDX};
 use super::threads;
 use super::traced::{Filtered, Traced};
-use crate::filter::{Known, Tree};
 use crate::machine::{Rseq, ThreadId};
 
 /// Jumps and addresses that a filter's code has left open.
@@ -141,25 +140,6 @@ impl Traced<'_> {
     /// Whether the filter depends on the thread.
     pub(super) fn filters_by_thread(&self) -> bool {
         self.filter.is_some_and(|filtered| filtered.filter.asks_for_thread())
-    }
-}
-
-impl Conditions<'_> {
-    /// rax = a value that may depend on what was read from memory. Jumps if that could not be read. Uses r11
-    /// and flags; rdx = the program's value.
-    pub(super) fn read(self, asm: &mut Asm<'_>, tree: &Tree) -> Vec<Fix> {
-        let (readable, value) = tree.if_readable();
-        if self.depth > 0 {
-            // The copying has overwritten it.
-            asm.load(RDX, Mem::At(RSP, self.rdx));
-        }
-        let unread = self.branch(asm, &readable, false);
-        self.value(asm, &value, 0);
-        unread
-    }
-    /// Loads the thread's number; for a call, that of its entry.
-    pub(super) fn thread(self, asm: &mut Asm<'_>, to: Reg) {
-        self.leaf(asm, &Tree::Known(Known::Thread), to);
     }
 }
 

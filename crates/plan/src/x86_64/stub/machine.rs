@@ -3,7 +3,7 @@
 //! In: numbers. Out: plain values for all stubs.
 //! Does not: emit code, or find out what is dead.
 
-use super::reg::Reg;
+use super::asm::Reg;
 use crate::machine::Rseq;
 
 /// What the process and its CPU offer to generated code.

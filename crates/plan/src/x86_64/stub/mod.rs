@@ -21,11 +21,8 @@
 //!
 //! Does not: relocate displaced code, choose addresses, decide what is dead.
 
-mod access;
 mod aggregate_at_return;
 pub(crate) mod arguments;
-mod arithmetic;
-mod asm;
 pub mod call;
 mod count;
 mod counted;
@@ -40,7 +37,6 @@ mod machine;
 mod own_trampolines;
 mod pending;
 mod put;
-mod reg;
 mod remote;
 mod rows;
 mod rseq;
@@ -54,8 +50,9 @@ mod trace;
 mod traced;
 pub mod trampolines;
 mod trap;
-mod word;
 mod written;
+
+use trapline_code::x86_64::asm;
 
 pub use crate::calls::{CallFunctions, ExtendedState, InlinedPath};
 pub use crate::machine::{Buckets, ExitKind, Rseq, ThreadId};

@@ -5,13 +5,14 @@
 //! that is bound later; nothing else is remembered, so that emitting costs a few nanoseconds.
 //! Does not: choose encodings by iteration, check ranges beyond `debug_assert` (addresses come from the
 //! planner, which lays out a module's code and data within ±2 GiB).
+#![allow(missing_docs, reason = "a name without a sentence is its instruction's")]
 
-pub(super) use super::reg::{R8, R9, R10, R11, R12, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
+pub use super::reg::{R8, R9, R10, R11, R12, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::word::Word;
 
 /// A memory operand.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Mem {
+pub enum Mem {
     /// `[base + disp]`
     At(Reg, i32),
     /// `[base + index · 2^scale + disp]`
@@ -25,7 +26,7 @@ pub(super) enum Mem {
 /// Condition codes, as the low nibble of `jcc`.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
-pub(super) enum Cond {
+pub enum Cond {
     Below = 2,
     AboveEq = 3,
     Equal = 4,
@@ -43,7 +44,7 @@ pub(super) enum Cond {
 /// Two-operand arithmetic, as the `/n` of opcode 81 and the base of 01/03.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
-pub(super) enum Alu {
+pub enum Alu {
     Add = 0,
     Or = 1,
     And = 4,
@@ -55,7 +56,7 @@ pub(super) enum Alu {
 /// Shifts, as the `/n` of opcode C1.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
-pub(super) enum Shift {
+pub enum Shift {
     Left = 4,
     Right = 5,
     /// Shifts in copies of the sign.
@@ -65,14 +66,14 @@ pub(super) enum Shift {
 /// A displacement that waits for its target.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub(super) enum Fix {
+pub enum Fix {
     Near(usize),
     Short(usize),
 }
 
 /// An appending emitter.
 #[derive(Debug)]
-pub(super) struct Asm<'a> {
+pub struct Asm<'a> {
     out: &'a mut Vec<u8>,
     /// Address of `out[0]`, wrapping.
     origin: u64,
@@ -80,47 +81,47 @@ pub(super) struct Asm<'a> {
 
 impl<'a> Asm<'a> {
     /// Emits at the end of `out`. Its next byte will lie at `at`.
-    pub(super) fn new(out: &'a mut Vec<u8>, at: u64) -> Self {
+    pub fn new(out: &'a mut Vec<u8>, at: u64) -> Self {
         let origin = at.wrapping_sub(out.len() as u64);
         Self { out, origin }
     }
     /// Address of the vector's first byte, wrapping.
-    pub(super) const fn origin(&self) -> u64 {
+    pub const fn origin(&self) -> u64 {
         self.origin
     }
     /// Continues at the end of `out`. Its first byte lies at `origin`.
-    pub(super) const fn resume(out: &'a mut Vec<u8>, origin: u64) -> Self {
+    pub const fn resume(out: &'a mut Vec<u8>, origin: u64) -> Self {
         Self { out, origin }
     }
-    pub(super) fn here(&self) -> u64 {
+    pub fn here(&self) -> u64 {
         self.origin.wrapping_add(self.out.len() as u64)
     }
-    pub(super) fn raw(&mut self, bytes: &[u8]) {
+    pub fn raw(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
-    pub(super) fn u64(&mut self, value: u64) {
+    pub fn u64(&mut self, value: u64) {
         self.raw(&value.to_le_bytes());
     }
     /// Pads with int3 up to a multiple of `to`, a power of two.
-    pub(super) fn align(&mut self, to: u64) {
+    pub fn align(&mut self, to: u64) {
         self.skip(self.here().wrapping_neg() & (to - 1));
     }
     /// Appends bytes that never run.
-    pub(super) fn skip(&mut self, len: u64) {
+    pub fn skip(&mut self, len: u64) {
         self.out.resize(self.out.len() + len as usize, 0xCC);
     }
     /// Appends instructions without effect, up to a multiple of `to`.
-    pub(super) fn fill_to(&mut self, to: u64) {
+    pub fn fill_to(&mut self, to: u64) {
         self.nop((self.here().wrapping_neg() & (to - 1)) as usize);
     }
     /// Emits a jump, with the compare with which it may fuse, so that it neither crosses nor ends at a
     /// 32-byte boundary. On Intel cores before Ice Lake, a jump that does is kept out of the decoded cache,
     /// which costs up to 3 ns a stub.
-    pub(super) fn unbroken<T>(&mut self, emit: impl Fn(&mut Self) -> T) -> T {
+    pub fn unbroken<T>(&mut self, emit: impl Fn(&mut Self) -> T) -> T {
         self.unbroken_behind(0, emit)
     }
     /// Does the same, but leaves out the first `behind` bytes.
-    pub(super) fn unbroken_behind<T>(&mut self, behind: u64, emit: impl Fn(&mut Self) -> T) -> T {
+    pub fn unbroken_behind<T>(&mut self, behind: u64, emit: impl Fn(&mut Self) -> T) -> T {
         let (start, at) = (self.out.len(), self.here());
         let done = emit(self);
         let len = self.here() - at - behind;
@@ -132,7 +133,7 @@ impl<'a> Asm<'a> {
         emit(self)
     }
     /// Whether `len` bytes from here would neither cross nor end at a 32-byte boundary.
-    pub(super) fn is_unbroken(&self, len: u64) -> bool {
+    pub fn is_unbroken(&self, len: u64) -> bool {
         self.here() % 32 + len <= 31
     }
     fn nop(&mut self, mut len: usize) {
@@ -161,7 +162,7 @@ impl<'a> Asm<'a> {
     }
 
     /// Emits one instruction with a memory operand; the caller appends `imm` immediate bytes.
-    pub(super) fn mem(&mut self, lock: bool, wide: bool, op: &[u8], reg: u8, mem: Mem, imm: u64) {
+    pub fn mem(&mut self, lock: bool, wide: bool, op: &[u8], reg: u8, mem: Mem, imm: u64) {
         let mut code = Word::default();
         if lock {
             code.byte(0xF0);
@@ -197,7 +198,7 @@ impl<'a> Asm<'a> {
         }
         self.put(code);
     }
-    pub(super) fn regs(&mut self, wide: bool, op: &[u8], reg: u8, rm: Reg) {
+    pub fn regs(&mut self, wide: bool, op: &[u8], reg: u8, rm: Reg) {
         let mut code = Word::default();
         let rex = u8::from(wide) << 3 | (reg >> 3) << 2 | rm.0 >> 3;
         if rex != 0 {
@@ -214,67 +215,67 @@ impl<'a> Asm<'a> {
         self.out.truncate(end);
     }
     /// `call qword [at]`.
-    pub(super) fn call_mem(&mut self, at: Mem) {
+    pub fn call_mem(&mut self, at: Mem) {
         self.mem(false, false, &[0xFF], 2, at, 0);
     }
     /// `jmp qword [at]`.
-    pub(super) fn jmp_mem(&mut self, at: Mem) {
+    pub fn jmp_mem(&mut self, at: Mem) {
         self.mem(false, false, &[0xFF], 4, at, 0);
     }
     /// `lsl`: limit of the segment that `selector` names. `to` stays as it is if there is no such segment.
-    pub(super) fn segment_limit(&mut self, to: Reg, selector: Reg) {
+    pub fn segment_limit(&mut self, to: Reg, selector: Reg) {
         self.regs(false, &[0x0F, 0x03], to.0, selector);
     }
-    pub(super) fn rdtsc(&mut self) {
+    pub fn rdtsc(&mut self) {
         self.raw(&[0x0F, 0x31]);
     }
-    pub(super) fn rdpid(&mut self, to: Reg) {
+    pub fn rdpid(&mut self, to: Reg) {
         let rex = if to.0 >= 8 { &[0x41][..] } else { &[] };
         self.raw(&[0xF3]);
         self.raw(rex);
         self.raw(&[0x0F, 0xC7, 0xF8 | to.0 & 7]);
     }
     /// Moves SF ZF AF PF CF into ah, and OF into al: the flags in one register, without changing them.
-    pub(super) fn flags_to_rax(&mut self) {
+    pub fn flags_to_rax(&mut self) {
         self.raw(&[0x9F, 0x0F, 0x90, 0xC0]);
     }
     /// Restores the flags from there: `add al, 127` overflows exactly if al is 1.
-    pub(super) fn flags_from_rax(&mut self) {
+    pub fn flags_from_rax(&mut self) {
         self.raw(&[0x04, 0x7F, 0x9E]);
     }
     /// Restores the flags from ax as `pushfq` stores it. `rol ax, 8` moves SF ZF AF PF CF into ah. OF becomes
     /// bit 3 of al, and `add al, 0x78` overflows exactly if it is set.
-    pub(super) fn bytes_to_flags(&mut self) {
+    pub fn bytes_to_flags(&mut self) {
         self.raw(&[0x66, 0xC1, 0xC0, 8, 0x24, 8, 0x04, 0x78, 0x9E]);
     }
-    pub(super) fn syscall(&mut self) {
+    pub fn syscall(&mut self) {
         self.raw(&[0x0F, 0x05]);
     }
-    pub(super) fn ret(&mut self) {
+    pub fn ret(&mut self) {
         self.raw(&[0xC3]);
     }
 
-    pub(super) fn pushfq(&mut self) {
+    pub fn pushfq(&mut self) {
         self.raw(&[0x9C]);
     }
-    pub(super) fn popfq(&mut self) {
+    pub fn popfq(&mut self) {
         self.raw(&[0x9D]);
     }
-    pub(super) fn call(&mut self, target: u64) {
+    pub fn call(&mut self, target: u64) {
         self.raw(&[0xE8]);
         self.rel32_to(target, 0);
     }
-    pub(super) fn call_reg(&mut self, reg: Reg) {
+    pub fn call_reg(&mut self, reg: Reg) {
         self.regs(false, &[0xFF], 2, reg);
     }
-    pub(super) fn jmp_reg(&mut self, reg: Reg) {
+    pub fn jmp_reg(&mut self, reg: Reg) {
         self.regs(false, &[0xFF], 4, reg);
     }
-    pub(super) fn jmp(&mut self, target: u64) {
+    pub fn jmp(&mut self, target: u64) {
         self.raw(&[0xE9]);
         self.rel32_to(target, 0);
     }
-    pub(super) fn jcc(&mut self, cond: Cond, target: u64) {
+    pub fn jcc(&mut self, cond: Cond, target: u64) {
         self.raw(&[0x0F, 0x80 | cond as u8]);
         self.rel32_to(target, 0);
     }
@@ -282,35 +283,35 @@ impl<'a> Asm<'a> {
         self.raw(&[0; 4]);
         Fix::Near(self.out.len())
     }
-    pub(super) fn jmp_later(&mut self) -> Fix {
+    pub fn jmp_later(&mut self) -> Fix {
         self.raw(&[0xE9]);
         self.later()
     }
-    pub(super) fn jcc_later(&mut self, cond: Cond) -> Fix {
+    pub fn jcc_later(&mut self, cond: Cond) -> Fix {
         self.jcc_raw_later(cond as u8)
     }
     /// `jcc` by the low nibble of its opcode.
-    pub(super) fn jcc_raw_later(&mut self, condition: u8) -> Fix {
+    pub fn jcc_raw_later(&mut self, condition: u8) -> Fix {
         self.raw(&[0x0F, 0x80 | condition & 15]);
         self.later()
     }
     /// `jrcxz`: the only conditional jump that reads no flag.
-    pub(super) fn jrcxz_later(&mut self) -> Fix {
+    pub fn jrcxz_later(&mut self) -> Fix {
         self.raw(&[0xE3, 0]);
         Fix::Short(self.out.len())
     }
     /// `lea to, [rip + later]`.
-    pub(super) fn lea_later(&mut self, to: Reg) -> Fix {
+    pub fn lea_later(&mut self, to: Reg) -> Fix {
         self.raw(&[0x48 | (to.0 >> 3) << 2, 0x8D, (to.0 & 7) << 3 | 5]);
         self.later()
     }
     /// `op to, [rip + later]`.
-    pub(super) fn alu_load_later(&mut self, op: Alu, to: Reg) -> Fix {
+    pub fn alu_load_later(&mut self, op: Alu, to: Reg) -> Fix {
         self.raw(&[0x48 | (to.0 >> 3) << 2, (op as u8) << 3 | 3, (to.0 & 7) << 3 | 5]);
         self.later()
     }
     /// Makes `fix` refer to the next byte.
-    pub(super) fn bind(&mut self, fix: Fix) {
+    pub fn bind(&mut self, fix: Fix) {
         let here = self.out.len();
         match fix {
             Fix::Near(end) => {

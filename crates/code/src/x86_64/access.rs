@@ -1,110 +1,115 @@
 //! Instructions that read and write memory.
 //!
 //! In: registers and memory operands. Out: bytes ([`Asm`]).
+#![allow(missing_docs, reason = "a name without a sentence is its instruction's")]
 
 use super::asm::{Alu, Asm, Mem, Reg};
 
 impl Asm<'_> {
-    pub(super) fn load(&mut self, to: Reg, from: Mem) {
+    pub fn load(&mut self, to: Reg, from: Mem) {
         self.mem(false, true, &[0x8B], to.0, from, 0);
     }
-    pub(super) fn load32(&mut self, to: Reg, from: Mem) {
+    pub fn load32(&mut self, to: Reg, from: Mem) {
         self.mem(false, false, &[0x8B], to.0, from, 0);
     }
-    pub(super) fn load_byte(&mut self, to: Reg, from: Mem) {
+    pub fn load_byte(&mut self, to: Reg, from: Mem) {
         self.mem(false, false, &[0x0F, 0xB6], to.0, from, 0);
     }
-    pub(super) fn store(&mut self, to: Mem, from: Reg) {
+    pub fn store(&mut self, to: Mem, from: Reg) {
         self.mem(false, true, &[0x89], from.0, to, 0);
     }
-    pub(super) fn store32(&mut self, to: Mem, from: Reg) {
+    pub fn store32(&mut self, to: Mem, from: Reg) {
         self.mem(false, false, &[0x89], from.0, to, 0);
     }
     /// `mov qword [to], imm32` sign-extended.
-    pub(super) fn store_imm(&mut self, to: Mem, value: i32) {
+    pub fn store_imm(&mut self, to: Mem, value: i32) {
         self.mem(false, true, &[0xC7], 0, to, 4);
         self.raw(&value.to_le_bytes());
     }
-    pub(super) fn lea(&mut self, to: Reg, of: Mem) {
+    pub fn lea(&mut self, to: Reg, of: Mem) {
         self.mem(false, true, &[0x8D], to.0, of, 0);
     }
-    pub(super) fn alu_load(&mut self, op: Alu, to: Reg, with: Mem) {
+    pub fn alu_load(&mut self, op: Alu, to: Reg, with: Mem) {
         self.mem(false, true, &[(op as u8) << 3 | 3], to.0, with, 0);
     }
-    pub(super) fn alu_store(&mut self, op: Alu, to: Mem, with: Reg, lock: bool) {
+    /// `imul to, [with]`: the low 64 bits.
+    pub fn multiply_load(&mut self, to: Reg, with: Mem) {
+        self.mem(false, true, &[0x0F, 0xAF], to.0, with, 0);
+    }
+    pub fn alu_store(&mut self, op: Alu, to: Mem, with: Reg, lock: bool) {
         self.mem(lock, true, &[(op as u8) << 3 | 1], with.0, to, 0);
     }
     /// `op qword [to], imm8` sign-extended.
-    pub(super) fn alu_mem_imm(&mut self, op: Alu, to: Mem, value: i8, lock: bool) {
+    pub fn alu_mem_imm(&mut self, op: Alu, to: Mem, value: i8, lock: bool) {
         self.mem(lock, true, &[0x83], op as u8, to, 1);
         self.raw(&value.to_le_bytes());
     }
     /// `cmp qword [with], imm32` sign-extended.
-    pub(super) fn cmp_mem_imm(&mut self, with: Mem, value: i32) {
+    pub fn cmp_mem_imm(&mut self, with: Mem, value: i32) {
         self.mem(false, true, &[0x81], Alu::Cmp as u8, with, 4);
         self.raw(&value.to_le_bytes());
     }
     /// `cmp dword [with], imm32`.
-    pub(super) fn cmp_mem_imm32(&mut self, with: Mem, value: u32) {
+    pub fn cmp_mem_imm32(&mut self, with: Mem, value: u32) {
         self.mem(false, false, &[0x81], Alu::Cmp as u8, with, 4);
         self.raw(&value.to_le_bytes());
     }
     /// `movlps`: does the same to memory.
-    pub(super) fn store_vector(&mut self, to: Mem, vector: u8) {
+    pub fn store_vector(&mut self, to: Mem, vector: u8) {
         self.mem(false, false, &[0x0F, 0x13], vector, to, 0);
     }
     /// `xchg [at], al`, which is locked by itself.
-    pub(super) fn exchange_al(&mut self, at: Mem) {
+    pub fn exchange_al(&mut self, at: Mem) {
         self.mem(false, false, &[0x86], 0, at, 0);
     }
-    pub(super) fn store_byte_imm(&mut self, to: Mem, value: u8) {
+    pub fn store_byte_imm(&mut self, to: Mem, value: u8) {
         self.mem(false, false, &[0xC6], 0, to, 1);
         self.raw(&[value]);
     }
     /// `push imm32`, sign-extended to a word.
-    pub(super) fn push_imm(&mut self, value: i32) {
+    pub fn push_imm(&mut self, value: i32) {
         self.raw(&[0x68]);
         self.raw(&value.to_le_bytes());
     }
     /// `lock cmpxchg [to], with`, comparing with rax.
-    pub(super) fn cmpxchg(&mut self, to: Mem, with: Reg) {
+    pub fn cmpxchg(&mut self, to: Mem, with: Reg) {
         self.mem(true, true, &[0x0F, 0xB1], with.0, to, 0);
     }
     /// `lock xadd [to], with`: `with` gets the previous value.
-    pub(super) fn exchange_add(&mut self, to: Mem, with: Reg) {
+    pub fn exchange_add(&mut self, to: Mem, with: Reg) {
         self.mem(true, true, &[0x0F, 0xC1], with.0, to, 0);
     }
-    pub(super) fn push(&mut self, reg: Reg) {
+    pub fn push(&mut self, reg: Reg) {
         if reg.0 >= 8 {
             self.raw(&[0x41]);
         }
         self.raw(&[0x50 | reg.0 & 7]);
     }
-    pub(super) fn pop(&mut self, reg: Reg) {
+    pub fn pop(&mut self, reg: Reg) {
         if reg.0 >= 8 {
             self.raw(&[0x41]);
         }
         self.raw(&[0x58 | reg.0 & 7]);
     }
     /// `prefetchw [at]`: without effect on processors that do not have it, and never a fault.
-    pub(super) fn prefetchw(&mut self, at: Mem) {
+    pub fn prefetchw(&mut self, at: Mem) {
         self.mem(false, false, &[0x0F, 0x0D], 1, at, 0);
     }
     /// `push qword [from]`; the address is computed before the push.
-    pub(super) fn push_mem(&mut self, from: Mem) {
+    pub fn push_mem(&mut self, from: Mem) {
         self.mem(false, false, &[0xFF], 6, from, 0);
     }
     /// `test dword [at], bits`.
-    pub(super) fn test_mem_imm32(&mut self, at: Mem, bits: u32) {
+    pub fn test_mem_imm32(&mut self, at: Mem, bits: u32) {
         self.mem(false, false, &[0xF7], 0, at, 4);
         self.raw(&bits.to_le_bytes());
     }
     /// `xsavec64`, components in edx:eax.
-    pub(super) fn xsavec(&mut self, to: Mem) {
+    pub fn xsavec(&mut self, to: Mem) {
         self.mem(false, true, &[0x0F, 0xC7], 4, to, 0);
     }
     /// `xrstor64`, components in edx:eax.
-    pub(super) fn xrstor(&mut self, from: Mem) {
+    pub fn xrstor(&mut self, from: Mem) {
         self.mem(false, true, &[0x0F, 0xAE], 5, from, 0);
     }
 }

@@ -2,83 +2,84 @@
 //! distance that is in a register.
 //!
 //! In: registers. Out: words ([`Asm`]). Encodings: Arm ARM C6.2.
+#![allow(missing_docs, reason = "a name without a sentence is its instruction's")]
 
 use super::asm::{Asm, Cond, Reg, SP, Update};
 
 impl Asm {
     /// `ldr to, [from, #at]` of 32 bits; `at` a multiple of 4 below 16 KiB.
-    pub(super) fn load32(&mut self, to: Reg, from: Reg, at: u32) {
+    pub fn load32(&mut self, to: Reg, from: Reg, at: u32) {
         self.word(0xB940_0000 | (at / 4) << 10 | from << 5 | to);
     }
     /// `ldr to, [from]`
-    pub(super) fn load(&mut self, to: Reg, from: Reg) {
+    pub fn load(&mut self, to: Reg, from: Reg) {
         self.word(0xF940_0000 | from << 5 | to);
     }
     /// `str from, [to, #at]`; `at` a multiple of 8 below 32 KiB.
-    pub(super) fn store(&mut self, from: Reg, to: Reg, at: u32) {
+    pub fn store(&mut self, from: Reg, to: Reg, at: u32) {
         self.word(0xF900_0000 | (at / 8) << 10 | to << 5 | from);
     }
     /// `stadd what, [to]` (FEAT_LSE).
-    pub(super) fn add_atomic(&mut self, what: Reg, to: Reg) {
+    pub fn add_atomic(&mut self, what: Reg, to: Reg) {
         self.word(0xF820_001F | what << 16 | to << 5);
     }
-    pub(super) fn load_exclusive(&mut self, to: Reg, from: Reg) {
+    pub fn load_exclusive(&mut self, to: Reg, from: Reg) {
         self.word(0xC85F_7C00 | from << 5 | to);
     }
     /// `ldaxrb to, [from]`: later accesses are not seen before it.
-    pub(super) fn load_exclusive_byte(&mut self, to: Reg, from: Reg) {
+    pub fn load_exclusive_byte(&mut self, to: Reg, from: Reg) {
         self.word(0x085F_FC00 | from << 5 | to);
     }
     /// `stxrb failed, from, [to]`
-    pub(super) fn store_exclusive_byte(&mut self, failed: Reg, from: Reg, to: Reg) {
+    pub fn store_exclusive_byte(&mut self, failed: Reg, from: Reg, to: Reg) {
         self.word(0x0800_7C00 | failed << 16 | to << 5 | from);
     }
     /// `stlrb from, [to]`: earlier accesses are not seen after it.
-    pub(super) fn store_release_byte(&mut self, from: Reg, to: Reg) {
+    pub fn store_release_byte(&mut self, from: Reg, to: Reg) {
         self.word(0x089F_FC00 | to << 5 | from);
     }
     /// `str from, [to]` of 32 bits.
-    pub(super) fn store32(&mut self, from: Reg, to: Reg) {
+    pub fn store32(&mut self, from: Reg, to: Reg) {
         self.word(0xB900_0000 | to << 5 | from);
     }
-    pub(super) fn store_exclusive(&mut self, failed: Reg, from: Reg, to: Reg) {
+    pub fn store_exclusive(&mut self, failed: Reg, from: Reg, to: Reg) {
         self.word(0xC800_7C00 | failed << 16 | to << 5 | from);
     }
     /// `stp a, b, [sp, #at]`; `at` a multiple of 8 below 512.
-    pub(super) fn store_pair(&mut self, a: Reg, b: Reg, at: u32) {
+    pub fn store_pair(&mut self, a: Reg, b: Reg, at: u32) {
         self.word(0xA900_0000 | (at / 8) << 15 | b << 10 | SP << 5 | a);
     }
     /// `ldr to, [sp, #at]`; `at` a multiple of 8 below 32 KiB.
-    pub(super) fn load_from_stack(&mut self, to: Reg, at: u32) {
+    pub fn load_from_stack(&mut self, to: Reg, at: u32) {
         self.word(0xF940_0000 | (at / 8) << 10 | SP << 5 | to);
     }
     /// `stp a, b, [sp, #-16]!`
-    pub(super) fn push_pair(&mut self, a: Reg, b: Reg) {
+    pub fn push_pair(&mut self, a: Reg, b: Reg) {
         self.word(0xA9BF_0000 | b << 10 | SP << 5 | a);
     }
     /// `ldp a, b, [sp], #16`
-    pub(super) fn pop_pair(&mut self, a: Reg, b: Reg) {
+    pub fn pop_pair(&mut self, a: Reg, b: Reg) {
         self.word(0xA8C1_0000 | b << 10 | SP << 5 | a);
     }
     /// `ldr to, [from, #at]`; `at` a multiple of 8 below 32 KiB.
-    pub(super) fn load_at(&mut self, to: Reg, from: Reg, at: u32) {
+    pub fn load_at(&mut self, to: Reg, from: Reg, at: u32) {
         self.word(0xF940_0000 | (at / 8) << 10 | from << 5 | to);
     }
     /// `ldr to, [from, index, lsl #3]`
-    pub(super) fn load_nth(&mut self, to: Reg, from: Reg, index: Reg) {
+    pub fn load_nth(&mut self, to: Reg, from: Reg, index: Reg) {
         self.word(0xF860_7800 | index << 16 | from << 5 | to);
     }
     /// `stp a, b, [to, #at]`; `at` a multiple of 8 below 512.
-    pub(super) fn store_two(&mut self, a: Reg, b: Reg, to: Reg, at: u32) {
+    pub fn store_two(&mut self, a: Reg, b: Reg, to: Reg, at: u32) {
         self.word(0xA900_0000 | (at / 8) << 15 | b << 10 | to << 5 | a);
     }
     /// `ldp a, b, [from, #at]`; `at` as above.
-    pub(super) fn load_two(&mut self, a: Reg, b: Reg, from: Reg, at: u32) {
+    pub fn load_two(&mut self, a: Reg, b: Reg, from: Reg, at: u32) {
         self.word(0xA940_0000 | (at / 8) << 15 | b << 10 | from << 5 | a);
     }
     /// `[to] = [to] + value`, or the maximum of both, by an atomic access. Without FEAT_LSE it uses the two
     /// scratch registers, and flags for a maximum.
-    pub(super) fn update(&mut self, lse: bool, how: Update, value: Reg, to: Reg, scratch: [Reg; 2]) {
+    pub fn update(&mut self, lse: bool, how: Update, value: Reg, to: Reg, scratch: [Reg; 2]) {
         if lse {
             // stadd, stumax.
             let opcode = match how {
@@ -102,20 +103,20 @@ impl Asm {
         self.unless_zero(failed, again);
     }
     /// `ldar to, [from]`: later accesses are not seen before it.
-    pub(super) fn load_acquire(&mut self, to: Reg, from: Reg) {
+    pub fn load_acquire(&mut self, to: Reg, from: Reg) {
         self.word(0xC8DF_FC00 | from << 5 | to);
     }
     /// `ldur to, [from, #-8]`
-    pub(super) fn load_before(&mut self, to: Reg, from: Reg) {
+    pub fn load_before(&mut self, to: Reg, from: Reg) {
         self.word(0xF85F_8000 | from << 5 | to);
     }
     /// `stur from, [to, #-8]`
-    pub(super) fn store_before(&mut self, from: Reg, to: Reg) {
+    pub fn store_before(&mut self, from: Reg, to: Reg) {
         self.word(0xF81F_8000 | to << 5 | from);
     }
     /// `(old, [to]) = ([to], [to] + value)`, by an atomic access. Without FEAT_LSE it uses the scratch
     /// registers.
-    pub(super) fn fetch_add(&mut self, lse: bool, old: Reg, value: Reg, to: Reg, [new, failed]: [Reg; 2]) {
+    pub fn fetch_add(&mut self, lse: bool, old: Reg, value: Reg, to: Reg, [new, failed]: [Reg; 2]) {
         if lse {
             return self.word(0xF820_0000 | value << 16 | to << 5 | old);
         }
@@ -126,35 +127,35 @@ impl Asm {
         self.unless_zero(failed, again);
     }
     /// `stlr from, [to]`: earlier stores are seen before it.
-    pub(super) fn store_release(&mut self, from: Reg, to: Reg) {
+    pub fn store_release(&mut self, from: Reg, to: Reg) {
         self.word(0xC89F_FC00 | to << 5 | from);
     }
     /// `casa old, new, [at]` (FEAT_LSE): `old` gets the previous value.
-    pub(super) fn compare_swap(&mut self, old: Reg, new: Reg, at: Reg) {
+    pub fn compare_swap(&mut self, old: Reg, new: Reg, at: Reg) {
         self.word(0xC8E0_7C00 | old << 16 | at << 5 | new);
     }
     /// `ldaxr to, [from]`
-    pub(super) fn load_exclusive_acquire(&mut self, to: Reg, from: Reg) {
+    pub fn load_exclusive_acquire(&mut self, to: Reg, from: Reg) {
         self.word(0xC85F_FC00 | from << 5 | to);
     }
     /// `ldr to, [from, past]`
-    pub(super) fn load_past(&mut self, to: Reg, from: Reg, past: Reg) {
+    pub fn load_past(&mut self, to: Reg, from: Reg, past: Reg) {
         self.word(0xF860_6800 | past << 16 | from << 5 | to);
     }
     /// `ldrb to, [from, past]`, zero-extended
-    pub(super) fn load_byte(&mut self, to: Reg, from: Reg, past: Reg) {
+    pub fn load_byte(&mut self, to: Reg, from: Reg, past: Reg) {
         self.word(0x3860_6800 | past << 16 | from << 5 | to);
     }
     /// `strb from, [to, past]`
-    pub(super) fn store_byte(&mut self, from: Reg, to: Reg, past: Reg) {
+    pub fn store_byte(&mut self, from: Reg, to: Reg, past: Reg) {
         self.word(0x3820_6800 | past << 16 | to << 5 | from);
     }
     /// `str from, [to, past]`
-    pub(super) fn store_past(&mut self, from: Reg, to: Reg, past: Reg) {
+    pub fn store_past(&mut self, from: Reg, to: Reg, past: Reg) {
         self.word(0xF820_6800 | past << 16 | to << 5 | from);
     }
     /// `str d<vector>, [to, #at]`; `at` a multiple of 8 below 32 KiB.
-    pub(super) fn store_vector(&mut self, vector: u32, to: Reg, at: u32) {
+    pub fn store_vector(&mut self, vector: u32, to: Reg, at: u32) {
         self.word(0xFD00_0000 | (at / 8) << 10 | to << 5 | vector);
     }
 }

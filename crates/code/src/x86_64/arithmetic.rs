@@ -1,27 +1,28 @@
 //! Instructions that compute, from registers and constants.
 //!
 //! In: registers and numbers. Out: bytes ([`Asm`]).
+#![allow(missing_docs, reason = "a name without a sentence is its instruction's")]
 
 use super::asm::{Alu, Asm, Reg, Shift};
 
 impl Asm<'_> {
-    pub(super) fn mov(&mut self, to: Reg, from: Reg) {
+    pub fn mov(&mut self, to: Reg, from: Reg) {
         self.regs(true, &[0x89], from.0, to);
     }
-    pub(super) fn exchange(&mut self, one: Reg, other: Reg) {
+    pub fn exchange(&mut self, one: Reg, other: Reg) {
         self.regs(true, &[0x87], one.0, other);
     }
-    pub(super) fn mov32(&mut self, to: Reg, from: Reg) {
+    pub fn mov32(&mut self, to: Reg, from: Reg) {
         self.regs(false, &[0x89], from.0, to);
     }
-    pub(super) fn mov_imm32(&mut self, to: Reg, value: u32) {
+    pub fn mov_imm32(&mut self, to: Reg, value: u32) {
         if to.0 >= 8 {
             self.raw(&[0x41]);
         }
         self.raw(&[0xB8 | to.0 & 7]);
         self.raw(&value.to_le_bytes());
     }
-    pub(super) fn mov_imm64(&mut self, to: Reg, value: u64) {
+    pub fn mov_imm64(&mut self, to: Reg, value: u64) {
         match u32::try_from(value) {
             Ok(value) => self.mov_imm32(to, value),
             Err(_) => {
@@ -30,10 +31,10 @@ impl Asm<'_> {
             }
         }
     }
-    pub(super) fn alu(&mut self, op: Alu, to: Reg, with: Reg) {
+    pub fn alu(&mut self, op: Alu, to: Reg, with: Reg) {
         self.regs(true, &[(op as u8) << 3 | 1], with.0, to);
     }
-    pub(super) fn alu_imm(&mut self, op: Alu, to: Reg, value: i32, wide: bool) {
+    pub fn alu_imm(&mut self, op: Alu, to: Reg, value: i32, wide: bool) {
         if let Ok(byte) = i8::try_from(value) {
             self.regs(wide, &[0x83], op as u8, to);
             self.raw(&byte.to_le_bytes());
@@ -42,27 +43,27 @@ impl Asm<'_> {
             self.raw(&value.to_le_bytes());
         }
     }
-    pub(super) fn test(&mut self, a: Reg, b: Reg, wide: bool) {
+    pub fn test(&mut self, a: Reg, b: Reg, wide: bool) {
         self.regs(wide, &[0x85], b.0, a);
     }
     /// `movq`: the low 64 bits of a vector register. The vector register stays as it is.
-    pub(super) fn vector_to(&mut self, to: Reg, vector: u8) {
+    pub fn vector_to(&mut self, to: Reg, vector: u8) {
         self.raw(&[0x66]);
         self.regs(true, &[0x0F, 0x7E], vector, to);
     }
     /// Complements the highest bit.
-    pub(super) fn flip_sign(&mut self, reg: Reg) {
+    pub fn flip_sign(&mut self, reg: Reg) {
         self.regs(true, &[0x0F, 0xBA], 7, reg);
         self.raw(&[63]);
     }
-    pub(super) fn not(&mut self, reg: Reg) {
+    pub fn not(&mut self, reg: Reg) {
         self.regs(true, &[0xF7], 2, reg);
     }
-    pub(super) fn negate(&mut self, reg: Reg) {
+    pub fn negate(&mut self, reg: Reg) {
         self.regs(true, &[0xF7], 3, reg);
     }
     /// Extends the low `bits` of a register to all of another one.
-    pub(super) fn extend(&mut self, to: Reg, from: Reg, bits: u8, signed: bool) {
+    pub fn extend(&mut self, to: Reg, from: Reg, bits: u8, signed: bool) {
         let op: &[u8] = match (bits, signed) {
             (8, false) => &[0x0F, 0xB6],
             (8, true) => &[0x0F, 0xBE],
@@ -75,56 +76,56 @@ impl Asm<'_> {
         self.regs(true, op, to.0, from);
     }
     /// `to *= by`, the low 64 bits.
-    pub(super) fn multiply(&mut self, to: Reg, by: Reg) {
+    pub fn multiply(&mut self, to: Reg, by: Reg) {
         self.regs(true, &[0x0F, 0xAF], to.0, by);
     }
     /// `rdx:rax = rax * by`.
-    pub(super) fn multiply_wide(&mut self, by: Reg) {
+    pub fn multiply_wide(&mut self, by: Reg) {
         self.regs(true, &[0xF7], 4, by);
     }
     /// `shrd`: shifts right by less than 64, and fills in the bits of `from`.
-    pub(super) fn shift_from(&mut self, to: Reg, from: Reg, by: u8) {
+    pub fn shift_from(&mut self, to: Reg, from: Reg, by: u8) {
         self.regs(true, &[0x0F, 0xAC], from.0, to);
         self.raw(&[by]);
     }
     /// Signed division of rax alone; otherwise as `div`.
-    pub(super) fn divide_signed(&mut self, by: Reg) {
+    pub fn divide_signed(&mut self, by: Reg) {
         self.raw(&[0x48, 0x99]);
         self.regs(true, &[0xF7], 7, by);
     }
     /// `rdx:rax / by`: quotient to rax, remainder to rdx.
-    pub(super) fn div(&mut self, by: Reg) {
+    pub fn div(&mut self, by: Reg) {
         self.regs(true, &[0xF7], 6, by);
     }
-    pub(super) fn shift(&mut self, op: Shift, reg: Reg, by: u8, wide: bool) {
+    pub fn shift(&mut self, op: Shift, reg: Reg, by: u8, wide: bool) {
         self.regs(wide, &[0xC1], op as u8, reg);
         self.raw(&[by]);
     }
     /// Shifts by `cl`.
-    pub(super) fn shift_cl(&mut self, op: Shift, reg: Reg) {
+    pub fn shift_cl(&mut self, op: Shift, reg: Reg) {
         self.regs(true, &[0xD3], op as u8, reg);
     }
-    pub(super) fn bsr(&mut self, to: Reg, from: Reg) {
+    pub fn bsr(&mut self, to: Reg, from: Reg) {
         self.regs(true, &[0x0F, 0xBD], to.0, from);
     }
-    pub(super) fn bsf(&mut self, to: Reg, from: Reg) {
+    pub fn bsf(&mut self, to: Reg, from: Reg) {
         self.regs(true, &[0x0F, 0xBC], to.0, from);
     }
     /// `test al, al`.
-    pub(super) fn test_al(&mut self) {
+    pub fn test_al(&mut self) {
         self.raw(&[0x84, 0xC0]);
     }
-    pub(super) fn imul_imm(&mut self, to: Reg, from: Reg, by: i32, wide: bool) {
+    pub fn imul_imm(&mut self, to: Reg, from: Reg, by: i32, wide: bool) {
         self.regs(wide, &[0x69], to.0, from);
         self.raw(&by.to_le_bytes());
     }
     /// `test reg, imm32` of the low half.
-    pub(super) fn test_imm32(&mut self, reg: Reg, bits: u32) {
+    pub fn test_imm32(&mut self, reg: Reg, bits: u32) {
         self.regs(false, &[0xF7], 0, reg);
         self.raw(&bits.to_le_bytes());
     }
     /// Copies bit `bit` of a register to CF.
-    pub(super) fn bit_test(&mut self, reg: Reg, bit: u8) {
+    pub fn bit_test(&mut self, reg: Reg, bit: u8) {
         self.regs(true, &[0x0F, 0xBA], 4, reg);
         self.raw(&[bit]);
     }

@@ -4,18 +4,19 @@
 //! In: instructions with their operands; places in the code that are bound later. Out: words. If an operand
 //! does not fit its form, this is noted, and there is no code in the end. Registers are numbers; 31 is sp or
 //! zero, depending on the instruction. Encodings: Arm ARM C6.2.
+#![allow(missing_docs, reason = "a name without a sentence is its instruction's")]
 
 use trapline_insn::aarch64::encode;
 
 /// A general register.
-pub(super) type Reg = u32;
-pub(super) const SP: Reg = 31;
-pub(super) const ZERO: Reg = 31;
+pub type Reg = u32;
+pub const SP: Reg = 31;
+pub const ZERO: Reg = 31;
 
 /// When a branch is taken (Arm ARM C1.2.4) after a comparison; of unsigned numbers unless noted.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
-pub(super) enum Cond {
+pub enum Cond {
     Equal = 0,
     NotEqual = 1,
     AboveEq = 2,
@@ -33,7 +34,7 @@ pub(super) enum Cond {
 
 /// How one access changes a word in memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Update {
+pub enum Update {
     Add,
     /// The unsigned maximum of both.
     Max,
@@ -42,11 +43,11 @@ pub(super) enum Update {
 /// A word that refers to a place which is bound later.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub(super) struct Fix(usize);
+pub struct Fix(usize);
 
 /// Code under construction.
 #[derive(Clone, Debug)]
-pub(super) struct Asm {
+pub struct Asm {
     words: Vec<u32>,
     origin: u64,
     /// Constants that lie behind the code, each with the words that load it.
@@ -56,41 +57,41 @@ pub(super) struct Asm {
 }
 
 impl Asm {
-    pub(super) const fn new(origin: u64) -> Self {
+    pub const fn new(origin: u64) -> Self {
         Self { words: Vec::new(), origin, constants: Vec::new(), broken: false }
     }
     /// Address of the next word.
-    pub(super) const fn here(&self) -> u64 {
+    pub const fn here(&self) -> u64 {
         self.origin.wrapping_add(4 * self.words.len() as u64)
     }
-    pub(super) fn words(self) -> Option<Vec<u32>> {
+    pub fn words(self) -> Option<Vec<u32>> {
         (!self.broken).then_some(self.words)
     }
-    pub(super) fn word(&mut self, word: u32) {
+    pub fn word(&mut self, word: u32) {
         self.words.push(word);
     }
-    pub(super) fn double(&mut self, value: u64) {
+    pub fn double(&mut self, value: u64) {
         self.words.extend([value as u32, (value >> 32) as u32]);
     }
-    pub(super) fn align(&mut self, to: u64) {
+    pub fn align(&mut self, to: u64) {
         while !self.here().is_multiple_of(to) {
             self.word(encode::NOP);
         }
     }
     /// Notes whether an operand fits its form.
-    pub(super) fn require(&mut self, fits: bool) {
+    pub fn require(&mut self, fits: bool) {
         self.broken |= !fits;
     }
-    pub(super) fn push(&mut self, word: Option<u32>) {
+    pub fn push(&mut self, word: Option<u32>) {
         self.broken |= word.is_none();
         self.word(word.unwrap_or(encode::BRK));
     }
-    pub(super) fn later(&mut self, word: u32) -> Fix {
+    pub fn later(&mut self, word: u32) -> Fix {
         self.word(word);
         Fix(self.words.len() - 1)
     }
     /// Makes `fix` refer to this place.
-    pub(super) fn bind(&mut self, fix: Fix) {
+    pub fn bind(&mut self, fix: Fix) {
         let (from, to) = (self.origin.wrapping_add(4 * fix.0 as u64), self.here());
         let Some(word) = self.words.get_mut(fix.0) else { return };
         let distance = to.wrapping_sub(from);
@@ -118,37 +119,37 @@ impl Asm {
         };
         self.broken |= distance >= bound;
     }
-    pub(super) fn b(&mut self, to: u64) {
+    pub fn b(&mut self, to: u64) {
         self.push(encode::b(self.here(), to));
     }
-    pub(super) fn adr_later(&mut self, to: Reg) -> Fix {
+    pub fn adr_later(&mut self, to: Reg) -> Fix {
         self.later(0x1000_0000 | to)
     }
     /// `ldr to, literal`
-    pub(super) fn literal_later(&mut self, to: Reg) -> Fix {
+    pub fn literal_later(&mut self, to: Reg) -> Fix {
         self.later(0x5800_0000 | to)
     }
     /// Branches if bit 31 is set.
-    pub(super) fn if_negative_later(&mut self, of: Reg) -> Fix {
+    pub fn if_negative_later(&mut self, of: Reg) -> Fix {
         self.later(0x37F8_0000 | of)
     }
     /// Branches if bit 31 is clear.
-    pub(super) fn unless_negative_later(&mut self, of: Reg) -> Fix {
+    pub fn unless_negative_later(&mut self, of: Reg) -> Fix {
         self.later(0x36F8_0000 | of)
     }
     /// `cbnz of, to`, 32 bits.
-    pub(super) fn unless_zero(&mut self, of: Reg, to: u64) {
+    pub fn unless_zero(&mut self, of: Reg, to: u64) {
         self.push(encode::with_imm19(0x3500_0000 | of, self.here(), to));
     }
-    pub(super) fn thread_pointer(&mut self, to: Reg) {
+    pub fn thread_pointer(&mut self, to: Reg) {
         self.word(0xD53B_D040 | to);
     }
     /// `blr to`
-    pub(super) fn call(&mut self, to: Reg) {
+    pub fn call(&mut self, to: Reg) {
         self.word(0xD63F_0000 | to << 5);
     }
     /// `to` = any number, which lies behind the code ([`Asm::pool`]).
-    pub(super) fn constant(&mut self, to: Reg, value: u64) {
+    pub fn constant(&mut self, to: Reg, value: u64) {
         let fix = self.literal_later(to);
         match self.constants.iter_mut().find(|constant| constant.0 == value) {
             Some(constant) => constant.1.push(fix),
@@ -156,63 +157,63 @@ impl Asm {
         }
     }
     /// Appends the constants, behind code that does not run on.
-    pub(super) fn pool(&mut self) {
+    pub fn pool(&mut self) {
         self.align(8);
         for (value, fixes) in core::mem::take(&mut self.constants) {
             fixes.into_iter().for_each(|fix| self.bind(fix));
             self.double(value);
         }
     }
-    pub(super) fn b_later(&mut self) -> Fix {
+    pub fn b_later(&mut self) -> Fix {
         self.later(0x1400_0000)
     }
-    pub(super) fn if_later(&mut self, cond: Cond) -> Fix {
+    pub fn if_later(&mut self, cond: Cond) -> Fix {
         self.later(0x5400_0000 | cond as u32)
     }
-    pub(super) fn if_to(&mut self, cond: Cond, to: u64) {
+    pub fn if_to(&mut self, cond: Cond, to: u64) {
         self.push(encode::with_imm19(0x5400_0000 | cond as u32, self.here(), to));
     }
     /// `cbz of`, 64 bits.
-    pub(super) fn if_zero_later(&mut self, of: Reg) -> Fix {
+    pub fn if_zero_later(&mut self, of: Reg) -> Fix {
         self.later(0xB400_0000 | of)
     }
     /// `cbnz of`, 64 bits.
-    pub(super) fn unless_zero_later(&mut self, of: Reg) -> Fix {
+    pub fn unless_zero_later(&mut self, of: Reg) -> Fix {
         self.later(0xB500_0000 | of)
     }
-    pub(super) fn flags(&mut self, to: Reg) {
+    pub fn flags(&mut self, to: Reg) {
         self.word(0xD53B_4200 | to);
     }
-    pub(super) fn set_flags(&mut self, from: Reg) {
+    pub fn set_flags(&mut self, from: Reg) {
         self.word(0xD51B_4200 | from);
     }
     /// `mrs to, cntvct_el0`
-    pub(super) fn clock(&mut self, to: Reg) {
+    pub fn clock(&mut self, to: Reg) {
         self.word(0xD53B_E040 | to);
     }
     /// Branches if bit 63 is set.
-    pub(super) fn if_sign_later(&mut self, of: Reg) -> Fix {
+    pub fn if_sign_later(&mut self, of: Reg) -> Fix {
         self.later(0xB7F8_0000 | of)
     }
     /// Branches if bit 63 is clear.
-    pub(super) fn unless_sign_later(&mut self, of: Reg) -> Fix {
+    pub fn unless_sign_later(&mut self, of: Reg) -> Fix {
         self.later(0xB6F8_0000 | of)
     }
     /// Branches if bit `bit`, below 32, is set.
-    pub(super) fn if_bit_later(&mut self, of: Reg, bit: u32) -> Fix {
+    pub fn if_bit_later(&mut self, of: Reg, bit: u32) -> Fix {
         self.later(0x3700_0000 | (bit & 31) << 19 | of)
     }
     /// `xpaclri`: removes the signature from x30. It has no effect if there is none, or if the processor has
     /// no such feature.
-    pub(super) fn strip_link(&mut self) {
+    pub fn strip_link(&mut self) {
         self.word(0xD503_20FF);
     }
     /// `svc #0`: of the general registers, the kernel overwrites only x0.
-    pub(super) fn system_call(&mut self) {
+    pub fn system_call(&mut self) {
         self.word(0xD400_0001);
     }
     /// `mov to, sp`
-    pub(super) fn stack_pointer(&mut self, to: Reg) {
+    pub fn stack_pointer(&mut self, to: Reg) {
         self.word(0x9100_03E0 | to);
     }
 }

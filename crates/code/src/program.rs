@@ -1,0 +1,374 @@
+//! A program: a flat list of operations over virtual registers of 64 bits.
+//!
+//! In: nothing; a [`Builder`](crate::Builder) makes programs. Out: plain values, and what one operation computes.
+//!
+//! ```text
+//!   v0 = input 0
+//!   v1 = extend v0, 32 bits, signed
+//!   if v1 < 3, outcome 1
+//!   v2 = v1 * 10
+//!   end, result v2                 outcome 0: control goes on behind the code
+//! ```
+//!
+//! Does not: check programs (`verify`), or run them (`interpret`).
+
+/// Upper bound of a program's operations.
+pub const MAX_OPS: usize = 4096;
+
+/// A virtual register.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Var(pub(crate) u16);
+
+impl Var {
+    /// Its number; a program's variables are numbered from 0 on.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0.into()
+    }
+}
+
+/// A place in a program, further ahead than all branches to it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Label(pub(crate) u16);
+
+/// Where a branch leads.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Target {
+    /// To a place ahead in the program.
+    Label(Label),
+    /// Out of the program. Outcome 0 is the end: control goes on behind the code, with the program's result.
+    Outcome(u8),
+}
+
+/// The right operand of a computation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Operand {
+    /// A variable.
+    Var(Var),
+    /// A number of 32 bits, sign-extended to 64.
+    Number(i32),
+}
+
+impl From<Var> for Operand {
+    fn from(var: Var) -> Self {
+        Self::Var(var)
+    }
+}
+
+/// An integer type: the low bits of a variable.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Width {
+    /// 8, 16, 32 or 64.
+    pub bits: u8,
+    /// Whether the highest bit is a sign.
+    pub signed: bool,
+}
+
+impl Width {
+    /// The low bits of `value`, extended to 64.
+    #[must_use]
+    pub const fn extend(self, value: u64) -> u64 {
+        let over = 64_u32.saturating_sub(self.bits as u32) & 63;
+        match self.signed {
+            true => ((value << over).cast_signed() >> over).cast_unsigned(),
+            false => value << over >> over,
+        }
+    }
+}
+
+/// A computation with one operand.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Unary {
+    /// `-a`
+    Negate,
+    /// All bits the other way.
+    Complement,
+    /// The low bits, extended.
+    Extend(Width),
+}
+
+impl Unary {
+    /// Its result.
+    #[must_use]
+    pub const fn apply(self, of: u64) -> u64 {
+        match self {
+            Self::Negate => of.wrapping_neg(),
+            Self::Complement => !of,
+            Self::Extend(width) => width.extend(of),
+        }
+    }
+}
+
+/// A computation with two operands. All wrap.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Compute {
+    /// `a + b`
+    Add,
+    /// `a - b`
+    Subtract,
+    /// The low 64 bits of the product.
+    Multiply,
+    /// `a & b`
+    And,
+    /// `a | b`
+    Or,
+    /// `a ^ b`
+    Xor,
+    /// `a << b`; `b` is a number from 0 to 63.
+    ShiftLeft,
+    /// `a >> b`, with zeros shifted in; `b` as above.
+    ShiftRight,
+    /// `a >> b`, with copies of the sign shifted in; `b` as above.
+    ShiftSigned,
+    /// Unsigned quotient; `b` is a number from 1 to 2³¹ - 1, or a variable that [`Op::Move`] alone writes, with a
+    /// number from 1 to 2⁶³ - 1.
+    Divide,
+    /// Signed quotient, rounded towards 0; `b` as above.
+    DivideSigned,
+    /// Unsigned remainder; `b` as above.
+    Remainder,
+    /// Signed remainder, which has the sign of `a`; `b` as above.
+    RemainderSigned,
+}
+
+impl Compute {
+    /// Its result. A divisor of 0, which no verified program has, gives 0.
+    #[must_use]
+    pub const fn apply(self, a: u64, b: u64) -> u64 {
+        let (signed_a, signed_b) = (a.cast_signed(), b.cast_signed());
+        match self {
+            Self::Add => a.wrapping_add(b),
+            Self::Subtract => a.wrapping_sub(b),
+            Self::Multiply => a.wrapping_mul(b),
+            Self::And => a & b,
+            Self::Or => a | b,
+            Self::Xor => a ^ b,
+            Self::ShiftLeft => a << (b & 63),
+            Self::ShiftRight => a >> (b & 63),
+            Self::ShiftSigned => (signed_a >> (b & 63)).cast_unsigned(),
+            _ if b == 0 => 0,
+            Self::Divide => a / b,
+            Self::Remainder => a % b,
+            Self::DivideSigned => signed_a.wrapping_div(signed_b).cast_unsigned(),
+            Self::RemainderSigned => signed_a.wrapping_rem(signed_b).cast_unsigned(),
+        }
+    }
+    /// Whether it divides.
+    #[must_use]
+    pub const fn divides(self) -> bool {
+        matches!(self, Self::Divide | Self::DivideSigned | Self::Remainder | Self::RemainderSigned)
+    }
+    /// Whether it shifts.
+    #[must_use]
+    pub const fn shifts(self) -> bool {
+        matches!(self, Self::ShiftLeft | Self::ShiftRight | Self::ShiftSigned)
+    }
+    /// Whether its operands may change places.
+    #[must_use]
+    pub const fn commutes(self) -> bool {
+        matches!(self, Self::Add | Self::Multiply | Self::And | Self::Or | Self::Xor)
+    }
+}
+
+/// A comparison; of unsigned numbers where its name says `Below` or `Above`, else of signed ones.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Compare {
+    /// `a == b`
+    Equal,
+    /// `a != b`
+    NotEqual,
+    /// `a < b`, signed
+    Less,
+    /// `a <= b`, signed
+    LessEqual,
+    /// `a > b`, signed
+    Greater,
+    /// `a >= b`, signed
+    GreaterEqual,
+    /// `a < b`, unsigned
+    Below,
+    /// `a <= b`, unsigned
+    BelowEqual,
+    /// `a > b`, unsigned
+    Above,
+    /// `a >= b`, unsigned
+    AboveEqual,
+}
+
+impl Compare {
+    /// Whether it holds.
+    #[must_use]
+    pub const fn holds(self, a: u64, b: u64) -> bool {
+        let (signed_a, signed_b) = (a.cast_signed(), b.cast_signed());
+        match self {
+            Self::Equal => a == b,
+            Self::NotEqual => a != b,
+            Self::Less => signed_a < signed_b,
+            Self::LessEqual => signed_a <= signed_b,
+            Self::Greater => signed_a > signed_b,
+            Self::GreaterEqual => signed_a >= signed_b,
+            Self::Below => a < b,
+            Self::BelowEqual => a <= b,
+            Self::Above => a > b,
+            Self::AboveEqual => a >= b,
+        }
+    }
+    /// The comparison that holds exactly where this one does not.
+    #[must_use]
+    pub const fn opposite(self) -> Self {
+        match self {
+            Self::Equal => Self::NotEqual,
+            Self::NotEqual => Self::Equal,
+            Self::Less => Self::GreaterEqual,
+            Self::LessEqual => Self::Greater,
+            Self::Greater => Self::LessEqual,
+            Self::GreaterEqual => Self::Less,
+            Self::Below => Self::AboveEqual,
+            Self::BelowEqual => Self::Above,
+            Self::Above => Self::BelowEqual,
+            Self::AboveEqual => Self::Below,
+        }
+    }
+}
+
+/// An operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// `to` = an input of the program, by its number.
+    Input {
+        /// Is written.
+        to: Var,
+        /// Which input.
+        nth: u16,
+    },
+    /// `to` = a number.
+    Number {
+        /// Is written.
+        to: Var,
+        /// Any number.
+        value: u64,
+    },
+    /// `to = from`
+    Move {
+        /// Is written.
+        to: Var,
+        /// Is read.
+        from: Var,
+    },
+    /// `to` = a computation of one operand.
+    Unary {
+        /// Which.
+        op: Unary,
+        /// Is written.
+        to: Var,
+        /// Is read.
+        from: Var,
+    },
+    /// `to` = a computation of two operands.
+    Compute {
+        /// Which.
+        op: Compute,
+        /// Is written.
+        to: Var,
+        /// Is read.
+        left: Var,
+        /// Is read.
+        right: Operand,
+    },
+    /// Goes to `to` if the comparison holds.
+    Branch {
+        /// Which comparison.
+        when: Compare,
+        /// Is read.
+        left: Var,
+        /// Is read.
+        right: Operand,
+        /// Where to.
+        to: Target,
+    },
+    /// Goes to `to`.
+    Jump {
+        /// Where to.
+        to: Target,
+    },
+    /// A label's place.
+    Bind {
+        /// Which label.
+        label: Label,
+    },
+}
+
+impl Op {
+    /// The variable that it writes.
+    #[must_use]
+    pub const fn written(&self) -> Option<Var> {
+        match *self {
+            Self::Input { to, .. }
+            | Self::Number { to, .. }
+            | Self::Move { to, .. }
+            | Self::Unary { to, .. }
+            | Self::Compute { to, .. } => Some(to),
+            Self::Branch { .. } | Self::Jump { .. } | Self::Bind { .. } => None,
+        }
+    }
+    /// The variables that it reads.
+    pub fn read(&self) -> impl Iterator<Item = Var> + use<> {
+        let var = |operand| match operand {
+            Operand::Var(var) => Some(var),
+            Operand::Number(_) => None,
+        };
+        let (first, second) = match *self {
+            Self::Move { from, .. } | Self::Unary { from, .. } => (Some(from), None),
+            Self::Compute { left, right, .. } | Self::Branch { left, right, .. } => (Some(left), var(right)),
+            Self::Input { .. } | Self::Number { .. } | Self::Jump { .. } | Self::Bind { .. } => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+    /// Where it may go instead of to the next operation.
+    #[must_use]
+    pub const fn target(&self) -> Option<Target> {
+        match *self {
+            Self::Branch { to, .. } | Self::Jump { to } => Some(to),
+            _ => None,
+        }
+    }
+}
+
+/// A program that was verified.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    pub(crate) ops: Vec<Op>,
+    pub(crate) vars: u16,
+    pub(crate) labels: u16,
+    pub(crate) inputs: u16,
+    pub(crate) outcomes: u8,
+    pub(crate) result: Option<Var>,
+}
+
+impl Program {
+    /// Its operations, in order.
+    #[must_use]
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+    /// Number of its inputs.
+    #[must_use]
+    pub const fn inputs(&self) -> u16 {
+        self.inputs
+    }
+    /// Number of outcomes, with outcome 0.
+    #[must_use]
+    pub const fn outcomes(&self) -> u8 {
+        self.outcomes
+    }
+    /// The variable with the result, if it has one; it is read at outcome 0 alone.
+    #[must_use]
+    pub const fn result(&self) -> Option<Var> {
+        self.result
+    }
+    /// Whether it divides.
+    #[must_use]
+    pub fn divides(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op, Op::Compute { op, .. } if op.divides()))
+    }
+}

@@ -1,0 +1,12 @@
+//! Programs as x86-64 code, and the assembler that other generated code uses too.
+//!
+//! In: a program with locations; where inputs are; the stub's frame. Out: bytes. Does not: choose locations.
+
+mod access;
+mod arithmetic;
+pub mod asm;
+mod emit;
+mod reg;
+mod word;
+
+pub use emit::{Frame, Inputs, allocate, emit, most_bytes};

@@ -1,0 +1,98 @@
+//! Programs as code of this processor, in a function that says what they left.
+//!
+//! ```text
+//!   x0         the inputs: 0 to 2 are loaded into x2, x3 and x4 before; the others are loaded where they are read
+//!   x1         where the result goes: outcome, x16, and whether a register was changed
+//!   sp + 0 …   words of the program
+//! ```
+
+use trapline_code::aarch64::asm::{Asm, Cond, Reg, SP};
+use trapline_code::aarch64::{Frame, Inputs, allocate, emit, most_bytes};
+use trapline_code::{End, NoRoom, Program};
+
+use super::Left;
+use super::memory::Memory;
+use super::programs::INPUTS;
+
+pub(crate) const WORDS: usize = 8;
+const IN_REGISTERS: [Reg; 3] = [2, 3, 4];
+const FRAME: i32 = 64;
+const A: Reg = 16;
+
+pub(crate) struct Machine {
+    memory: Memory,
+    words: usize,
+}
+
+struct FromMemory;
+
+impl Inputs for FromMemory {
+    fn register(&self, nth: u16) -> Option<Reg> {
+        IN_REGISTERS.get(usize::from(nth)).copied()
+    }
+    fn load(&self, asm: &mut Asm, nth: u16, to: Reg) {
+        asm.load_at(to, 0, u32::from(nth) * 8);
+    }
+}
+
+impl Machine {
+    pub(crate) fn new() -> Self {
+        Self { memory: Memory::new(), words: WORDS }
+    }
+    pub(crate) fn new_without_words() -> Self {
+        Self { words: 0, ..Self::new() }
+    }
+    pub(crate) fn compile(&self, program: &Program) -> Result<Vec<u8>, NoRoom> {
+        let allocated = allocate(program.clone(), self.words, &FromMemory)?;
+        let mut asm = Asm::new(self.memory.address());
+        asm.add_imm(SP, SP, -FRAME);
+        for (nth, reg) in IN_REGISTERS.into_iter().enumerate() {
+            asm.load_at(reg, 0, nth as u32 * 8);
+        }
+        let begin = asm.here();
+        let outcomes = emit(&mut asm, &allocated, &FromMemory, Frame { words: 0 });
+        let length = asm.here() - begin;
+        assert!(length <= most_bytes(program, 8) as u64, "{length} bytes\n{program}");
+        leave(&mut asm, 0);
+        for (outcome, fix) in outcomes {
+            asm.bind(fix);
+            leave(&mut asm, outcome.into());
+        }
+        asm.pool();
+        let words = asm.words().expect("distances fit");
+        Ok(words.into_iter().flat_map(u32::to_le_bytes).collect())
+    }
+    pub(crate) fn run(&mut self, code: &[u8], program: &Program, inputs: &[u64; INPUTS]) -> Left {
+        let at = self.memory.write(code);
+        let mut left = [0_u64; 3];
+        // SAFETY: `compile` has made a function of this type, which stays within its frame (what this test is about).
+        let run: extern "C" fn(*const u64, *mut u64) = unsafe { core::mem::transmute(at as *const u8) };
+        run(inputs.as_ptr(), left.as_mut_ptr());
+        let outcome = left[0] as u8;
+        let result = program.result().filter(|_| outcome == 0).map(|_| left[1]);
+        let kept = left[2] == 0;
+        Left { end: End { outcome, result }, kept }
+    }
+}
+
+/// Stores what there is, and returns.
+fn leave(asm: &mut Asm, outcome: u32) {
+    asm.store(A, 1, 8);
+    asm.number(A, outcome);
+    asm.store(A, 1, 0);
+    let mut changed = Vec::new();
+    for (nth, reg) in IN_REGISTERS.into_iter().enumerate() {
+        asm.load_at(A, 0, nth as u32 * 8);
+        asm.compare(A, reg);
+        changed.push(asm.if_later(Cond::NotEqual));
+    }
+    asm.number(A, 0);
+    let same = asm.b_later();
+    changed.into_iter().for_each(|fix| asm.bind(fix));
+    asm.one(A);
+    asm.bind(same);
+    asm.store(A, 1, 16);
+    asm.add_imm(SP, SP, FRAME);
+    // ret
+    asm.word(0xD65F_03C0);
+}
