@@ -120,7 +120,7 @@ fn a_library_that_comes_and_goes() {
     let report = tracing.stop();
     assert_eq!(reported["failed"], 0, "{}", report.errors);
     assert_eq!(report.hits("parent_work"), 3);
-    assert!(report.errors.contains("places: 2 matched, 2 probed"), "{}", report.errors);
+    assert!(report.errors.contains("sites: 2 matched, 2 probed"), "{}", report.errors);
     // The library makes ten calls at once after dlopen, and ten more when its entry is patched. These ten
     // must be seen, so the entry must be patched.
     let hits = report.hits("plugin_work");

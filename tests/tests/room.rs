@@ -26,7 +26,7 @@ fn a_session_after_many_finds_room() {
         let output_text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{verb}, the {nth}th: {}: {output_text}", output.status);
         if verb == "list" {
-            assert!(output_text.contains("1 place: 1 jump"), "the {nth}th: {output_text}");
+            assert!(output_text.contains("1 site: 1 jump"), "the {nth}th: {output_text}");
         }
     }
     assert_eq!(victim.run(100), reported);

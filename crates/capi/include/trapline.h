@@ -352,7 +352,7 @@ typedef struct trapline_times_row {
     uint32_t reserved;
 } trapline_times_row;
 
-// A place that a probe means and that is not probed.
+// A site that a probe means and that is not probed.
 typedef struct trapline_refusal_row {
     // sizeof; set by the caller.
     size_t size;
@@ -451,10 +451,10 @@ trapline_error trapline_report_percentile(const struct trapline_report *report,
                                           double share,
                                           uint64_t *ns);
 
-// Number of places that are not probed.
+// Number of sites that are not probed.
 size_t trapline_report_refusals(const struct trapline_report *report);
 
-// Fills in the row of one place that is not probed.
+// Fills in the row of one site that is not probed.
 trapline_error trapline_report_refusal(const struct trapline_report *report,
                                        size_t index,
                                        struct trapline_refusal_row *row);

@@ -359,14 +359,14 @@ pub unsafe extern "C" fn trapline_report_percentile(
     guard(|| unsafe { leave(ns, nth(alive(report, "report")?.times(), index)?.1.percentile(share), "ns") })
 }
 
-/// Number of places that are not probed.
+/// Number of sites that are not probed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_report_refusals(report: *const Report) -> usize {
     // SAFETY: the header demands null or a live report.
     unsafe { len(report, Report::refusals) }
 }
 
-/// Fills in the row of one place that is not probed.
+/// Fills in the row of one site that is not probed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_report_refusal(
     report: *const Report,

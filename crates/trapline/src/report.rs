@@ -100,7 +100,7 @@ pub struct Share {
     pub delta: u64,
 }
 
-/// A place that a probe means and that is not probed.
+/// A site that a probe means and that is not probed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Refused {
     /// `uprobe:PATH:func`.
@@ -284,7 +284,7 @@ pub struct ProcessReport {
     /// Number of sites without a hit that are not listed. Where programs are followed, a process that has
     /// ended keeps only the sites that were hit.
     pub quiet: u64,
-    /// Places that are not probed.
+    /// Sites that are not probed.
     pub refused: Arc<Vec<Refused>>,
     /// Files that were mapped while the process was traced, and ran before they were probed.
     pub late: Vec<Late>,

@@ -347,7 +347,7 @@ impl Traced {
         let forked = self.forked();
         if kernel > 0 && forked > 0 {
             notices.push(format!(
-                "{kernel} places are probed by the kernel, in process {pid} alone: hits of its {forked} forked children there are not seen"
+                "{kernel} sites are probed by the kernel, in process {pid} alone: hits of its {forked} forked children there are not seen"
             ));
         }
         notices

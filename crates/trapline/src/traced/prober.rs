@@ -196,9 +196,9 @@ impl Prober {
         let sorted = self.sites.sort_refusals(modules, &places.found, outcome.refused);
         if self.held.again() {
             self.held.note_lost(sorted.partly);
-        } else if let Some((places, first)) = sorted.partly {
+        } else if let Some((sites, first)) = sorted.partly {
             with.notices.push(format!(
-                "{places} places are probed in one mapping of their file and not in another, where their hits are not seen; for example {}: {}",
+                "{sites} sites are probed in one mapping of their file and not in another, where their hits are not seen; for example {}: {}",
                 first.probe, first.reason
             ));
         }
