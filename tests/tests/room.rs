@@ -32,8 +32,9 @@ fn a_session_after_many_finds_room() {
     assert_eq!(victim.run(100), reported);
 }
 
-/// Return addresses are not replaced after all, since no thread of the program can tell its unwinder. What was mapped for them is
-/// unmapped again, and the control block, which stays, must not name it any more: a later session would unmap whatever lies there by then.
+/// Return addresses are not replaced after all, since no thread of the program can inform its unwinder. What
+/// was mapped for them is unmapped again, and the control block, which stays, must not name it any more: a
+/// later session would unmap whatever lies there by then.
 #[test]
 fn a_control_block_names_no_memory_that_was_unmapped() {
     use std::os::unix::fs::FileExt as _;

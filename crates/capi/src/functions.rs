@@ -3,7 +3,7 @@
 //! In: pointers from C. Out: what they lead to, in safe code's types, and results written back. Invariants:
 //! CAP-1: every function that can fail runs inside [`guard`]; CAP-3: it writes its result last. What the
 //! functions ask of pointers stands in the header, in C's words, and once here: handles are alive, structures
-//! hold as many bytes as they say, texts end in a zero, results may be written unless said to be optional.
+//! hold as many bytes as they say, texts end in a zero, results may be written unless stated to be optional.
 //! Does not: decide anything.
 #![allow(
     unsafe_code,
@@ -141,13 +141,12 @@ unsafe fn requests(probes: *const Probe, count: usize) -> Result<Vec<Request>, F
     if count == 0 {
         return Err(inside::Error::Empty.into());
     }
-    // The size of the first tells where the second begins. The first is read as a whole before that, so it is
-    // not null and its size is possible.
-    // SAFETY: the caller promises an array with at least one probe.
+    // The size of the first shows where the second begins. The first is read as a whole before that, so it is
+    // not null and its size is possible. SAFETY: the caller promises an array with at least one probe.
     let (first, stride) = unsafe { (request(probes)?, probes.cast::<usize>().read_unaligned()) };
     let mut requests = vec![first];
     for at in 1..count {
-        // SAFETY: the caller promises an array of `count` probes, whose stride is the size of the first.
+        // SAFETY: the caller promises an array of `count` probes; its stride is the size of the first.
         let (probe, size) = unsafe {
             let probe = probes.byte_add(at * stride);
             (probe, probe.cast::<usize>().read_unaligned())
@@ -423,7 +422,7 @@ mod tests {
         assert_eq!(guard(|| Ok(())), Error::None);
         assert_eq!(guard(|| Err(Fault::new(Error::NoRow, "row\x005"))), Error::NoRow);
         assert_eq!((text(trapline_last_error()).as_str(), trapline_last_errno()), ("row 5", 0));
-        assert_eq!(guard(|| panic!("seen by nobody")), Error::Panic);
+        assert_eq!(guard(|| panic!("never shown")), Error::Panic);
         assert!(text(trapline_last_error()).contains("fault of the library"));
         std::thread::spawn(|| assert_eq!(text(trapline_last_error()), "")).join().expect("its own");
         assert_eq!(guard(|| Err(trapline::inside::Error::InsideHandler.into())), Error::InsideHandler);

@@ -1,6 +1,6 @@
 //! Reports of a session, as rows that C reads.
 //!
-//! In: reports of the `trapline` crate. Out: rows by number, whose texts live as long as the report. Does
+//! In: reports of the `trapline` crate. Out: rows by number; their texts live as long as the report. Does
 //! not: sum or sort.
 
 use std::ffi::{CString, c_char};

@@ -97,7 +97,7 @@ impl Elf {
         Self::read(bytes, true)
     }
 
-    /// Reads a debug file, whose loads have no bytes.
+    /// Reads a debug file; its loads have no bytes.
     pub(crate) fn parse_debug(bytes: Bytes) -> Result<Self, ImageError> {
         Self::read(bytes, false)
     }

@@ -174,7 +174,7 @@ impl Image {
     pub fn function(&self, index: FunctionIndex) -> &Function {
         &self.functions.list[index.0 as usize]
     }
-    /// The function whose body or cold piece contains an address.
+    /// The function with an address in its body or its cold piece.
     #[must_use]
     pub fn function_at(&self, at: Svma) -> Option<FunctionIndex> {
         let before = |count: usize| count.checked_sub(1);
@@ -198,7 +198,7 @@ impl Image {
         found.map(|(index, _)| FunctionIndex(index as u32)).or_else(|| self.function_at(at))
     }
     /// Pieces of functions, (start, length in bytes), sorted: unwind entries that do not begin as a function
-    /// does, and whose owner is not known from symbols. A direct jump from a function into one stays in that
+    /// does, where no symbol names the function. A direct jump from a function into one stays in that
     /// function.
     #[must_use]
     pub fn fragments(&self) -> &[(Svma, u64)] {
@@ -225,7 +225,7 @@ impl Image {
     pub(crate) fn inlined_copies(&self, name: &str) -> u32 {
         inlined::copies(self.debug.as_ref().unwrap_or(&self.elf), name)
     }
-    /// Variables whose symbol has that name, raw or demangled; each address once.
+    /// Variables with a symbol of that name, raw or demangled; each address once.
     #[must_use]
     pub fn data_named(&self, name: &str) -> Vec<DataSymbol> {
         let mut found: Vec<DataSymbol> = Vec::new();

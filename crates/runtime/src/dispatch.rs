@@ -14,7 +14,7 @@
 //! | D1 | find the thread's line; if there is none: missed, done |
 //! | D2 | enter; if a hit of this thread goes on: missed (nested), done |
 //! | D3 | load the list. If a consumer in it has a return handler: take a return trampoline, if the probe arms its calls (`trampolines`, A1 to A4), and an instance (`instances`, A1 to A4). Count: missed if there was none, a hit otherwise |
-//! | D4 | call each consumer whose filter accepts the hit; note the verdicts. Without an instance, consumers with return handlers are not called |
+//! | D4 | call each consumer with a filter that accepts the hit; note the verdicts. Without an instance, consumers with return handlers are not called |
 //! | D5 | if all verdicts were *remove*, flag the probe for the writer |
 //! | D6 | if no consumer waits for the return, or the instruction pointer moved, give back the instance and the trampoline. Otherwise write the trampoline's address into the stack word |
 //! | D7 | leave |
@@ -156,7 +156,7 @@ pub unsafe fn entered(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut
     go_on(ip, sp, regs)
 }
 
-/// A call whose return is waited for.
+/// A call, while a consumer waits for its return.
 struct Waited {
     call: Call<'static>,
     trampoline: Option<TakenTrampoline>,
@@ -304,8 +304,8 @@ impl Verdicts {
     const fn new(site: u64, missed: bool) -> Self {
         Self { site, missed, waiting: false, agreed: false, objected: false, lost: 0 }
     }
-    /// Calls one consumer. One whose filter rejects the hit neither agrees nor objects, as in the kernel,
-    /// where a filter decides first.
+    /// Calls one consumer. A consumer with a filter that rejects the hit neither agrees nor objects, as in
+    /// the kernel, where a filter decides first.
     ///
     /// # Safety
     /// As [`call`].

@@ -63,7 +63,7 @@ impl Mapping {
     pub fn parse(line: &str) -> Option<Self> {
         Self::parse_bytes(line.as_bytes())
     }
-    /// Parses one line, whose path may hold any bytes.
+    /// Parses one line; its path may hold any bytes.
     pub(crate) fn parse_bytes(line: &[u8]) -> Option<Self> {
         let path = line.splitn(6, |&byte| byte == b' ').nth(5).unwrap_or_default().trim_ascii_start();
         let line = std::str::from_utf8(&line[..line.len() - path.len()]).ok()?;

@@ -275,7 +275,8 @@ impl Process {
             self.gone("it ended")
         }
     }
-    /// Handles a file whose own name ends in the words that the kernel appends to the names of deleted files.
+    /// Handles a file with a name that itself ends in the words that the kernel appends to the names of
+    /// deleted files.
     fn look_at_name(&self, mapping: &mut Mapping) {
         let Some(id) = mapping.file.filter(|_| !is_memfd(mapping)) else { return };
         let mut name = mapping.file_path.clone().into_os_string();

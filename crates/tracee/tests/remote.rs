@@ -72,9 +72,9 @@ fn interrupted(setup: &str, call: &str, nr: i64, wake: bool) -> (RemoteReport, i
     (report, r, e)
 }
 
-/// Does the same for a call whose duration must lie in `range`, in milliseconds. A busy machine wakes threads
-/// late, never early. So a call that lasts too long is made again. If every call lasts too long, something
-/// has made it longer.
+/// Does the same for a call with a duration that must lie in `range`, in milliseconds. A busy machine wakes
+/// threads late, never early. So a call that lasts too long is made again. If every call lasts too long,
+/// something has made it longer.
 fn on_time(setup: &str, call: &str, nr: i64, range: Range<i64>) -> (RemoteReport, i64, i64) {
     let mut late = Vec::new();
     for (report, r, e, ms) in (0..20).filter_map(|_| try_interrupted(setup, call, nr, false)) {

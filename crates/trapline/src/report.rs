@@ -50,8 +50,8 @@ pub struct Filtered {
     pub in_target: u64,
     /// Recorded, and rejected by the reader.
     pub by_reader: u64,
-    /// Calls whose return would have decided about them and was not seen: they still run, or were left by a
-    /// longjmp or an exception.
+    /// Calls to be decided at their return, which was not seen: they still run, or were left by a longjmp or
+    /// an exception.
     pub unended: u64,
 }
 
@@ -111,7 +111,7 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// A file that a process mapped while it was traced, and whose code ran before it was probed.
+/// A file that a process mapped while it was traced; its code ran before it was probed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Late {
     /// Path of the file.

@@ -1,10 +1,10 @@
 //! What a probe can do with an A64 word: simulate it, run it elsewhere, or neither.
 //!
 //! In: a word. Out: a [`Verdict`], with the operands where they matter. Invariants: INSN-1; INSN-2 (an
-//! unknown word is [`Verdict::Refuse`]). The only groups of instructions whose effect depends on their own
-//! address are branches, exceptions and system, `adr`, literal loads, and the forms of FEAT_PAuth_LR. All
-//! words of these groups are distinguished here. Words of the other groups do the same at any address. So do
-//! those that are not allocated: they are undefined at any address.
+//! unknown word is [`Verdict::Refuse`]). Only these groups of instructions depend on their own address:
+//! branches, exceptions and system, `adr`, literal loads, and the forms of FEAT_PAuth_LR. All words of these
+//! groups are distinguished here. Words of the other groups do the same at any address. So do those that are
+//! not allocated: they are undefined at any address.
 //! Does not: look at neighbours: see [`exclusive`](super::exclusive). Section numbers are those of the Arm
 //! ARM (DDI 0487).
 
@@ -207,16 +207,16 @@ pub enum Away {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
 pub enum Refusal {
     /// `udf`.
-    #[error("udf: permanently undefined, its address tells why")]
+    #[error("udf: permanently undefined, its address shows why")]
     Undefined,
-    /// Not allocated, or newer than this table, in a group whose instructions may depend on their address.
+    /// Not allocated, or newer than this table, in a group of instructions that may depend on their address.
     #[error("no instruction that is known")]
     Unallocated,
     /// `cb<cc>`, `cbb<cc>`, `cbh<cc>` (FEAT_CMPBR): branches that are not relocated yet.
     #[error("compares and branches (FEAT_CMPBR): not relocated yet")]
     CompareBranch,
     /// `brk`: another tool's breakpoint, and handlers look up its address.
-    #[error("brk: traps, and its address is what tells why")]
+    #[error("brk: traps, and its address is what shows why")]
     Breakpoint,
     /// `hlt`, `dcps1` to `dcps3`.
     #[error("halts for a debugger")]

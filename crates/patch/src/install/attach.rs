@@ -1,6 +1,6 @@
 //! One batch of patches into one process: steps I1 to I11 of `protocol`.
 //!
-//! In: a process and a request. Out: a segment whose patches are in place, and a report. An error before the
+//! In: a process and a request. Out: a segment with its patches in place, and a report. An error before the
 //! first site is written leaves nothing mapped and no action changed.
 //! Does not: choose tactics, read counters.
 

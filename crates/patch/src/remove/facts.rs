@@ -15,7 +15,7 @@ pub(crate) struct Facts {
     relied: u64,
     /// Facts that have changed, or are about to.
     changed: u64,
-    /// Facts whose waiting threads were released.
+    /// Facts for which the waiting threads were released.
     answered: u64,
     /// Addresses at which threads wait before they change a fact.
     holds: HashSet<u64>,

@@ -3,7 +3,7 @@
 //!
 //! `take`, `arm`, `returned` and `put_back` are the crate's own; `quick_arms` and `quick_lands` do the steps
 //! of the code in `x86_64::general::inlined`, which no model can run. Memory orders are weaker here than
-//! those of a processor that keeps stores in order. A stack word is an atomic whose address is the word's.
+//! those of a processor that keeps stores in order. A stack word is an atomic; its address is the word's.
 
 use std::boxed::Box;
 

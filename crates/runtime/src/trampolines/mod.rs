@@ -1,5 +1,5 @@
-//! Calls whose return address is replaced, in our own process: which return trampoline a
-//! call gets, and what happens when the call returns to it.
+//! Calls with a replaced return address, in our own process: which return trampoline a call gets, and what
+//! happens when the call returns to it.
 //!
 //! In: at an entry, the return address and the stack word that holds it (on arm64 the stack pointer and x30,
 //! see below). Out: a trampoline for the call, or none, and then the call is missed. In: at a return, the
@@ -23,7 +23,7 @@
 //! | step | entry (`dispatch`, D3 to D6) | | return (`dispatch::returned`) |
 //! |---|---|---|---|
 //! | A1 | real := the stack word. If that is a trampoline, the function was reached by a tail call: `UNDER` := the other's `UNDER` + 1, at most CHAIN | B1 | the trampoline's code has put its number into the stack word |
-//! | A2 | a hint names a trampoline whose `WORD` is this word and whose `REAL` is real: take that one. If its `WHAT` is not 0, its last call was left, and it is *reused*; `BOUND` := 1. Go on at A4 | B2 | read `REAL` and `WHAT`; end the call's instance |
+//! | A2 | a hint names a trampoline; its `WORD` is this word and its `REAL` is real: take that one. If its `WHAT` is not 0, its last call was left, and it is *reused*; `BOUND` := 1. Go on at A4 | B2 | read `REAL` and `WHAT`; end the call's instance |
 //! | A3 | find a free one: exchange its byte with LENT, and the byte was 0. `REAL`, `UNDER`, `BOUND` := 0, `WORD` (release), hint | B3 | if it is bound, or becomes bound now (`BOUND` := 1; below): quick hint, `WHAT` := 0. Else hint := 0, `WORD` := 0, byte := 0 |
 //! | A4 | `SITE` := 0, `GO` := 0, `WHAT` := the probe. Take the instance, with the trampoline's address as key (or none: below) | B4 | the stack word := `REAL`; the instruction pointer := `REAL` |
 //! | A5 | consumers are called | B5 | consumers are called |
@@ -33,7 +33,7 @@
 //!   other stack words, and take other trampolines. The code of the return runs below the word, so B4's store
 //!   is still there at B6.
 //! - *an unwinder, a debugger or a profiler at any moment*: the word holds the real address, or a trampoline
-//!   whose `REAL` was written before (A3, A6).
+//!   with a `REAL` that was written before (A3, A6).
 //! - *a handler that leaves* in A5, by `longjmp` or the end of its thread: the trampoline is in use, and no
 //!   word names it. This is the case of any call that was left (below).
 //! - *another thread*: while an entry's byte is LENT, only the thread at the stack word that the entry names
@@ -64,8 +64,8 @@
 //!   call left it. What the function then signs (`paciasp`) and authenticates before it returns is the
 //!   trampoline's address. If other code changes the word meanwhile, authentication fails as it would without
 //!   us.
-//! - *landing pads*: a trampoline is reached by `ret`, whose target needs no `BTI` (Arm ARM C6.2, RET: unlike
-//!   BR and BLR it sets BTypeNext, and so PSTATE.BTYPE, to 0). The same is true of the target of B6.
+//! - *landing pads*: a trampoline is reached by `ret`, and its target needs no `BTI` (Arm ARM C6.2, RET:
+//!   unlike BR and BLR it sets BTypeNext, and so PSTATE.BTYPE, to 0). The same is true of the target of B6.
 //! - *a signal handler* returns to the vdso's `rt_sigreturn`, to which Linux gives no unwind information
 //!   since 5.8. Unwinders recognize it by its instructions, at exactly that address, which the byte before it
 //!   (`plan`'s `unwind`) is not. So calls that return into the vdso get no trampoline
@@ -202,7 +202,7 @@ impl TrampolineTable {
     ///
     /// # Safety
     /// The private memory is zeroed except for the hints of [`Trampolines::hints`]. It stays readable and
-    /// writable for good, and no other code uses it. In an entry whose byte is LENT, `WHAT` is 0 or the
+    /// writable for good, and no other code uses it. In an entry with the byte LENT, `WHAT` is 0 or the
     /// address of a probe that is never freed.
     #[must_use]
     pub unsafe fn new(
@@ -256,7 +256,7 @@ impl TrampolineTable {
     pub const fn trampolines(&self) -> Trampolines {
         self.trampolines
     }
-    /// Real return address of a call whose stack word holds `address`; `None` if `address` is not a
+    /// Real return address of a call with `address` in its stack word; `None` if `address` is not a
     /// trampoline's. For unwinders that cannot read our unwind tables. Valid for calls that go on: asked by
     /// their own thread, or while it stands still.
     #[must_use]
@@ -283,7 +283,7 @@ impl TrampolineTable {
     fn hints(&self, word: u64, real: u64) -> &'static [Hint] {
         self.hints.line(word, real)
     }
-    /// The stack pointer at the entry of the call whose instance has this key; 0 if the call is over.
+    /// The stack pointer at the entry of the call with this key as its instance's; 0 if the call is over.
     pub(crate) fn frame(&self, key: u64) -> u64 {
         self.trampolines.number_of(key).map_or(key, |number| self.words.word(number, at::WORD).load(Acquire))
     }
@@ -356,7 +356,7 @@ impl TrampolineTable {
         });
         { hinted }.find(is_its)
     }
-    /// A3: takes a trampoline whose byte was 0.
+    /// A3: takes a trampoline with the byte 0.
     #[inline]
     fn free(&self, cpu: u32) -> Option<u32> {
         let first = self.words.first(cpu);

@@ -246,7 +246,7 @@ impl Processes {
             Err(error) => traced.notices.push(error.to_string()),
         }
     }
-    /// Lets threads go on whose held calls are about to change what patches rely on.
+    /// Lets threads go on that wait in held calls, which are about to change what patches rely on.
     fn answer(&mut self, index: usize, look: bool) {
         self.traced[index].answer(&mut self.files, &self.requested, look, &mut self.following);
     }

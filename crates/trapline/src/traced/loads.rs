@@ -159,7 +159,7 @@ impl Loads {
         self.read_ns = [self.read_ns[1], monotonic_ns()];
     }
     /// Forgets loads that the maps no longer show as they were looked at: unmapped, or mapped anew. Of loads
-    /// that were reported and are unmapped, those whose file a probe names count as passed.
+    /// that were reported and are unmapped, those of files that a probe names count as passed.
     pub(super) fn forget_unmapped(&mut self, maps: &[Mapping], requested: &SessionRequest) {
         let there: HashSet<Load> = maps.iter().filter_map(|m| Some((m.file?, m.start.0))).collect();
         let reported = &self.reported;
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_exact_and_else_the_time_since_the_look_before() {
+    fn what_was_reported_is_exact_and_else_the_time_since_the_look_before() {
         let (mut known, load) = loads();
         known.probed("/lib/libp.so", load, false);
         known.looked_at.fresh = HashSet::from([load]);

@@ -30,7 +30,7 @@ use crate::unwinders::{Unwinding, unwinding, unwinding_now};
 
 /// Notice for a program without an unwinder in which return addresses are replaced.
 const NOT_REGISTERED: &str = "the process has loaded no unwinder (libgcc_s); one that it loads while probed (for pthread_exit, \
-                           pthread_cancel or backtrace) is told of replaced return addresses a moment later, and until \
+                           pthread_cancel or backtrace) is informed of replaced return addresses a moment later, and until \
                            then sees no further than a probed call";
 
 /// Places that are to be patched together.

@@ -1,6 +1,6 @@
-//! Calls whose return is waited for, in all circumstances: recursion, `longjmp`, other stacks, other threads,
-//! ends of threads and processes, children. By jump and by trap, with all registers saved and without
-//! vectors, and beside the kernel's uretprobe where that works too.
+//! Calls with a return that is waited for, in all circumstances: recursion, `longjmp`, other stacks, other
+//! threads, ends of threads and processes, children. By jump and by trap, with all registers saved and
+//! without vectors, and beside the kernel's uretprobe where that works too.
 //!
 //! A program of its own: what is patched stays mapped, and the libraries of all tests must find room near
 //! each other.
@@ -39,7 +39,7 @@ type Called = extern "C" fn(u64) -> u64;
 struct Seen {
     entries: &'static AtomicU64,
     returns: &'static AtomicU64,
-    /// Returns whose cookie did not belong to their call.
+    /// Returns with a cookie that did not belong to their call.
     wrong: &'static AtomicU64,
 }
 

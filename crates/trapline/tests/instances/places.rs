@@ -257,7 +257,7 @@ fn a_place_that_keeps_a_call_that_was_left() {
     assert_eq!(first.return_count(), 0);
 }
 
-/// More stack words than places: later ones use instances. In a process of its own, whose places are used up.
+/// More stack words than places: later ones use instances. In a process of its own: its places are used up.
 #[test]
 fn more_stack_words_than_places() {
     alone("places::more_stack_words_than_places", every_word);

@@ -25,7 +25,7 @@ use boot::System;
 use fetch::{fetch, first_in, kernel_package};
 use initramfs::Initramfs;
 
-/// Crates whose tests run there.
+/// Crates with tests that run there.
 const CRATES: &[&str] =
     &["trapline-runtime", "trapline-plan", "trapline-tracee", "trapline-watch", "trapline"];
 /// Their test programs that do.

@@ -101,7 +101,7 @@ impl Own {
     pub const fn process(&self) -> &Process {
         &self.process
     }
-    /// Whether this is the copy in a forked child, whose descriptors lead to the parent.
+    /// Whether this is the copy in a forked child: its descriptors lead to the parent.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         self.process.pid() != std::process::id()
