@@ -174,6 +174,12 @@ impl Elf {
     pub(crate) fn header(&self, kind: u32) -> Option<&Header> {
         self.headers.iter().find(|h| h.kind == kind)
     }
+    /// Path of the loader that the file names.
+    pub(crate) fn interp(&self) -> Option<String> {
+        let header = self.header(elf::PT_INTERP)?;
+        let path = slice(self.bytes.get(), header.offset, header.filesz)?;
+        text(path, 0).map(str::to_owned)
+    }
 
     /// The load that contains an address in its file-backed part, and the offset in it.
     fn load_of(&self, at: u64) -> Option<(&Segment, u64)> {

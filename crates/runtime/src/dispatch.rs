@@ -28,7 +28,7 @@ use crate::epoch::{Inside, Line, Seal, ThreadPointer};
 use crate::instances::{Call, KeptCall};
 use crate::native::{Regs, returning};
 use crate::probe::{List, Probe};
-use crate::trampolines::{TakenTrampoline, TrampolineTable};
+use crate::trampolines::table::{TakenTrampoline, TrampolineTable};
 
 /// Where the thread goes on.
 #[repr(u64)]

@@ -23,7 +23,7 @@ use trapline_record::trampolines::Trampolines;
 use crate::epoch::{Barrier, Grace, Inside, Line, Lines, Seal, ThreadPointer, Writer};
 use crate::probe::Probe;
 use crate::registry::{FileSite, Registry};
-use crate::trampolines::{ReturnedCall, TakenTrampoline, TrampolineTable};
+use crate::trampolines::table::{ReturnedCall, TakenTrampoline, TrampolineTable};
 
 /// Used in place of `membarrier`.
 fn barrier() -> bool {

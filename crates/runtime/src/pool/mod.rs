@@ -122,6 +122,8 @@
 
 #[cfg(all(not(loom), target_arch = "aarch64"))]
 mod aarch64;
+#[cfg(not(loom))]
+mod bad_region;
 pub mod magazine;
 #[cfg(not(loom))]
 mod memory;
@@ -139,9 +141,11 @@ pub use crate::kernel::{register_restarts, restart_sequences};
 #[cfg(all(not(loom), target_arch = "aarch64"))]
 use aarch64 as native;
 #[cfg(not(loom))]
+pub use bad_region::BadRegion;
+#[cfg(not(loom))]
 pub(crate) use memory::Raw;
 #[cfg(not(loom))]
-pub use memory::{At, BadRegion, Held, Leaving, OwnedPool, Pool};
+pub use memory::{At, Held, Leaving, OwnedPool, Pool};
 pub use protocol::{NotClosed, Returned};
 #[cfg(not(loom))]
 pub use sequence::Registered;
