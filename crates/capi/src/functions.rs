@@ -2,8 +2,9 @@
 //!
 //! In: pointers from C. Out: what they lead to, in safe code's types, and results written back. Invariants:
 //! CAP-1: every function that can fail runs inside [`guard`]; CAP-3: it writes its result last. What the
-//! functions ask of pointers stands in the header, in C's words, and once here: handles are alive, structures
-//! hold as many bytes as they say, texts end in a zero, results may be written unless stated to be optional.
+//! functions ask of pointers stands in the header, in C's words, and once here. Handles are alive. Structures
+//! hold as many bytes as they state. Texts end in a zero. Results may be written, unless stated to be
+//! optional.
 //! Does not: decide anything.
 #![allow(
     unsafe_code,

@@ -4,7 +4,7 @@
 //! In: a process, and where its trampolines lie (`record::trampolines`; steps A1 to B4 are those of `plan`'s
 //! `stub::trampolines`). Out: the calls that are armed now; the real return addresses put back into their
 //! stack words; trampolines given back that nothing names any more. Invariants: RET-1 a stack word is written
-//! only while all threads are stopped, and only if it still holds the trampoline; RET-2 a trampoline is given
+//! only while all threads are stopped, and only if it still holds the trampoline. RET-2 a trampoline is given
 //! back only if no register, no word of memory and no thread in the trampolines' own code names it. Does not:
 //! inform unwinders (see `unwinder`), or unmap.
 //!

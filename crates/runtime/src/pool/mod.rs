@@ -8,8 +8,8 @@
 //! the other, beside a thread that stands still for ever, and in a forked child. POOL-5 objects in magazines
 //! never make a get fail while fewer than `maxactive` are held. POOL-6 after closing, exactly one put, or the
 //! closing itself, is reported as the last.
-//! Does not: look into objects, count misses, find an instance again at the function's exit, allocate (except
-//! [`OwnedPool`], when it is made and freed), or make sure that no get runs on memory that is gone. The code
+//! Does not: look into objects, count misses, find an instance again at the function's exit, or make sure
+//! that no get runs on memory that is gone. Only [`OwnedPool`] allocates, when it is made and freed. The code
 //! that closes has made sure of that (`epoch`).
 //!
 //! # The parts

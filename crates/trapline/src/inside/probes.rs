@@ -328,7 +328,7 @@ impl Probes {
         self.notices.drain();
         if self.unwinders.is_loading() {
             // If an unwinder cannot be informed yet, return trampolines stay closed.
-            drop(self.tell_unwinders());
+            drop(self.inform_unwinders());
         }
         // Anonymous code, which compilers at run time make all the time, matters only where a file's code
         // was.
@@ -387,7 +387,7 @@ impl Probes {
         let changed = self.known.follow(self.registry.writer(engine), maps);
         if !changed.is_empty() || self.unwinders.is_loading() {
             // If an unwinder cannot be informed, return trampolines are closed.
-            drop(self.tell_unwinders());
+            drop(self.inform_unwinders());
         }
         if !changed.is_empty()
             && let (Some(sites), Some(map)) = (traps::sites(), self.known.map())
@@ -397,7 +397,7 @@ impl Probes {
         self.notices.add(changed);
         Ok(())
     }
-    fn tell_unwinders(&mut self) -> Result<(), String> {
+    fn inform_unwinders(&mut self) -> Result<(), String> {
         self.unwinders.inform(self.patcher.process(), self.files.all())
     }
     /// Drops groups that have a site where the mapping may have changed, if their code is not there any more.

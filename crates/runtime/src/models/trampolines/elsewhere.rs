@@ -72,7 +72,7 @@ fn left(again: fn(Call, &'static TrampolineTable, &Probe) -> bool) {
 }
 
 #[test]
-fn what_was_left_is_had_again_by_its_like_alone() {
+fn what_was_left_is_reused_by_its_like_alone() {
     left(Call::enters);
 }
 

@@ -11,9 +11,9 @@
 //!
 //! In and out: as [`InlinedPath`] says for each. The protocol is that of `dispatch`, `instances` and
 //! `trampolines`, where each step takes its shortest way. In all other cases the code answers that nothing was
-//! done. They are a thread without a line, a hit inside a hit, another list, a session; a place that belongs to
-//! another stack word or keeps another probe's call; a trampoline's first call, a tail call's, a call that was
-//! left here.
+//! done. They are a thread without a line, a hit inside a hit, another list, a session. Also a place that
+//! belongs to another stack word or keeps another probe's call. And a trampoline's first call, a tail call's,
+//! a call that was left here.
 //! Does not: contain an address of its own, since it runs elsewhere.
 //!
 //! In memory, a function here is:
