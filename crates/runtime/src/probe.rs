@@ -79,6 +79,18 @@ impl List {
     pub fn iter(&self) -> impl Iterator<Item = &Installed> {
         core::iter::once(&self.newest).chain(&self.older)
     }
+    /// The newest consumer. A hit takes it by itself: a chained iterator costs it as much as the consumer.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) const fn newest(&self) -> &Installed {
+        &self.newest
+    }
+    /// The other consumers, newest first.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) fn older(&self) -> &[Installed] {
+        &self.older
+    }
     /// Whether a consumer has a return handler.
     #[must_use]
     #[inline]
