@@ -228,3 +228,25 @@ int main() { puts("ready"); fflush(stdout);
     }
     assert!(victim.is_running());
 }
+
+/// The thread makes one such child after the other, and gets a CPU at once when one has ended. So it is ordered to
+/// stop when it is about to wait for the next one, which is seized at its birth and stops there. That stop has to
+/// be answered, or the thread waits for ever.
+#[test]
+fn a_thread_that_is_hardly_ever_outside_vfork_makes_calls_between_two() {
+    const VFORKS: &str = r#"
+#include <stdio.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+int main() { signal(SIGCHLD, SIG_IGN); struct sched_param first = {1}; sched_setscheduler(0, SCHED_FIFO, &first);
+ puts("ready"); fflush(stdout);
+ for (;;) if (!vfork()) { usleep(900000); _exit(0); } }
+"#;
+    let mut victim = Victim::start(VFORKS);
+    for _ in 0..5 {
+        victim.until_in_call(victim.pid(), libc::SYS_vfork);
+        session(victim.pid());
+    }
+    assert!(victim.is_running());
+}
