@@ -25,7 +25,6 @@ fn a_call_that_ends_by_a_jump_lasts_until_its_callee_returns() {
     let path = or_skip!(victims::plain("naps"));
     let victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
-    let words = |condition: &[&str]| [&["-p", &pid], condition, &["slow(int us) -> int"]].concat();
     for condition in [
         &["--ret=stack"][..],
         &["--ret=auto"],
@@ -34,7 +33,8 @@ fn a_call_that_ends_by_a_jump_lasts_until_its_callee_returns() {
         &["--if", "ret == 3000"],
         &["--if", "us == 3000"],
     ] {
-        let report = until_enough("trace", &words(condition), |report| ended(report, "slow").len() > 20);
+        let words = [&["-p", &pid], condition, &["slow(int us) -> int"]].concat();
+        let report = until_enough("trace", &words, |report| ended(report, "slow").len() > 20);
         let calls = ended(&report, "slow");
         assert!(calls.len() > 20, "{condition:?}: {} calls: {}", calls.len(), report.errors);
         for call in calls {
@@ -43,8 +43,8 @@ fn a_call_that_ends_by_a_jump_lasts_until_its_callee_returns() {
         }
     }
     for condition in ["dur < 1ms", "ret != 3000", "us == 7"] {
-        let report =
-            Tracing::spawn("trace", &[&["-d", "0.5"], &words(&["--if", condition])[..]].concat()).end();
+        let words = ["-d", "0.5", "-p", &pid, "--if", condition, "slow(int us) -> int"];
+        let report = Tracing::spawn("trace", &words).end();
         assert_eq!(ended(&report, "slow"), Vec::<&Value>::new(), "{condition}: {}", report.errors);
     }
 }
