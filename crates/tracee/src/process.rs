@@ -147,13 +147,13 @@ impl Process {
     /// Its mappings, in order of address.
     ///
     /// # Errors
-    /// When the process is gone.
+    /// When the process is gone, or has lost its memory and is about to be gone.
     pub fn maps(&self) -> Result<Vec<Mapping>, TargetError> {
-        // A thread that has ended has no memory; a living one has some.
-        let some = |text: Vec<u8>| {
-            if text.is_empty() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(text) }
-        };
-        let text = self.look("read its mappings", |folder| fs::read(folder.join("maps")).and_then(some))?;
+        let text = self.look("read its mappings", |folder| {
+            let read = || maps::read_whole(File::open(folder.join("maps"))?);
+            // A process that executes a program meanwhile has other mappings.
+            read().or_else(|_| read())
+        })?;
         let mut maps = maps::parse(&text);
         for mapping in maps.iter_mut().filter(|mapping| mapping.deleted) {
             self.look_at_name(mapping);

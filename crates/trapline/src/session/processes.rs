@@ -242,7 +242,7 @@ impl Processes {
         let following = &mut self.following;
         match traced.look(&mut self.files, &self.requested, &mut || following.pause()) {
             Ok(_) => {}
-            Err(error) if error.is_gone() => traced.end(Ended::Exited),
+            Err(error) if error.is_gone() => traced.end_if_gone(),
             Err(error) => traced.notices.push(error.to_string()),
         }
     }

@@ -309,14 +309,17 @@ mod tests {
         }
     }
 
-    /// The module was probed before, and is mapped anew while a look goes on that does not probe it.
+    /// The module is mapped anew while a look goes on that does not probe it: it was probed before, or the look
+    /// found nothing to probe in it.
     #[test]
     fn a_look_that_does_not_probe_a_module_leaves_its_record() {
-        for began in [None, Some(250)] {
+        for (began, fresh) in [(Some(250), false), (None, false), (None, true)] {
             let (mut known, load) = loads();
+            known.reported.insert(load, (240, "/lib/libp.so".to_owned()));
             known.looked_at.loads = HashSet::from([load]);
+            known.looked_at.fresh = fresh.then_some(load).into_iter().collect();
             known.looked(began);
-            assert!(!known.last.has(&load, 240), "{began:?}");
+            assert!(!known.last.has(&load, 240) && known.reported.contains_key(&load), "{began:?} {fresh}");
         }
     }
 }

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use trapline_patch::{PatchError, translator};
+use trapline_tracee::Mapping;
 use trapline_tracee::perf::monotonic_ns;
-use trapline_tracee::{Mapping, Process};
 
 use super::held::{Change, Held};
 use super::loads::Loads;
@@ -94,11 +94,7 @@ impl Prober {
         self.loads.reads();
         let maps = with.target.process.maps()?;
         self.loads.read_records(with.target.pid());
-        if maps.is_empty() && !self.loads.is_first_look() {
-            // It is about to end: its memory is gone, and not yet its threads.
-            return Ok(Looked::Nothing);
-        }
-        if self.loads.executed() || self.has_lost_segments(&with.target.process, &maps)? {
+        if self.loads.executed() || self.has_lost_segments(&maps) {
             // The follower probes the new program at its entry point.
             return Ok(Looked::Executed);
         }
@@ -161,15 +157,10 @@ impl Prober {
         with.target.note_program(&modules);
         (modules, places)
     }
-    /// Whether segments were made, and none is mapped any more, so the process runs another program.
-    ///
-    /// The maps of a process that loses its memory while they are read break off somewhere. A second reading
-    /// then shows nothing.
-    fn has_lost_segments(&self, process: &Process, maps: &[Mapping]) -> Result<bool, Error> {
+    /// Whether segments were made, and none is mapped any more.
+    fn has_lost_segments(&self, maps: &[Mapping]) -> bool {
         let is_ours = |mapping: &Mapping| mapping.path.starts_with("/memfd:trapline");
-        let lacks_ours = |maps: &[Mapping]| !maps.is_empty() && !maps.iter().any(is_ours);
-        let may = !self.patches.segments().is_empty() && lacks_ours(maps);
-        Ok(may && lacks_ours(&process.maps()?))
+        !self.patches.segments().is_empty() && !maps.iter().any(is_ours)
     }
     /// Patches the places that were found. Returns the modules, by index, of which places are unmapped.
     fn patch(
