@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use trapline_plan::{Action, PlanError};
+use trapline_plan::PlanError;
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at};
 use trapline_tracee::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
@@ -129,7 +129,7 @@ fn note_reliance(batches: &mut Batches, prepared: &Prepared, request: &Request<'
     let holds = |site: &PreparedSite| {
         let module = request.modules.get(site.module as usize);
         let request = module.and_then(|module| module.requests.get(site.patch.request as usize));
-        request.is_some_and(|request| matches!(request.action, Action::Hold(_)))
+        request.is_some_and(|request| request.action.holds())
     };
     let held = prepared.sites.iter().filter(|site| holds(site));
     batches.facts.hold_at(held.map(|site| site.patch.addr.0));

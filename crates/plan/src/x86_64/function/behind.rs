@@ -39,6 +39,7 @@
 use super::entry::{LEAST, LOOK};
 use super::{Mark, Planner};
 use crate::machine::TrapsPolicy;
+use crate::request::Hold;
 use crate::x86_64::action::SiteAction;
 use crate::x86_64::jump::JUMP;
 use crate::x86_64::stub;
@@ -88,6 +89,8 @@ impl Asked {
             SiteAction::Enter { .. } | SiteAction::Arm { .. } => {
                 Self { stack: true, gprs: if go { Gpr::R14.bit() } else { 0 }, others: false }
             }
+            // The number of a call is in any register.
+            SiteAction::Hold(Hold::Call(_)) => Self { stack: true, gprs: !0, others: false },
             // Go's arguments may be in any register.
             _ => Self { stack: true, gprs: if go { !0 } else { !PRIVATE }, others: true },
         }
