@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use trapline_plan::PlanError;
 use trapline_record::RemoteAddr;
-use trapline_record::control::{State, at};
+use trapline_record::control::{State, at, fact};
 use trapline_tracee::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
 
 use crate::batches::Batches;
@@ -137,7 +137,10 @@ fn note_reliance(batches: &mut Batches, prepared: &Prepared, request: &Request<'
     let faults = faults && prepared.sites.iter().any(|site| site.patch.faults && !holds(site));
     let by_call = request.options.by_thread || request.is_recorded() || request.asks_for_thread();
     let calls = request.has_texts() || by_call && batches.threads.ask_by_call();
-    batches.facts.rely(request.is_timed(), calls, faults);
+    let traps = batches.installed.is_some_and(|ours| ours.trap().is_some() || ours.illegal().is_some());
+    let relied =
+        [(request.is_timed(), fact::CLOCK), (calls, fact::FILTER), (faults, fact::FAULTS), (traps, fact::TRAPS)];
+    batches.facts.rely(relied.iter().filter(|(relies, _)| *relies).fold(0, |all, (_, fact)| all | fact));
     batches.say_closed();
 }
 

@@ -108,7 +108,7 @@ impl Held {
         found: &mut Vec<ProbedPlace>,
     ) {
         let facts = facts_of(requested);
-        if facts == 0 || !HOLDS_CALLS {
+        if !HOLDS_CALLS {
             return;
         }
         for one in mapped {
@@ -178,7 +178,7 @@ fn facts_of(requested: &SessionRequest) -> u64 {
     let faults = if requested.options.faults_are_fatal { 0 } else { fact::FAULTS };
     let calls = if counts && !requested.options.by_thread { 0 } else { fact::FILTER };
     let clock = if counts { 0 } else { fact::CLOCK };
-    faults | calls | clock
+    faults | calls | clock | fact::TRAPS
 }
 
 fn load(one: &Mapped) -> (FileId, u64) {
@@ -209,8 +209,9 @@ fn named(image: &Image, basename: &str) -> Vec<HeldPlace> {
 /// held already. That library's own actions are none of the program's.
 fn own_calls(image: &Image, facts: u64, named: &[HeldPlace]) -> Vec<HeldPlace> {
     let has_sigaction = named.iter().any(|place| place.action == Action::Hold(Hold::Sigaction));
-    // Go's runtime is taken to catch faults from its first instruction.
-    let facts = if has_sigaction || image.is_go() { facts & !fact::FAULTS } else { facts };
+    // Go's runtime has its signals from its first instruction.
+    let signals = fact::FAULTS | fact::TRAPS;
+    let facts = if has_sigaction || image.is_go() { facts & !signals } else { facts };
     let but: Vec<_> = named.iter().map(|place| place.function).collect();
     let calls = system_calls(image, facts, &but);
     calls
@@ -250,7 +251,7 @@ impl Change {
     }
     /// Whether the places can be probed in another way.
     pub(super) const fn has_another_way(self) -> bool {
-        self.facts & !fact::FAULTS == 0
+        self.facts & !(fact::FAULTS | fact::TRAPS) == 0
     }
     /// The places that are lost where there is no other way.
     pub(super) fn loses(self, sites: u64) -> Lost {
@@ -262,6 +263,7 @@ impl Change {
             fact::FAULTS => "it handles SIGSEGV or SIGBUS now",
             fact::FILTER => "it filters its system calls now (seccomp)",
             fact::CLOCK => "it denies a thread the time-stamp counter now (PR_SET_TSC)",
+            fact::TRAPS => "it handles SIGTRAP or SIGILL now",
             _ => "it restricts its threads now",
         }
     }

@@ -154,7 +154,8 @@ impl Prober {
             *with.misses = vec![PatchError::Translated { pid: process.pid(), by }.to_string()];
         }
         self.held.keep_closed(&modules, &mut places);
-        if !places.found.is_empty() {
+        // Another C library may come after what is probed.
+        if !places.found.is_empty() || !self.patches.segments().is_empty() {
             self.held.request_holds(process, files, requested, mapped, &mut modules, &mut places.found);
         }
         if !first {

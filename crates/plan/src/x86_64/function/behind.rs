@@ -89,8 +89,6 @@ impl Asked {
             SiteAction::Enter { .. } | SiteAction::Arm { .. } => {
                 Self { stack: true, gprs: if go { Gpr::R14.bit() } else { 0 }, others: false }
             }
-            // The number of a call is in any register.
-            SiteAction::Hold(Hold::Call(_)) => Self { stack: true, gprs: !0, others: false },
             // Go's arguments may be in any register.
             _ => Self { stack: true, gprs: if go { !0 } else { !PRIVATE }, others: true },
         }
@@ -115,8 +113,9 @@ impl Planner<'_> {
         action: &SiteAction,
         red_zone_live: bool,
     ) -> Option<Behind> {
-        let is_called = matches!(action, SiteAction::Call { .. });
-        if self.at_head || is_called || bytes.starts_with(&ENDBR64) {
+        // A call's place was chosen by what lies behind it (SYS-1).
+        let is_chosen = matches!(action, SiteAction::Call { .. } | SiteAction::Hold(Hold::Call(_)));
+        if self.at_head || is_chosen || bytes.starts_with(&ENDBR64) {
             return None;
         }
         let env = &self.env;

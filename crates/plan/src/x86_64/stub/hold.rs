@@ -46,6 +46,8 @@ const SAVED_RAX: i32 = -8;
 const FLAGS: i32 = -16;
 const SAVED_RCX: i32 = -24;
 
+const SIGILL: u32 = 4;
+const SIGTRAP: u32 = 5;
 const SIGBUS: u32 = 7;
 const SIGSEGV: u32 = 11;
 const PR_SET_SECCOMP: u32 = 22;
@@ -71,6 +73,7 @@ const ARGUMENTS: [Origin; 3] =
 /// the number or the first argument is not known: most calls change nothing.
 pub(crate) const fn may_change([number, first, second]: [Origin; 3]) -> u64 {
     let fault = may_be(first, SIGSEGV) || may_be(first, SIGBUS);
+    let trap = may_be(first, SIGTRAP) || may_be(first, SIGILL);
     let clock = may_be(first, PR_SET_TSC) && may_be(second, PR_TSC_SIGSEGV);
     let filter = may_be(first, PR_SET_SECCOMP);
     let seccomp = may_be(first, SET_STRICT) || may_be(first, SET_FILTER);
@@ -80,6 +83,9 @@ pub(crate) const fn may_change([number, first, second]: [Origin; 3]) -> u64 {
     let mut facts = 0;
     if may_be(number, nr::RT_SIGACTION) && fault {
         facts |= fact::FAULTS;
+    }
+    if may_be(number, nr::RT_SIGACTION) && trap {
+        facts |= fact::TRAPS;
     }
     if may_be(number, nr::PRCTL) && clock {
         facts |= fact::CLOCK;
@@ -181,23 +187,38 @@ impl Test<'_> {
         self.wait_now();
         self.asm.bind(other);
     }
-    /// Detects that a handler of faults is installed. With `loads` it reads the action where the function will
-    /// load it anyway; without, any action counts. Runs on to where the thread waits.
+    /// Detects that an action of faults or traps is replaced. With `loads` it reads the action where the
+    /// function will load it anyway; without, any action counts as a handler. Runs on to where the thread
+    /// waits.
     fn action(&mut self, signal: Origin, action: Origin, loads: bool) {
-        self.compare(signal, SIGSEGV);
-        let is_fault = self.asm.jcc_later(Cond::Equal);
-        self.compare(signal, SIGBUS);
-        self.pass_if(Cond::NotEqual);
-        self.asm.bind(is_fault);
-        self.load(action, 1);
-        self.asm.test(RAX, RAX, true);
-        self.pass_if(Cond::Equal);
+        let is_one = |test: &mut Self, signals: [u32; 2]| {
+            signals.map(|value| {
+                test.compare(signal, value);
+                test.asm.jcc_later(Cond::Equal)
+            })
+        };
+        let traps = is_one(self, [SIGTRAP, SIGILL]);
+        let faults = is_one(self, [SIGSEGV, SIGBUS]);
+        self.pass.push(self.asm.jmp_later());
+        faults.into_iter().for_each(|fix| self.asm.bind(fix));
+        self.asm.mov_imm32(RCX, fact::FAULTS as u32);
+        self.pass_if_none(action);
         if loads {
             // The default action, and ignoring the signal, both end the program at a fault.
             self.asm.alu_mem_imm(Alu::Cmp, Mem::At(RAX, 0), 1, false);
             self.pass_if(Cond::BelowEq);
         }
-        self.asm.mov_imm32(RCX, fact::FAULTS as u32);
+        self.wait_now();
+        traps.into_iter().for_each(|fix| self.asm.bind(fix));
+        // Any action takes the place of ours.
+        self.asm.mov_imm32(RCX, fact::TRAPS as u32);
+        self.pass_if_none(action);
+    }
+    /// Loads the address of an action into rax. Without one, nothing is replaced.
+    fn pass_if_none(&mut self, action: Origin) {
+        self.load(action, 1);
+        self.asm.test(RAX, RAX, true);
+        self.pass_if(Cond::Equal);
     }
     /// Detects such calls of `prctl`. Runs on to where the thread waits.
     fn control(&mut self, option: Origin, value: Origin) {
