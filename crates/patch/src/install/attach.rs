@@ -138,8 +138,12 @@ fn note_reliance(batches: &mut Batches, prepared: &Prepared, request: &Request<'
     let by_call = request.options.by_thread || request.is_recorded() || request.asks_for_thread();
     let calls = request.has_texts() || by_call && batches.threads.ask_by_call();
     let traps = batches.installed.is_some_and(|ours| ours.trap().is_some() || ours.illegal().is_some());
-    let relied =
-        [(request.is_timed(), fact::CLOCK), (calls, fact::FILTER), (faults, fact::FAULTS), (traps, fact::TRAPS)];
+    let relied = [
+        (request.is_timed(), fact::CLOCK),
+        (calls, fact::FILTER),
+        (faults, fact::FAULTS),
+        (traps, fact::TRAPS),
+    ];
     batches.facts.rely(relied.iter().filter(|(relies, _)| *relies).fold(0, |all, (_, fact)| all | fact));
     batches.say_closed();
 }

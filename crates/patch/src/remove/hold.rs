@@ -132,7 +132,11 @@ fn children(batches: &Batches, process: &Process) -> Vec<Process> {
     let mut users: Vec<u32> = batches.memfds().into_iter().flat_map(users_of).collect();
     users.sort_unstable();
     users.dedup();
-    users.into_iter().filter(|user| *user != process.pid()).filter_map(|user| Process::open(user).ok()).collect()
+    users
+        .into_iter()
+        .filter(|user| *user != process.pid())
+        .filter_map(|user| Process::open(user).ok())
+        .collect()
 }
 
 /// Moves threads away from boundaries, as nothing serves a trap there from now on. Returns boundaries to which

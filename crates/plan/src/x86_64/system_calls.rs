@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use memchr::memmem;
 use trapline_image::{FunctionIndex, Image};
 use trapline_insn::origin::Origin;
-use trapline_insn::x86_64::{Body, Flow, Gpr, Insn, Origins};
+use trapline_insn::x86_64::{Body, Flow, Gpr, Insn, Origins, sweep};
 use trapline_record::Svma;
 
 use super::body::body_of;
@@ -44,15 +44,14 @@ pub struct SystemCall {
     pub at: Svma,
     /// How it is recognized there.
     pub hold: Hold,
+    /// Facts that it may change (`record::control::fact`).
+    pub facts: u64,
 }
 
-/// The system calls that may change one of these facts (`record::control::fact`), outside of `but`.
+/// The system calls that may change a fact.
 #[must_use]
-pub fn system_calls(image: &Image, facts: u64, but: &[FunctionIndex]) -> Vec<SystemCall> {
+pub fn system_calls(image: &Image) -> Vec<SystemCall> {
     let mut functions: Vec<FunctionIndex> = Vec::new();
-    if facts == 0 {
-        return Vec::new();
-    }
     for &(start, len) in image.text_ranges() {
         let text = image.text(start, len).unwrap_or_default();
         let found = memmem::find_iter(text, &SYSCALL).filter_map(|at| image.function_at(start + at as u64));
@@ -60,33 +59,35 @@ pub fn system_calls(image: &Image, facts: u64, but: &[FunctionIndex]) -> Vec<Sys
     }
     functions.sort_unstable();
     functions.dedup();
-    functions.retain(|function| !but.contains(function));
-    functions.into_iter().flat_map(|function| calls_in(image, function, facts)).collect()
+    // The two bytes are mostly parts of other instructions.
+    functions.retain(|function| has_call(image, *function));
+    functions.into_iter().flat_map(|function| calls_in(image, function)).collect()
 }
 
-fn calls_in(image: &Image, function: FunctionIndex, facts: u64) -> Vec<SystemCall> {
+fn has_call(image: &Image, function: FunctionIndex) -> bool {
+    let f = image.function(function);
+    let bytes = image.text(f.start, f.len).unwrap_or_default();
+    sweep(bytes, f.start.0).any(|insn| insn.flow == Flow::Syscall)
+}
+
+fn calls_in(image: &Image, function: FunctionIndex) -> Vec<SystemCall> {
     let f = image.function(function);
     let body = body_of(image, f.start, f.len, &[]);
     let targets: HashSet<u64> = body.targets.iter().copied().collect();
-    let is_call = |insn: &Insn| insn.flow == Flow::Syscall && image.text(Svma(insn.addr), 2) == Some(&SYSCALL);
+    let is_call =
+        |insn: &Insn| insn.flow == Flow::Syscall && image.text(Svma(insn.addr), 2) == Some(&SYSCALL);
     let calls = (0..body.insns.len()).filter(|&index| is_call(&body.insns[index]));
     calls
         .filter_map(|index| {
-            let (at, words) = held_at(image, &body, &targets, index, facts)?;
-            Some(SystemCall { function, at, hold: Hold::Call(words) })
+            let (at, words) = held_at(image, &body, &targets, index)?;
+            Some(SystemCall { function, at, hold: Hold::Call(words), facts: may_change(words) })
         })
         .collect()
 }
 
-/// The instruction nearest to a call at which enough is known of it. What is constant over the whole stretch
-/// is constant from there too.
-fn held_at(
-    image: &Image,
-    body: &Body,
-    targets: &HashSet<u64>,
-    call: usize,
-    facts: u64,
-) -> Option<(Svma, [Origin; 3])> {
+/// The instruction nearest to a call at which enough is known of it, if possible with its second argument. What
+/// is constant over the whole stretch is constant from there too.
+fn held_at(image: &Image, body: &Body, targets: &HashSet<u64>, call: usize) -> Option<(Svma, [Origin; 3])> {
     let end = body.insns[call].addr;
     let mut known = Vec::new();
     let mut follows = end;
@@ -103,9 +104,7 @@ fn held_at(
     let of_both = |near: [Origin; 3]| {
         core::array::from_fn(|n| if let Origin::Constant(_) = widest[n] { widest[n] } else { near[n] })
     };
-    known
-        .into_iter()
-        .map(|(at, near)| (at, of_both(near)))
-        .find(|&(at, words)| end - at >= JUMP && may_change(words) & facts != 0)
-        .map(|(at, words)| (Svma(at), words))
+    let fits = known.iter().map(|&(at, near)| (Svma(at), of_both(near)));
+    let mut fits = fits.filter(|&(at, words)| end - at.0 >= JUMP && may_change(words) != 0);
+    fits.clone().find(|(_, words)| words[2] != Origin::Unknown).or_else(|| fits.next())
 }

@@ -21,7 +21,7 @@ use std::collections::HashSet;
 
 use trapline_image::{FunctionIndex, Image, ProbeSpec};
 use trapline_patch::Attached;
-use trapline_plan::{Action, Hold, system_calls};
+use trapline_plan::{Action, Hold};
 use trapline_record::Svma;
 use trapline_record::control::fact;
 use trapline_tracee::{FileId, Process};
@@ -29,23 +29,27 @@ use trapline_tracee::{FileId, Process};
 use super::site_table::SiteKey;
 use crate::arch::HOLDS_CALLS;
 use crate::error::Error;
-use crate::files::Files;
+use crate::files::{Files, ModuleFile};
 use crate::modules::{Mapped, Module, name_of};
 use crate::report::Refused;
 use crate::session_request::SessionRequest;
 use crate::sites::{ProbedPlace, ProbedPlaces};
 use crate::values::Values;
 
-/// Functions at which calls are held.
-const FUNCTIONS: [(&str, Hold); 3] =
-    [("sigaction", Hold::Sigaction), ("prctl", Hold::Prctl), ("syscall", Hold::Syscall)];
+/// Functions of a C library at which calls are held, and the facts that they change.
+const FUNCTIONS: [(&str, Hold, u64); 3] = [
+    ("sigaction", Hold::Sigaction, fact::FAULTS | fact::TRAPS),
+    ("prctl", Hold::Prctl, fact::FILTER | fact::CLOCK),
+    ("syscall", Hold::Syscall, u64::MAX),
+];
 
 /// State of these changes in one process.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// Modules that were asked where their calls are held.
     asked: HashSet<(FileId, u64)>,
-    /// A static program in which none of them was found: its calls are not seen before they are made.
+    /// A static program in which no call that installs handlers was found: such calls are not seen before they
+    /// are made.
     blind: bool,
     /// Sites that are being probed anew.
     again: Option<HashSet<SiteKey>>,
@@ -128,10 +132,10 @@ impl Held {
             let image = &module.file.image;
             let has_names = is_library || image.is_static() && !image.is_go();
             let mut holds = if has_names { named(image, module.basename()) } else { Vec::new() };
-            self.blind |= has_names && holds.is_empty();
             if !is_library {
-                holds.extend(own_calls(image, facts, &holds));
+                holds.extend(own_calls(&module.file, facts, &holds));
             }
+            self.blind |= has_names && !holds.iter().any(|hold| hold.facts & fact::FAULTS != 0);
             if holds.is_empty() {
                 continue;
             }
@@ -147,6 +151,8 @@ struct HeldPlace {
     function: FunctionIndex,
     at: Svma,
     action: Action,
+    /// Facts that are changed there.
+    facts: u64,
     name: String,
 }
 
@@ -192,37 +198,41 @@ fn is_c_library(path: &str) -> bool {
 
 /// The C library's functions at which calls are held.
 fn named(image: &Image, basename: &str) -> Vec<HeldPlace> {
-    let places = |(name, hold): (&'static str, Hold)| {
+    let places = |(name, hold, facts): (&'static str, Hold, u64)| {
         let spec = name.parse::<ProbeSpec>().ok();
         let selected = spec.and_then(|spec| image.select(&spec.func, basename).ok()).unwrap_or_default();
         selected.into_iter().map(move |one| HeldPlace {
             function: one.function,
             at: image.function(one.function).start,
             action: Action::Hold(hold),
+            facts,
             name: name.to_owned(),
         })
     };
     FUNCTIONS.into_iter().flat_map(places).collect()
 }
 
-/// A module's own system calls that may change one of these facts. `named`: where its C library's calls are
-/// held already. That library's own actions are none of the program's.
-fn own_calls(image: &Image, facts: u64, named: &[HeldPlace]) -> Vec<HeldPlace> {
+/// A file's own system calls that may change one of these facts. `named`: where its C library's calls are held
+/// already. That library's own actions are none of the program's.
+fn own_calls(file: &ModuleFile, facts: u64, named: &[HeldPlace]) -> Vec<HeldPlace> {
     let has_sigaction = named.iter().any(|place| place.action == Action::Hold(Hold::Sigaction));
     // Go's runtime has its signals from its first instruction.
     let signals = fact::FAULTS | fact::TRAPS;
-    let facts = if has_sigaction || image.is_go() { facts & !signals } else { facts };
-    let but: Vec<_> = named.iter().map(|place| place.function).collect();
-    let calls = system_calls(image, facts, &but);
-    calls
-        .into_iter()
-        .map(|call| HeldPlace {
-            function: call.function,
-            at: call.at,
-            action: Action::HoldAt(call.at, call.hold),
-            name: format!("{:#x}", call.at.0),
-        })
-        .collect()
+    let facts = if has_sigaction || file.image.is_go() { facts & !signals } else { facts };
+    if facts == 0 {
+        return Vec::new();
+    }
+    let is_named = |function| named.iter().any(|place| place.function == function);
+    let calls = file.system_calls().iter();
+    let calls = calls.filter(|call| call.facts & facts != 0 && !is_named(call.function));
+    let held = calls.map(|call| HeldPlace {
+        function: call.function,
+        at: call.at,
+        action: Action::HoldAt(call.at, call.hold),
+        facts: call.facts,
+        name: format!("{:#x}", call.at.0),
+    });
+    held.collect()
 }
 
 /// Sites that are not probed any more.

@@ -324,10 +324,8 @@ impl<'a> Planner<'a> {
     /// `rt0_go` sets the thread pointer by `settls`, which threads of older versions also call first. All
     /// that `rt0_go` calls later has a goroutine.
     fn has_goroutine(&self, request: &ActionRequest) -> Result<(), Refusal> {
-        let counts = matches!(
-            request.action,
-            Action::CountEntry | Action::CountExits | Action::CountAt(_)
-        ) || request.action.holds();
+        let counts = matches!(request.action, Action::CountEntry | Action::CountExits | Action::CountAt(_))
+            || request.action.holds();
         let (Some(function), true) = (request.function, self.env.traits.go && !counts) else { return Ok(()) };
         let image = self.env.image;
         let f = image.function(function);

@@ -66,8 +66,7 @@ mod nr {
 }
 
 /// The first three arguments of a C function.
-const ARGUMENTS: [Origin; 3] =
-    [Origin::Register(RDI.0), Origin::Register(RSI.0), Origin::Register(RDX.0)];
+const ARGUMENTS: [Origin; 3] = [Origin::Register(RDI.0), Origin::Register(RSI.0), Origin::Register(RDX.0)];
 
 /// Facts that a system call may change, by what is known of its number and its first two arguments. None if
 /// the number or the first argument is not known: most calls change nothing.
