@@ -56,7 +56,7 @@
 //! - *A forked child asks*: the words are shared. T closes in both; closing in the parent alone would do the
 //!   child no good, hence H4.
 //! - *A child of vfork asks*: it is C, on its parent's memory; its action is its own, so T closes for
-//!   nothing.
+//!   nothing. Its parent cannot be stopped before C goes on, so C waits its turns in vain.
 //! - *C passed H1 before the site was published*: T's survey was earlier, and the change is later: it is
 //!   found like a call that is not held.
 //! - *C asks for `TRAPS` while T's batch publishes*: C waits until the batch is over, since T answers behind

@@ -274,6 +274,7 @@ impl Change {
             fact::FILTER => "it filters its system calls now (seccomp)",
             fact::CLOCK => "it denies a thread the time-stamp counter now (PR_SET_TSC)",
             fact::TRAPS => "it handles SIGTRAP or SIGILL now",
+            facts if facts & !(fact::FAULTS | fact::TRAPS) == 0 => "it handles faults and traps now",
             _ => "it restricts its threads now",
         }
     }

@@ -186,7 +186,7 @@ impl Test<'_> {
         self.wait_now();
         self.asm.bind(other);
     }
-    /// Detects that an action of faults or traps is replaced. With `loads` it reads the action where the
+    /// Detects that a handler of faults or traps is installed. With `loads` it reads the action where the
     /// function will load it anyway; without, any action counts as a handler. Runs on to where the thread
     /// waits.
     fn action(&mut self, signal: Origin, action: Origin, loads: bool) {
@@ -199,25 +199,21 @@ impl Test<'_> {
         let traps = is_one(self, [SIGTRAP, SIGILL]);
         let faults = is_one(self, [SIGSEGV, SIGBUS]);
         self.pass.push(self.asm.jmp_later());
+        traps.into_iter().for_each(|fix| self.asm.bind(fix));
+        self.asm.mov_imm32(RCX, fact::TRAPS as u32);
+        let known = self.asm.jmp_later();
         faults.into_iter().for_each(|fix| self.asm.bind(fix));
         self.asm.mov_imm32(RCX, fact::FAULTS as u32);
-        self.pass_if_none(action);
-        if loads {
-            // The default action, and ignoring the signal, both end the program at a fault.
-            self.asm.alu_mem_imm(Alu::Cmp, Mem::At(RAX, 0), 1, false);
-            self.pass_if(Cond::BelowEq);
-        }
-        self.wait_now();
-        traps.into_iter().for_each(|fix| self.asm.bind(fix));
-        // Any action takes the place of ours.
-        self.asm.mov_imm32(RCX, fact::TRAPS as u32);
-        self.pass_if_none(action);
-    }
-    /// Loads the address of an action into rax. Without one, nothing is replaced.
-    fn pass_if_none(&mut self, action: Origin) {
+        self.asm.bind(known);
         self.load(action, 1);
         self.asm.test(RAX, RAX, true);
         self.pass_if(Cond::Equal);
+        if loads {
+            // The default action, and ignoring the signal, show no address to the program. Children set the
+            // default for all signals before they execute another program.
+            self.asm.alu_mem_imm(Alu::Cmp, Mem::At(RAX, 0), 1, false);
+            self.pass_if(Cond::BelowEq);
+        }
     }
     /// Detects such calls of `prctl`. Runs on to where the thread waits.
     fn control(&mut self, option: Origin, value: Origin) {
