@@ -1,6 +1,7 @@
 //! SAFE-5: a program changes what its probes rely on, by calls that are not its C library's `sigaction`, `prctl`
 //! and `syscall`: its own system calls, Go's, another C library's, a static C library's without names. It lives
 //! on, and the report says what is not seen from then on. The same for what it does to SIGTRAP.
+#![cfg(target_arch = "x86_64")]
 
 use std::path::Path;
 use std::process::Command;

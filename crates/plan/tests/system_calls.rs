@@ -1,5 +1,6 @@
 //! SYS-1: which system calls of a program's own are found, where their numbers and arguments come from, and that
 //! each can be held by a jump that covers none.
+#![cfg(target_arch = "x86_64")]
 
 mod common;
 
