@@ -51,7 +51,7 @@ pub(crate) struct ProbedPlace {
 impl ProbedPlace {
     /// Whether it is one where calls are held; its hits are not reported.
     pub(crate) const fn is_hold(&self) -> bool {
-        matches!(self.action, Action::Hold(_))
+        self.action.holds()
     }
     /// Calling convention of its function; C's if it has none.
     pub(crate) fn convention(&self, image: &Image) -> Convention {

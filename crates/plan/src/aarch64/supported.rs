@@ -32,7 +32,7 @@ pub(super) fn check(input: &ModuleInput<'_>, request: &ActionRequest, at: Svma) 
             what
         }
         () if request.action.calls() => "no code calls consumers",
-        () if matches!(request.action, Action::Hold(_)) => "no code holds threads",
+        () if request.action.holds() => "no code holds threads",
         // Such a process has one ring for each CPU, which only sections may write.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
         () if filter.is_some() && timed => "no code filters what it times",

@@ -143,6 +143,7 @@ fn requested_text(input: &ModuleInput<'_>) -> Option<(Svma, Svma)> {
     for request in input.requests {
         if let Action::CountAt(at)
         | Action::CallAt(at)
+        | Action::HoldAt(at, _)
         | Action::RecordAt(at, _)
         | Action::RecordMark(at, _) = request.action
         {

@@ -235,7 +235,8 @@ impl Loads {
         fresh: &[Mapped],
         gone: &HashSet<usize>,
     ) {
-        let found: HashSet<usize> = places.iter().map(|place| place.module).collect();
+        let probed = places.iter().filter(|place| !place.is_hold());
+        let found: HashSet<usize> = probed.map(|place| place.module).collect();
         for index in found {
             let module = &modules[index];
             let place = |one: &&Mapped| one.id == module.file.id && module.is_at(&one.mapping);

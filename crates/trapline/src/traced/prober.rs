@@ -104,7 +104,9 @@ impl Prober {
         }
         self.loads.forget_unmapped(&maps, requested);
         let first = self.loads.is_first_look();
-        let fresh = self.loads.take_fresh(mapped(process, &maps));
+        let mapped = mapped(process, &maps);
+        let fresh = self.loads.take_fresh(mapped.clone());
+        self.held.forget(&fresh);
         let has_more = !fresh.is_empty() && !first;
         self.patches.register_unwinders(process, files, has_more, with.notices);
         if fresh.is_empty() {
@@ -113,7 +115,7 @@ impl Prober {
             }
             return Ok(Looked::Nothing);
         }
-        let (modules, mut places) = self.choose(with, files, requested, (&fresh, first), &maps);
+        let (modules, mut places) = self.choose(with, files, requested, (&fresh, first), (&maps, &mapped));
         if places.found.is_empty() {
             self.sites.refuse(places.refused);
             return Ok(Looked::New);
@@ -135,7 +137,7 @@ impl Prober {
         files: &mut Files,
         requested: &SessionRequest,
         (fresh, first): (&[Mapped], bool),
-        maps: &[Mapping],
+        (maps, mapped): (&[Mapping], &[Mapped]),
     ) -> (Vec<Module>, ProbedPlaces) {
         let process = &with.target.process;
         let chosen = choose(process, &with.target.name, files, requested, fresh, self.loads.matched());
@@ -148,8 +150,9 @@ impl Prober {
             *with.misses = vec![PatchError::Translated { pid: process.pid(), by }.to_string()];
         }
         self.held.keep_closed(&modules, &mut places);
-        if !places.found.is_empty() {
-            self.held.request_holds(process, files, requested, fresh, &mut modules, &mut places.found);
+        // Another C library may come after what is probed.
+        if !places.found.is_empty() || !self.patches.segments().is_empty() {
+            self.held.request_holds(process, files, requested, mapped, &mut modules, &mut places.found);
         }
         if !first {
             with.misses.clear();

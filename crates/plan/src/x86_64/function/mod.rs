@@ -159,7 +159,7 @@ impl<'a> Planner<'a> {
             Action::CountExits | Action::CallExits | Action::Tally { exits: true } => 2,
             Action::CountAt(_) | Action::CallAt(_) | Action::RecordAt(..) | Action::RecordMark(..) => 3,
             // If other requests are for the same function, the patch is named after those.
-            Action::Hold(_) => 4,
+            Action::Hold(_) | Action::HoldAt(..) => 4,
         };
         self.behind_or_at_head(|planner| {
             for rank in 0..5 {
@@ -181,6 +181,9 @@ impl<'a> Planner<'a> {
                 let count = SiteAction::Count { probe: owner.probe, kind: RecordKind::Entry };
                 let done = self.instruction(f, at, code, count, owner);
                 return self.or_kernel(done, owner, at);
+            }
+            (Action::HoldAt(at, hold), f) => {
+                return self.instruction(f, at, code, SiteAction::Hold(hold), owner);
             }
             (Action::CallAt(at), f) => return self.instruction(f, at, code, call(owner.probe, at), owner),
             (Action::RecordAt(at, unwind), f) => {
@@ -279,7 +282,7 @@ impl<'a> Planner<'a> {
             ) => {
                 return Ok(());
             }
-            (Action::CountAt(at) | Action::CallAt(at), _) => at,
+            (Action::CountAt(at) | Action::CallAt(at) | Action::HoldAt(at, _), _) => at,
             (_, Some(f)) => self.env.image.function(f).start,
             (_, None) => Svma(0),
         };
@@ -321,10 +324,8 @@ impl<'a> Planner<'a> {
     /// `rt0_go` sets the thread pointer by `settls`, which threads of older versions also call first. All
     /// that `rt0_go` calls later has a goroutine.
     fn has_goroutine(&self, request: &ActionRequest) -> Result<(), Refusal> {
-        let counts = matches!(
-            request.action,
-            Action::CountEntry | Action::CountExits | Action::CountAt(_) | Action::Hold(_)
-        );
+        let counts = matches!(request.action, Action::CountEntry | Action::CountExits | Action::CountAt(_))
+            || request.action.holds();
         let (Some(function), true) = (request.function, self.env.traits.go && !counts) else { return Ok(()) };
         let image = self.env.image;
         let f = image.function(function);
