@@ -33,6 +33,8 @@ use crate::request::Read;
 
 /// Registers that hold a function's first integer arguments (System V ABI, 3.2.3).
 pub(super) const ARGUMENT: [Reg; 6] = [RDI, RSI, RDX, RCX, R8, R9];
+/// Their number.
+pub(super) const ARGUMENTS: usize = ARGUMENT.len();
 
 /// Upper bound of the code bytes for a node, with its share of what joins nodes.
 pub const NODE_BYTES: usize = 48;

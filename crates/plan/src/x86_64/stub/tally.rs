@@ -87,34 +87,32 @@ pub(super) fn tally(
 ) -> TallyTail {
     let machine = *traced.machine;
     let copied = Copied::ON_STACK;
-    traced.enter(asm, kind);
+    let (saves, hits, texts) = (traced.saves(kind), traced.hit_filter(kind), traced.texts(kind));
+    saves.enter(asm);
     let seen = kind != RecordKind::Tail;
     let reads = kind == RecordKind::Entry && !traced.fields.is_empty();
-    if seen && (reads || tally.asks_for_thread() || traced.filters_by_thread()) {
+    if seen && (reads || tally.asks_for_thread() || hits.by_thread()) {
         threads::ask(traced.rings.id, asm);
     }
-    let mut passed = match traced.filter.filter(|_| seen) {
-        Some(filtered) => traced.pass(asm, filtered, kind),
-        None => FilterExits::default(),
-    };
+    let mut passed = if seen { hits.pass(asm) } else { FilterExits::default() };
     let (mut cramped, mut fixups, mut unread) = (None, Vec::new(), Vec::new());
     if reads || seen && tally.texts() != 0 {
-        cramped = traced.room(asm, kind);
-        fixups = traced.fetch(asm, kind);
-        passed.deep = traced.pass_fields(asm, kind);
+        cramped = texts.room(asm);
+        fixups = texts.fetch(asm);
+        passed.deep = hits.pass_fields(asm);
     }
     let into = Into::of(table, tally, copied, seen);
     if seen {
-        unread = value(asm, tally, (traced.behind_fetch(kind), copied), into);
+        unread = value(asm, tally, (hits.behind_fetch(), copied), into);
     }
     let (owned, pointer) = one_more(asm, (machine, table), into);
     let counted = asm.here();
-    traced.drop_texts(asm, kind);
+    texts.drop(asm);
     let without_text = asm.here();
     if let Some(rseq) = machine.rseq {
         rseq::clear(asm, rseq);
     }
-    traced.leave(asm, kind);
+    saves.leave(asm);
     TallyTail {
         machine,
         table,
