@@ -180,7 +180,7 @@ impl<'a> Setting<'a> {
 pub(super) enum Begun<'a> {
     Count(stub::UnfinishedCount),
     Threads(stub::threads::UnfinishedThreadCount),
-    FilteredCount(stub::filtering::UnfinishedFilteredCount),
+    FilteredCount(stub::filtered_count::UnfinishedFilteredCount),
     Tallied(stub::tally::UnfinishedTally),
     Latency(stub::latency::UnfinishedLatency<'a>),
     Traced(stub::trace::UnfinishedTrace<'a>),

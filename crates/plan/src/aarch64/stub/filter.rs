@@ -27,8 +27,8 @@ use crate::filter::{Binary, Float, Int, Known, Tree, Unary};
 use crate::machine::ThreadId;
 use crate::request::Read;
 
-/// Number of general registers that hold arguments: x0 to x5.
-const ARGUMENTS: u32 = 6;
+/// Number of arguments that a record can hold, of those in registers: x0 to x5.
+pub const ARGUMENTS: usize = 6;
 /// Number of vector registers that hold arguments: d0 to d7.
 const FLOATS: u32 = 8;
 
@@ -199,7 +199,7 @@ impl Conditions<'_> {
             Tree::Number(value, _) => asm.constant(to, *value),
             Tree::Known(Known::Thread) => threads::load_below(self.id, asm, to, self.depth),
             Tree::Known(Known::Argument(index, int)) => {
-                let nth = u32::from(*index) % ARGUMENTS;
+                let nth = u32::from(*index) % ARGUMENTS as u32;
                 let from = self.left.map_or(nth, |left| {
                     left.word(asm, to, FIRST_VALUE + u64::from(nth));
                     to

@@ -31,16 +31,15 @@
 
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
-use super::asm::{Asm, Cond, Fix, SP, ZERO};
+use super::asm::{Asm, Cond, Fix, ZERO};
 use super::counted::{add_one, by_thread, cpu};
 use super::filter::Conditions;
-use super::filtering::{self, Rare, Shared};
+use super::filtering::{self, Filtered, HitFilter, Rare, Shared};
 use super::frame::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
 use super::machine::Machine;
 use super::pending::Code;
 use super::rows::{Copied, Rows};
 use super::text::Texts;
-use super::traced::Filtered;
 use super::{rseq, threads};
 use crate::filter::{GroupBy, Sort, THREAD_UNIT, Tally};
 use crate::machine::ThreadId;
@@ -102,8 +101,10 @@ pub fn tally(
     if seen && (tally.asks_for_thread() || filtered.is_some_and(|one| one.filter.asks_for_thread())) {
         threads::ask(id, &mut asm);
     }
-    let mut early =
-        filtered.map_or_else(Rare::default, |filtered| filtering::pass(&mut asm, machine, id, filtered));
+    let mut early = filtered.map_or_else(Rare::default, |filtered| {
+        let hits = HitFilter { machine, id, filtered };
+        hits.pass(&mut asm)
+    });
     let texts = Texts { texts: if seen { tally.texts() } else { 0 }, fields: reads, id, goroutine };
     let cramped = texts.room(&mut asm);
     texts.fetch(&mut asm);
@@ -123,9 +124,7 @@ pub fn tally(
     let unsampled = core::mem::take(&mut early.unsampled);
     early.shared.extend(unsampled.into_iter().map(|fix| (fix, overflow)));
     let counted = asm.here();
-    if texts.depth() > 0 {
-        asm.add_imm(SP, SP, texts.depth().cast_signed());
-    }
+    texts.drop(&mut asm);
     let leave = asm.here();
     filtering::leave(&mut asm, machine);
     UnfinishedTally { asm, machine: *machine, table, early, cramped, leave, deep, counted, unread }

@@ -38,7 +38,7 @@
 //!   n            = [home], then + 8 until its group of eight bytes has one that is 0: the lowest
 //! ```
 //!
-//! The frame is that of `timed`, 64 bytes. WHAT is the function's block on line 0.
+//! The frame is that of `saves`, 64 bytes. WHAT is the function's block on line 0.
 //!
 //! If a call was entered with a trampoline in x30 already (a tail call), its own trampoline returns to that
 //! one. Such chains are at most [`CHAIN`](trapline_record::trampolines::CHAIN) deep. x30 is plain then, or
@@ -55,14 +55,17 @@
 //! alone. From within its call they see no further than the handler. (In our own process such calls are left
 //! alone.)
 
-use trapline_record::latency::{self as words, at};
+use trapline_record::latency::at;
 use trapline_record::trampolines::{self, Trampolines, at as entry};
 
 use super::super::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
+use super::super::counted::add_one;
 use super::super::machine::Machine;
 use super::super::rseq::{self, CPU_ID};
 use super::super::trampolines::{LINK, RET, RETURN, lay};
-use super::timed::{A, B, C, FRAME, INDEX, KEY, Latency, SLOT, TIME, Timed};
+use super::area::Latency;
+use super::record::DurationBlock;
+use super::saves::{A, B, C, FRAME, INDEX, KEY, SLOT, Saves, TIME};
 use crate::machine::ExitKind;
 use crate::unwind::TrampolineCode;
 
@@ -103,7 +106,6 @@ impl Signed {
 /// What is left to append behind an arming entry's displaced code.
 #[derive(Debug)]
 pub(super) struct Armed {
-    trampolines: Trampolines,
     chained: Fix,
     take: u64,
     full: Fix,
@@ -117,24 +119,39 @@ pub(super) struct Armed {
 /// trampolines, or if there are more than a branch reaches.
 #[must_use]
 pub fn trampoline_code(machine: &Machine, latency: &Latency) -> Option<TrampolineCode> {
-    let trampolines = latency.trampolines?;
-    let timed = Timed { machine, latency, function: 0, goroutine: false };
-    lay(&trampolines, |asm| {
-        timed.come_back(asm, &trampolines);
+    let arming = Arming::of(machine, latency, 0)?;
+    lay(&arming.trampolines, |asm| {
+        arming.come_back(asm);
         asm.pool();
     })
 }
 
-impl Timed<'_> {
+/// The entry of a call that gets a return trampoline, and the code of its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arming {
+    machine: Machine,
+    trampolines: Trampolines,
+    durations: DurationBlock,
+    /// Address of the control block's MISSED word.
+    missed: u64,
+}
+
+impl Arming {
+    /// `None` without trampolines.
+    pub(super) fn of(machine: &Machine, latency: &Latency, function: u32) -> Option<Self> {
+        let durations = DurationBlock::of(machine, latency, function);
+        Some(Self { machine: *machine, trampolines: latency.trampolines?, durations, missed: latency.missed })
+    }
     /// The part of an entry's stub that comes before the displaced code.
-    pub(super) fn arm(&self, asm: &mut Asm, trampolines: &Trampolines, signed: Option<Signed>) -> Armed {
+    pub(super) fn begin(&self, asm: &mut Asm, signed: Option<Signed>) -> Armed {
+        let trampolines = &self.trampolines;
         if let Some(key) = signed {
             asm.word(key.authenticate());
         }
-        Self::prologue(asm);
+        Saves::enter(asm);
         let chained = Self::if_trampoline_later(asm, trampolines);
         let take = asm.here();
-        self.home(asm, trampolines);
+        self.home(asm);
         asm.load32(INDEX, KEY, 0);
         asm.number(TIME, trampolines.count / 8);
         let look = asm.here();
@@ -147,7 +164,7 @@ impl Timed<'_> {
         Self::entry_of(asm, trampolines, INDEX);
         asm.store(LINK, SLOT, entry::REAL as u32);
         asm.store(C, SLOT, entry::UNDER as u32);
-        asm.constant(A, self.block());
+        asm.constant(A, self.durations.at());
         asm.clock(B);
         asm.store(B, SLOT, entry::TIME as u32);
         asm.store(A, SLOT, entry::WHAT as u32);
@@ -156,11 +173,11 @@ impl Timed<'_> {
         asm.add_imm(A, SP, FRAME.cast_signed());
         asm.store(A, SLOT, entry::WORD as u32);
         let leave = asm.here();
-        Self::epilogue(asm);
+        Saves::leave(asm);
         if let Some(key) = signed {
             asm.word(key.sign());
         }
-        Armed { trampolines: *trampolines, chained, take, full, look, under, known, leave }
+        Armed { chained, take, full, look, under, known, leave }
     }
 
     /// `A = x30 - code`. Jumps if that is below `code_len`: x30 holds a trampoline. Uses `B` and flags.
@@ -178,9 +195,9 @@ impl Timed<'_> {
     }
     /// `SLOT` = the private memory, `KEY` = the home, which holds where this CPU, or this stack, begins to
     /// search. This is only a hint: a stale one costs a longer search. Uses `A`.
-    fn home(&self, asm: &mut Asm, trampolines: &Trampolines) {
+    fn home(&self, asm: &mut Asm) {
         const BITS: u32 = trampolines::HINT_LINES.trailing_zeros();
-        asm.constant(SLOT, trampolines.table);
+        asm.constant(SLOT, self.trampolines.table);
         match self.machine.rseq {
             Some(area) => {
                 rseq::find_area(asm, area, A);
@@ -224,24 +241,24 @@ impl Timed<'_> {
 
     /// Appends the rare paths: a call that was entered by a jump from an armed one, eight neighbours taken,
     /// or all taken.
-    pub(super) fn finish_armed(&self, asm: &mut Asm, armed: Armed) {
-        let Armed { trampolines, chained, take, full, look, under, known, leave } = armed;
+    pub(super) fn finish(&self, asm: &mut Asm, armed: Armed) {
+        let Armed { chained, take, full, look, under, known, leave } = armed;
         asm.bind(full);
         asm.add_imm(INDEX, INDEX, 8);
         asm.subtract32(TIME, 1);
         asm.unless_zero(TIME, look);
         let missed = asm.here();
-        asm.constant(B, self.latency.missed);
-        self.add_one(asm);
+        asm.constant(B, self.missed);
+        add_one(asm, &self.machine);
         asm.b(leave);
         asm.bind(chained);
-        Self::depth(asm, &trampolines);
+        Self::depth(asm, &self.trampolines);
         asm.number(B, trampolines::CHAIN);
         asm.compare(C, B);
         asm.if_to(Cond::AboveEq, missed);
         asm.b(take);
         asm.bind(under);
-        Self::depth(asm, &trampolines);
+        Self::depth(asm, &self.trampolines);
         asm.b(known);
     }
     /// `C` = number of trampolines that lie under one above the one in x30. Uses `SLOT` and `A`.
@@ -257,8 +274,9 @@ impl Timed<'_> {
     }
 
     /// The code that all trampolines share: B1 to B4.
-    fn come_back(&self, asm: &mut Asm, trampolines: &Trampolines) {
-        Self::prologue(asm);
+    fn come_back(&self, asm: &mut Asm) {
+        let trampolines = &self.trampolines;
+        Saves::enter(asm);
         asm.clock(TIME);
         Self::entry_of(asm, trampolines, LINK);
         asm.load_at(C, SLOT, entry::REAL as u32);
@@ -272,23 +290,17 @@ impl Timed<'_> {
         asm.subs(TIME, TIME, A);
         let negative = asm.if_later(Cond::Below);
         let clamped = asm.here();
-        let rare = match self.machine.rseq {
-            Some(rseq) => Some(self.record_owned(asm, rseq, ExitKind::Return)),
-            None => {
-                self.record_shared(asm, ExitKind::Return);
-                None
-            }
-        };
-        Self::epilogue(asm);
+        let rare = self.durations.record(asm, ExitKind::Return);
+        Saves::leave(asm);
         asm.word(RET);
         asm.bind(negative);
-        asm.constant(A, self.stride() - words::STRIDE + at::CLAMPED);
+        asm.constant(A, self.durations.last_line() + at::CLAMPED);
         asm.add(B, SLOT, A);
-        self.add_one(asm);
+        add_one(asm, &self.machine);
         asm.mov(TIME, ZERO);
         asm.b(clamped);
         if let Some(rare) = rare {
-            self.record_rare(asm, rare, ExitKind::Return);
+            self.durations.record_rare(asm, rare, ExitKind::Return);
         }
     }
 }

@@ -23,9 +23,10 @@ use trapline_record::latency::{self as words, at};
 
 use super::super::asm::{Asm, Cond, Fix, Reg, Update, ZERO};
 use super::super::counted::by_thread;
-use super::super::machine::Rseq;
+use super::super::machine::{Machine, Rseq};
 use super::super::rseq::{self, CPU_ID, Section};
-use super::timed::{A, B, C, INDEX, KEY, SLOT, TIME, Timed};
+use super::area::Latency;
+use super::saves::{A, B, C, INDEX, KEY, SLOT, TIME};
 use crate::machine::{Buckets, ExitKind};
 
 /// Jumps out of `record_owned`, and the places to which they come back.
@@ -41,10 +42,58 @@ pub(super) struct Rare {
     after_maximum: u64,
 }
 
-impl Timed<'_> {
+/// The block of one function's durations.
+///
+/// ```text
+///   block of function f on line l = area + (f·lines + l)·STRIDE       l = 0: `at`; lines - 1: `last`
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DurationBlock {
+    machine: Machine,
+    /// Address of the block on line 0.
+    at: u64,
+    /// Shorter durations are counted, but not kept.
+    min_ticks: u64,
+    buckets: Buckets,
+}
+
+impl DurationBlock {
+    pub(super) const fn of(machine: &Machine, latency: &Latency, function: u32) -> Self {
+        let Latency { area, min_ticks, buckets, .. } = *latency;
+        let at = area.wrapping_add(function as u64 * machine.lines as u64 * words::STRIDE);
+        Self { machine: *machine, at, min_ticks, buckets }
+    }
+    /// Its address on line 0.
+    pub(super) const fn at(&self) -> u64 {
+        self.at
+    }
+    /// Distance to the next function's block.
+    pub(super) const fn stride(&self) -> u64 {
+        self.machine.lines as u64 * words::STRIDE
+    }
+    /// Distance from line 0 to the last line.
+    pub(super) const fn last_line(&self) -> u64 {
+        self.stride() - words::STRIDE
+    }
+    /// Address of a word on the last line.
+    pub(super) const fn last(&self, word: u64) -> u64 {
+        self.at.wrapping_add(self.last_line() + word)
+    }
+
+    /// Records the duration in `TIME`, in the block at `SLOT`.
+    pub(super) fn record(&self, asm: &mut Asm, kind: ExitKind) -> Option<Rare> {
+        match self.machine.rseq {
+            Some(rseq) => Some(self.record_owned(asm, rseq, kind)),
+            None => {
+                self.record_shared(asm, kind);
+                None
+            }
+        }
+    }
+
     /// `INDEX` = the bucket of `TIME`.
     fn bucket(&self, asm: &mut Asm) {
-        match self.latency.buckets {
+        match self.buckets {
             Buckets::Log => {
                 // B = e - 4.
                 asm.number(A, hist::SUB as u32);
@@ -75,8 +124,8 @@ impl Timed<'_> {
     }
     /// Jumps to the returned fix if the duration is too short to be kept. Uses `B` and flags.
     fn filter(&self, asm: &mut Asm) -> Option<Fix> {
-        (self.latency.min_ticks > 0).then(|| {
-            asm.constant(B, self.latency.min_ticks);
+        (self.min_ticks > 0).then(|| {
+            asm.constant(B, self.min_ticks);
             asm.compare(TIME, B);
             asm.if_later(Cond::Below)
         })
@@ -98,7 +147,7 @@ impl Timed<'_> {
     }
 
     /// The common case: this CPU's line.
-    pub(super) fn record_owned(&self, asm: &mut Asm, rseq: Rseq, kind: ExitKind) -> Rare {
+    fn record_owned(&self, asm: &mut Asm, rseq: Rseq, kind: ExitKind) -> Rare {
         let mut unregistered = None;
         let counted = rseq::section(asm, rseq, [B, A], |asm| {
             asm.load32(A, B, CPU_ID);
@@ -164,7 +213,7 @@ impl Timed<'_> {
 
     /// As `record_owned`, for threads without an area and processes without rseq: by atomic accesses to some
     /// line.
-    pub(super) fn record_shared(&self, asm: &mut Asm, kind: ExitKind) {
+    fn record_shared(&self, asm: &mut Asm, kind: ExitKind) {
         self.bucket(asm);
         match self.machine.rseq {
             Some(_) => asm.number(A, self.machine.lines - 1),
