@@ -5,6 +5,8 @@
 //! stack). Out: code that writes the record, or counts it as dropped if the ring is full, and runs into the
 //! displaced code. Written + dropped + filtered = hits.
 //!
+//! x86-64's twin has the record's own code in a file of its own (`written`), since it lies in one of two places there.
+//!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
 //! | T0 | if a filter decides: save what its code uses, decide (`pass`), load it again. A hit that does not pass adds one to the counter of those, and goes on behind T5. If exits are recorded too, the entry leaves a mark (`latency::mark`), and an exit that finds none goes on behind T5 | nothing was written |
