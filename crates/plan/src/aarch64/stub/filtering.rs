@@ -9,7 +9,7 @@
 //!   sample        n = [words + 64 cpu + 8]; it becomes n - 1, or every - 1 if n = 0; passes if n = 0
 //!   without rseq  n = [words + 64 line + 8] mod every; the word becomes one more; passes if n = 0
 //!
-//!                sp          x16 A          x17 B      x15 KEY      x14 SLOT  x13 INDEX   x12 VALUE      x11 C
+//!                sp          x16 A          x17 B      x15 KEY      x14 D     x13 INDEX   x12 VALUE      x11 C
 //!   condition    S - FRAME   (`filter`)     (`filter`)              -         -           kept           scratch
 //!   pass_over    S - FRAME   [place]        names      number + 1   -         place       kept           -
 //!   sample       S - FRAME   cpu, words     area       n's next     scratch   n           kept           scratch
@@ -25,7 +25,7 @@ use trapline_record::names::PLACES;
 use super::asm::{Asm, Cond, Fix};
 use super::counted::{add_one, by_thread, count, cpu};
 use super::filter::Conditions;
-use super::frame::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
+use super::frame::{self, A, B, C, D, INDEX, KEY, VALUE};
 use super::machine::{Machine, Rseq};
 use super::rseq::{self, Section};
 use super::threads;
@@ -167,8 +167,8 @@ fn sample_shared(asm: &mut Asm, machine: &Machine, every: u32, rare: &Rare) {
     asm.one(A);
     asm.fetch_add(machine.lse, INDEX, A, B, [C, KEY]);
     asm.number(KEY, every);
-    asm.div(SLOT, INDEX, KEY);
-    asm.mul_sub(INDEX, SLOT, KEY, INDEX);
+    asm.div(D, INDEX, KEY);
+    asm.mul_sub(INDEX, D, KEY, INDEX);
 }
 
 impl Rare {

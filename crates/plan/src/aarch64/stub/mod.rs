@@ -31,6 +31,7 @@ pub mod aggregate_at_return;
 mod arithmetic;
 mod asm;
 mod call;
+mod cells;
 mod count;
 mod counted;
 pub mod deferred;

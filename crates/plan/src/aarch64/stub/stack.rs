@@ -22,7 +22,7 @@
 //!    does not run code of its own.
 //! B1 The main thread's stack, as it was mapped when we attached.
 //! B3 The C library's block of the thread (`stackblock`, `stackblock_size`).
-//! B4 Only the 4 KiB that S lies on. The record says so: its END is odd.
+//! B4 Only the 4 KiB that S lies on. The record shows it: its END is odd.
 //!
 //! In Go x29 points to the word below the stack pointer, where Go saves its caller's (`go`). So S is taken 16
 //! bytes lower there, where stubs begin (GO-2). A copy would begin with what is no frame of the caller's, and

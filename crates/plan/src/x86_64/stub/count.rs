@@ -64,7 +64,7 @@ impl Saves {
         }
     }
     fn keep(&mut self, reg: Reg) -> Reg {
-        if let Some(free) = self.regs.iter_mut().find(|slot| slot.is_none()) {
+        if let Some(free) = self.regs.iter_mut().find(|reg| reg.is_none()) {
             *free = Some(reg);
         }
         reg
@@ -80,10 +80,10 @@ impl Saves {
         if self.step {
             asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
         }
-        self.each(|reg, slot| asm.store(slot, reg));
+        self.each(|reg, at| asm.store(at, reg));
     }
     fn leave(&self, asm: &mut Asm<'_>) {
-        self.each(|reg, slot| asm.load(reg, slot));
+        self.each(|reg, at| asm.load(reg, at));
         if self.step {
             asm.lea(RSP, Mem::At(RSP, RED_ZONE));
         }
@@ -210,15 +210,15 @@ impl CountTail {
         }
     }
     fn unregistered_thread(&self, asm: &mut Asm<'_>) {
-        let slot = Mem::At(RSP, -8 * 4);
+        let saved = Mem::At(RSP, -8 * 4);
         if self.saves.flags {
-            asm.store(slot, RAX);
+            asm.store(saved, RAX);
             asm.flags_to_rax();
         }
         asm.alu_mem_imm(Alu::Add, Mem::Rip(self.last_line), 1, true);
         if self.saves.flags {
             asm.flags_from_rax();
-            asm.load(RAX, slot);
+            asm.load(RAX, saved);
         }
     }
 }

@@ -27,6 +27,7 @@ pub(crate) mod arguments;
 mod arithmetic;
 mod asm;
 pub mod call;
+mod cells;
 mod count;
 mod counted;
 mod deferred;

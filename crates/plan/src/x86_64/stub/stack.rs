@@ -19,7 +19,7 @@
 //! B3 glibc's block of the thread (`stackblock`, `stackblock_size` in its control block, which the tracer
 //!    found by their values): S lies in it, E is its end. It is given back after the thread has ended. The
 //!    main thread has none: its block begins at 0.
-//! B4 Otherwise only the page that S lies on, and the record says so. Examples are coroutines, alternate
+//! B4 Otherwise only the page that S lies on, and the record shows it. Examples are coroutines, alternate
 //!    signal stacks, other C libraries' threads, and a main stack that has grown deeper than it was.
 //!
 //! The same as rules; the first that holds decides:

@@ -42,7 +42,7 @@ const MORE: i32 = 32;
 /// By how many bytes the stack pointer is below the program's.
 pub(super) const DEPTH: u32 = FRAME + MORE.unsigned_abs();
 /// Register in which `StampCell::lookup` leaves a cell.
-pub(super) const FOUND: Reg = frame::SLOT;
+pub(super) const FOUND: Reg = frame::D;
 /// Offset of the word that makes a cell marked.
 pub(super) const MARK: u32 = 16;
 

@@ -20,9 +20,9 @@
 //! | B4 | x30 := the return address; the duration is recorded as at any exit (`record`); `ret` | |
 //!
 //! ```text
-//!           sp       x30                x16 A     x17 B    x14 SLOT  x15 KEY    x13 INDEX  x12 TIME     x11 C
+//!           sp       x30                x16 A     x17 B    x14 CELL  x15 KEY    x13 INDEX  x12 TIME     x11 C
 //!   A0      S        plain              the others are the program's
-//!   A1      S - 64   plain              scratch   LENT     table     the home   n          groups left  the byte
+//!   A1      S - 64   plain              scratch   LENT     table     the hint   n          groups left  the byte
 //!   A2      S - 64   plain              WHAT      TIME     entry     -          n          -            UNDER
 //!   A3, A4  S - 64   trampoline n       S         -        entry     -          n          -            -
 //!   A5      S        the same, signed   the others are the program's
@@ -34,8 +34,8 @@
 //!   trampoline n = code + CODE·n + RETURN               CODE = 32, RETURN = 4
 //!   its entry    = table + entries_off + ENTRY·n        REAL + 0, WORD + 8, TIME + 16, WHAT + 24, UNDER + 32
 //!   its byte     = table + LENT_OFF + n                 LENT = 255 if taken, else 0
-//!   home         = table + 64 (cpu mod HINT_LINES)           without rseq: (S >> 12) mod HINT_LINES
-//!   n            = [home], then + 8 until its group of eight bytes has one that is 0: the lowest
+//!   hint         = table + 64 (cpu mod HINT_LINES)           without rseq: (S >> 12) mod HINT_LINES
+//!   n            = [hint], then + 8 until its group of eight bytes has one that is 0: the lowest
 //! ```
 //!
 //! The frame is that of `saves`, 64 bytes. WHAT is the function's block on line 0.
@@ -49,7 +49,7 @@
 //! frame, where a search of memory finds it. A call that is left by `longjmp` or an exception, and one on a
 //! thread that ends, never reaches B1. A detach finds threads at any step, also one that a handler holds
 //! there. What becomes of their trampolines is up to `patch` (`trampolines`, `aarch64::returns`). A forked
-//! child has copies of all but the code, and comes home in its own.
+//! child has copies of all but the code, and comes back in its own.
 //!
 //! A function that is a signal handler returns into the vdso, which unwinders recognize by that address
 //! alone. From within its call they see no further than the handler. (In our own process such calls are left
@@ -65,7 +65,7 @@ use super::super::rseq::{self, CPU_ID};
 use super::super::trampolines::{LINK, RET, RETURN, lay};
 use super::area::Latency;
 use super::record::DurationBlock;
-use super::saves::{A, B, C, FRAME, INDEX, KEY, SLOT, Saves, TIME};
+use super::saves::{A, B, C, CELL, FRAME, INDEX, KEY, Saves, TIME};
 use crate::machine::ExitKind;
 use crate::unwind::TrampolineCode;
 
@@ -151,7 +151,7 @@ impl Arming {
         Saves::enter(asm);
         let chained = Self::if_trampoline_later(asm, trampolines);
         let take = asm.here();
-        self.home(asm);
+        self.hint(asm);
         asm.load32(INDEX, KEY, 0);
         asm.number(TIME, trampolines.count / 8);
         let look = asm.here();
@@ -162,16 +162,16 @@ impl Arming {
         asm.mov(C, ZERO);
         let known = asm.here();
         Self::entry_of(asm, trampolines, INDEX);
-        asm.store(LINK, SLOT, entry::REAL as u32);
-        asm.store(C, SLOT, entry::UNDER as u32);
+        asm.store(LINK, CELL, entry::REAL as u32);
+        asm.store(C, CELL, entry::UNDER as u32);
         asm.constant(A, self.durations.at());
         asm.clock(B);
-        asm.store(B, SLOT, entry::TIME as u32);
-        asm.store(A, SLOT, entry::WHAT as u32);
+        asm.store(B, CELL, entry::TIME as u32);
+        asm.store(A, CELL, entry::WHAT as u32);
         asm.constant(A, trampolines.code + RETURN);
         asm.add_shifted(LINK, A, INDEX, trampolines::CODE.trailing_zeros());
         asm.add_imm(A, SP, FRAME.cast_signed());
-        asm.store(A, SLOT, entry::WORD as u32);
+        asm.store(A, CELL, entry::WORD as u32);
         let leave = asm.here();
         Saves::leave(asm);
         if let Some(key) = signed {
@@ -188,16 +188,16 @@ impl Arming {
         asm.compare(A, B);
         asm.if_later(Cond::Below)
     }
-    /// `SLOT = table + entries_off + ENTRY·number`
+    /// `CELL = table + entries_off + ENTRY·number`
     fn entry_of(asm: &mut Asm, trampolines: &Trampolines, number: Reg) {
-        asm.constant(SLOT, trampolines.entry(0));
-        asm.add_shifted(SLOT, SLOT, number, trampolines::ENTRY.trailing_zeros());
+        asm.constant(CELL, trampolines.entry(0));
+        asm.add_shifted(CELL, CELL, number, trampolines::ENTRY.trailing_zeros());
     }
-    /// `SLOT` = the private memory, `KEY` = the home, which holds where this CPU, or this stack, begins to
-    /// search. This is only a hint: a stale one costs a longer search. Uses `A`.
-    fn home(&self, asm: &mut Asm) {
+    /// `CELL` = the private memory, `KEY` = the hint, which holds where this CPU, or this stack, begins to
+    /// search. A stale one costs a longer search. Uses `A`.
+    fn hint(&self, asm: &mut Asm) {
         const BITS: u32 = trampolines::HINT_LINES.trailing_zeros();
-        asm.constant(SLOT, self.trampolines.table);
+        asm.constant(CELL, self.trampolines.table);
         match self.machine.rseq {
             Some(area) => {
                 rseq::find_area(asm, area, A);
@@ -209,19 +209,19 @@ impl Arming {
                 asm.bits(A, A, 12, BITS);
             }
         }
-        asm.add_shifted(KEY, SLOT, A, 6);
+        asm.add_shifted(KEY, CELL, A, 6);
     }
     /// Step A1, for the group of eight at `INDEX`. Jumps if they are taken. If another thread was faster, it
     /// looks again.
     ///
     /// ```text
     ///   group = n & (count - 8)
-    ///   n     = group + ctz(~[SLOT + LENT_OFF + group]) / 8
+    ///   n     = group + ctz(~[CELL + LENT_OFF + group]) / 8
     /// ```
     fn take(asm: &mut Asm, trampolines: &Trampolines, look: u64) -> Fix {
         asm.number(A, trampolines.count - 8);
         asm.and(INDEX, INDEX, A);
-        asm.add(C, SLOT, INDEX);
+        asm.add(C, CELL, INDEX);
         asm.load_at(A, C, Trampolines::LENT_OFF as u32);
         asm.not(A, A);
         let full = asm.if_zero_later(A);
@@ -229,7 +229,7 @@ impl Arming {
         asm.leading_zeros(A, A);
         asm.shift_right_by(A, A, 3);
         asm.add(INDEX, INDEX, A);
-        asm.add(C, SLOT, INDEX);
+        asm.add(C, CELL, INDEX);
         asm.add_imm(C, C, Trampolines::LENT_OFF as i32);
         asm.load_exclusive_byte(A, C);
         asm.unless_zero(A, look);
@@ -261,7 +261,7 @@ impl Arming {
         Self::depth(asm, &self.trampolines);
         asm.b(known);
     }
-    /// `C` = number of trampolines that lie under one above the one in x30. Uses `SLOT` and `A`.
+    /// `C` = number of trampolines that lie under one above the one in x30. Uses `CELL` and `A`.
     ///
     /// ```text
     ///   C = [entry of (A / CODE) + UNDER] + 1      A = x30 - code
@@ -269,7 +269,7 @@ impl Arming {
     fn depth(asm: &mut Asm, trampolines: &Trampolines) {
         asm.shift_right_by(A, A, trampolines::CODE.trailing_zeros());
         Self::entry_of(asm, trampolines, A);
-        asm.load_at(C, SLOT, entry::UNDER as u32);
+        asm.load_at(C, CELL, entry::UNDER as u32);
         asm.add_imm(C, C, 1);
     }
 
@@ -279,14 +279,14 @@ impl Arming {
         Saves::enter(asm);
         asm.clock(TIME);
         Self::entry_of(asm, trampolines, LINK);
-        asm.load_at(C, SLOT, entry::REAL as u32);
-        asm.load_two(A, B, SLOT, entry::TIME as u32);
-        asm.store(ZERO, SLOT, entry::WORD as u32);
+        asm.load_at(C, CELL, entry::REAL as u32);
+        asm.load_two(A, B, CELL, entry::TIME as u32);
+        asm.store(ZERO, CELL, entry::WORD as u32);
         asm.constant(KEY, trampolines.table + Trampolines::LENT_OFF);
         asm.add(KEY, KEY, LINK);
         asm.store_release_byte(ZERO, KEY);
         asm.mov(LINK, C);
-        asm.mov(SLOT, B);
+        asm.mov(CELL, B);
         asm.subs(TIME, TIME, A);
         let negative = asm.if_later(Cond::Below);
         let clamped = asm.here();
@@ -295,7 +295,7 @@ impl Arming {
         asm.word(RET);
         asm.bind(negative);
         asm.constant(A, self.durations.last_line() + at::CLAMPED);
-        asm.add(B, SLOT, A);
+        asm.add(B, CELL, A);
         add_one(asm, &self.machine);
         asm.mov(TIME, ZERO);
         asm.b(clamped);

@@ -10,11 +10,11 @@
 //!   entry, rejected     [cell + 8] = 0
 //!   exit                recorded if [cell + 8] = function + 1; then [cell + 8] = 0
 //!
-//!   sp = S - depth      SLOT = cell; A, B, C, KEY, INDEX and flags are free    (`stamp_cell`)
+//!   sp = S - depth      CELL = cell; A, B, C, KEY, INDEX and flags are free    (`stamp_cell`)
 //! ```
 
 use super::area::Latency;
-use super::saves::{A, B, SLOT};
+use super::saves::{A, B, CELL};
 use super::stamp_cell::{Claim, Lookup, StampCell};
 use crate::aarch64::stub::asm::{Asm, Cond, Fix, ZERO};
 use crate::aarch64::stub::counted::add_one;
@@ -53,20 +53,20 @@ impl Marks {
         let lookup = self.cell.lookup(asm, depth);
         if recorded {
             asm.number(B, self.cell.number());
-            asm.store(B, SLOT, 8);
+            asm.store(B, CELL, 8);
         } else {
-            asm.store(ZERO, SLOT, 8);
+            asm.store(ZERO, CELL, 8);
         }
         Mark { lookup, after: asm.here(), unmarked: None }
     }
     /// At an exit: takes the mark back, and jumps if there is none.
     pub(in super::super) fn look(&self, asm: &mut Asm, depth: u32) -> Mark {
         let lookup = self.cell.lookup(asm, depth);
-        asm.load_at(A, SLOT, 8);
+        asm.load_at(A, CELL, 8);
         asm.number(B, self.cell.number());
         asm.compare(A, B);
         let unmarked = asm.if_later(Cond::NotEqual);
-        asm.store(ZERO, SLOT, 8);
+        asm.store(ZERO, CELL, 8);
         Mark { lookup, after: asm.here(), unmarked: Some(unmarked) }
     }
     /// Behind the displaced code: the path of an entry that did not find the cell of its mark at the first look.

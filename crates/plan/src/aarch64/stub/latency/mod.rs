@@ -7,7 +7,7 @@
 //! run, the stack pointer is the same again:
 //!
 //! ```text
-//!         sp       x16 A          x17 B         x14 SLOT   x15 KEY   x13 INDEX   x12 TIME      x11 C
+//!         sp       x16 A          x17 B         x14 CELL   x15 KEY   x13 INDEX   x12 TIME      x11 C
 //!   E1    S - 64   scratch        S             cell       tag       block       -             -
 //!   E2    S - 64   stamp's owner  this owner    cell       -         -           -             -
 //!   E3    S - 64   the time       this owner    cell       -         -           -             -

@@ -4,19 +4,19 @@
 //! each by a commit of its own (STUB-4).
 //!
 //! ```text
-//!   block on line l = SLOT + STRIDE·l              SLOT: the function's block on line 0
+//!   block on line l = CELL + STRIDE·l              CELL: the function's block on line 0
 //!   Log       e      = floor(log2(TIME | 16))
 //!             bucket = lesser(16 (e - 4) + (TIME >> (e - 4)), BUCKETS - 1)       16 = SUB, 4 = SUB_BITS
 //!   Linear    bucket = 0 if TIME < min; else 1 + lesser((TIME - min) / step, n)  n = lesser(count, BUCKETS - 2)
 //!   extremes  MIN_NOT = max(MIN_NOT, ~TIME), MAX = max(MAX, TIME)
 //!
-//!             x16 A                  x17 B      x14 SLOT            x15 KEY   x13 INDEX  x12 TIME   x11 C
+//!             x16 A                  x17 B      x14 CELL            x15 KEY   x13 INDEX  x12 TIME   x11 C
 //!   bucket    scratch                scratch    block on line 0     -         bucket     duration   scratch
 //!   owned     cpu, block on its line area       block on line 0     scratch   bucket     duration   ~TIME
 //!   shared    1                      a word     block on some line  scratch   bucket     duration   scratch
 //! ```
 //!
-//! All of them use flags. After `shared`, `TIME` is its complement, and `SLOT` is at the bucket's word.
+//! All of them use flags. After `shared`, `TIME` is its complement, and `CELL` is at the bucket's word.
 
 use trapline_record::hist;
 use trapline_record::latency::{self as words, at};
@@ -26,7 +26,7 @@ use super::super::counted::by_thread;
 use super::super::machine::{Machine, Rseq};
 use super::super::rseq::{self, CPU_ID, Section};
 use super::area::Latency;
-use super::saves::{A, B, C, INDEX, KEY, SLOT, TIME};
+use super::saves::{A, B, C, CELL, INDEX, KEY, TIME};
 use crate::machine::{Buckets, ExitKind};
 
 /// Jumps out of `record_owned`, and the places to which they come back.
@@ -80,7 +80,7 @@ impl DurationBlock {
         self.at.wrapping_add(self.last_line() + word)
     }
 
-    /// Records the duration in `TIME`, in the block at `SLOT`.
+    /// Records the duration in `TIME`, in the block at `CELL`.
     pub(super) fn record(&self, asm: &mut Asm, kind: ExitKind) -> Option<Rare> {
         match self.machine.rseq {
             Some(rseq) => Some(self.record_owned(asm, rseq, kind)),
@@ -140,10 +140,10 @@ impl DurationBlock {
             store(asm);
         })
     }
-    /// `A = SLOT + STRIDE·A`. Uses `KEY`.
+    /// `A = CELL + STRIDE·A`. Uses `KEY`.
     fn line(asm: &mut Asm) {
         asm.number(KEY, words::STRIDE as u32);
-        asm.mul_add(A, A, KEY, SLOT);
+        asm.mul_add(A, A, KEY, CELL);
     }
 
     /// The common case: this CPU's line.
@@ -220,24 +220,24 @@ impl DurationBlock {
             None => by_thread(asm, [A, KEY], self.machine.lines),
         }
         Self::line(asm);
-        asm.mov(SLOT, A);
+        asm.mov(CELL, A);
         self.update(asm, Update::Add, kind.word(), None);
         let short = self.filter(asm);
         self.update(asm, Update::Add, at::TOTAL, Some(TIME));
         self.update(asm, Update::Max, at::MAX, Some(TIME));
         asm.not(TIME, TIME);
         self.update(asm, Update::Max, at::MIN_NOT, Some(TIME));
-        asm.add_shifted(SLOT, SLOT, INDEX, 3);
+        asm.add_shifted(CELL, CELL, INDEX, 3);
         self.update(asm, Update::Add, at::BUCKETS, None);
         if let Some(short) = short {
             asm.bind(short);
         }
     }
-    /// Updates a word of the block at `SLOT` with a register, or 1.
+    /// Updates a word of the block at `CELL` with a register, or 1.
     fn update(&self, asm: &mut Asm, how: Update, word: u64, value: Option<Reg>) {
-        asm.add_imm(B, SLOT, word as i32);
+        asm.add_imm(B, CELL, word as i32);
         if word == 0 {
-            asm.mov(B, SLOT);
+            asm.mov(B, CELL);
         }
         let value = value.unwrap_or_else(|| {
             asm.one(A);

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   sp +  0   x16, x17 = A, B         <- sp from `enter` to `leave`: S - FRAME = S - 64
-//!   sp + 16   x14, x15 = SLOT, KEY
+//!   sp + 16   x14, x15 = CELL, KEY
 //!   sp + 32   x12, x13 = TIME, INDEX
 //!   sp + 48   x11 = C; the flags
 //!   sp + 64   <- S
@@ -13,11 +13,11 @@
 
 use super::super::asm::{Asm, Reg, SP};
 
-/// Registers of a stub. `A`, `B`: anything. `SLOT`: the cell (before that the tags, afterwards the block).
+/// Registers of a stub. `A`, `B`: anything. `CELL`: the cell (before that the tags, afterwards the block).
 /// `KEY`: the tag. `INDEX`: the block's number, or a bucket. `TIME`: the time. `C`: anything.
 pub(super) const A: Reg = 16;
 pub(super) const B: Reg = 17;
-pub(super) const SLOT: Reg = 14;
+pub(super) const CELL: Reg = 14;
 pub(super) const KEY: Reg = 15;
 pub(super) const INDEX: Reg = 13;
 pub(super) const TIME: Reg = 12;
@@ -37,7 +37,7 @@ impl Saves {
     pub(super) fn enter(asm: &mut Asm) {
         asm.add_imm(SP, SP, -FRAME.cast_signed());
         asm.store_two(A, B, SP, 0);
-        asm.store_two(SLOT, KEY, SP, 16);
+        asm.store_two(CELL, KEY, SP, 16);
         asm.store_two(TIME, INDEX, SP, 32);
         asm.flags(A);
         asm.store_two(C, A, SP, 48);
@@ -46,7 +46,7 @@ impl Saves {
         asm.load_two(C, A, SP, 48);
         asm.set_flags(A);
         asm.load_two(TIME, INDEX, SP, 32);
-        asm.load_two(SLOT, KEY, SP, 16);
+        asm.load_two(CELL, KEY, SP, 16);
         asm.load_two(A, B, SP, 0);
         asm.add_imm(SP, SP, FRAME.cast_signed());
     }

@@ -2,7 +2,7 @@
 //! stamp.
 //!
 //! In: what is timed. If only outermost calls are, the cell belongs to the thread (or the goroutine) and the
-//! function. Out: code that leaves the cell's address in `SLOT`. Behind the displaced code a search
+//! function. Out: code that leaves the cell's address in `CELL`. Behind the displaced code a search
 //! follows, for the case that the first look does not find it. See `record::latency` for tags and blocks.
 //!
 //! ```text
@@ -17,7 +17,7 @@
 //!   [stamps + 8 block] = tag
 //!   cell  = stamps + tags_len + (block << block_bits) + (nth << cell_bits)
 //!
-//!            sp              x16 A           x17 B    x11 C          x14 SLOT   x15 KEY   x13 INDEX
+//!            sp              x16 A           x17 B    x11 C          x14 CELL   x15 KEY   x13 INDEX
 //!   lookup   S - depth       the tag there   S or d   -              stamps     tag       hash, then block
 //!   search   S - depth - 16  the tag there   S or d   its address    stamps     tag       block
 //!   found    S - depth       -               nth      -              cell       tag       block
@@ -32,10 +32,10 @@ use trapline_record::latency as words;
 
 use super::super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::area::Latency;
-use super::saves::{A, B, C, FRAME, G, INDEX, KEY, SLOT, STACK_END};
+use super::saves::{A, B, C, CELL, FRAME, G, INDEX, KEY, STACK_END};
 
 /// Number of cells in a block, as a power of two.
-const SLOT_BITS: u32 = 9;
+const NTH_BITS: u32 = 9;
 /// 2^32 over the golden ratio: spreads neighbouring numbers.
 const PHI: u32 = 0x9E37_79B1;
 
@@ -100,30 +100,30 @@ impl StampCell {
     const fn index_bits(&self) -> u32 {
         self.shape.count_bits() as u32
     }
-    /// `SLOT` = the cell, if the first look finds it. `depth`: by how many bytes the stack pointer is below
+    /// `CELL` = the cell, if the first look finds it. `depth`: by how many bytes the stack pointer is below
     /// the program's.
     pub(in super::super) fn lookup(&self, asm: &mut Asm, depth: u32) -> Lookup {
         let shape = self.shape;
-        asm.constant(SLOT, self.stamps);
+        asm.constant(CELL, self.stamps);
         asm.add_imm(B, SP, depth.cast_signed());
         let no_goroutine = self.key(asm);
         asm.number(A, PHI);
         asm.mul32(INDEX, INDEX, A);
         asm.bits(INDEX, INDEX, 32 - self.index_bits(), self.index_bits());
-        asm.load_nth(A, SLOT, INDEX);
+        asm.load_nth(A, CELL, INDEX);
         asm.compare(A, KEY);
         let elsewhere = asm.if_later(Cond::NotEqual);
         let found = asm.here();
         // There is a cell for every eight bytes of the stack page.
-        asm.add_shifted(SLOT, SLOT, INDEX, shape.block_bits().into());
+        asm.add_shifted(CELL, CELL, INDEX, shape.block_bits().into());
         let mut past = shape.tags_len() as u32;
         if self.outermost {
-            past += (self.function & ((1 << SLOT_BITS) - 1)) << shape.cell_bits();
+            past += (self.function & ((1 << NTH_BITS) - 1)) << shape.cell_bits();
         } else {
-            asm.bits(B, B, 3, SLOT_BITS);
-            asm.add_shifted(SLOT, SLOT, B, shape.cell_bits().into());
+            asm.bits(B, B, 3, NTH_BITS);
+            asm.add_shifted(CELL, CELL, B, shape.cell_bits().into());
         }
-        asm.add_imm(SLOT, SLOT, past.cast_signed());
+        asm.add_imm(CELL, CELL, past.cast_signed());
         Lookup { no_goroutine, elsewhere, found }
     }
 
@@ -139,7 +139,7 @@ impl StampCell {
                 asm.thread_pointer(KEY);
             }
             asm.shift_left_by(KEY, KEY, 16);
-            asm.number(A, self.function >> SLOT_BITS);
+            asm.number(A, self.function >> NTH_BITS);
             asm.or(KEY, KEY, A);
             let hash = asm.here();
             Self::fold(asm);
@@ -185,7 +185,7 @@ impl StampCell {
         asm.push_pair(LEFT, FAILED);
         asm.number(LEFT, words::STAMP_PROBES as u32);
         let again = asm.here();
-        asm.add_shifted(C, SLOT, INDEX, 3);
+        asm.add_shifted(C, CELL, INDEX, 3);
         asm.load_exclusive(A, C);
         asm.compare(A, KEY);
         let same = asm.if_later(Cond::Equal);

@@ -13,7 +13,7 @@ use super::super::pending::Code;
 use super::area::Latency;
 use super::armed::{Armed, Arming, Signed};
 use super::record::{DurationBlock, Rare};
-use super::saves::{A, B, C, FRAME, SLOT, Saves, TIME};
+use super::saves::{A, B, C, CELL, FRAME, Saves, TIME};
 use super::stamp_cell::{Claim, Lookup, StampCell};
 use crate::machine::ExitKind;
 
@@ -116,12 +116,12 @@ impl Timed<'_> {
         let cell = self.cell();
         Saves::enter(asm);
         let lookup = cell.lookup(asm, FRAME);
-        asm.load_at(A, SLOT, 8);
+        asm.load_at(A, CELL, 8);
         let occupied = asm.unless_zero_later(A);
         let stamp = asm.here();
         cell.owner(asm, B);
         asm.clock(A);
-        asm.store_two(A, B, SLOT, 0);
+        asm.store_two(A, B, CELL, 0);
         let leave = asm.here();
         Saves::leave(asm);
         Tail::Enter { loop_entry, occupied, stamp, lookup, leave }
@@ -132,15 +132,15 @@ impl Timed<'_> {
         Saves::enter(asm);
         asm.clock(TIME);
         let lookup = cell.lookup(asm, FRAME);
-        asm.load_two(A, B, SLOT, 0);
+        asm.load_two(A, B, CELL, 0);
         cell.owner(asm, C);
         asm.compare(B, C);
         let other = asm.if_later(Cond::NotEqual);
         asm.subs(TIME, TIME, A);
         let negative = asm.if_later(Cond::Below);
         let clamped = asm.here();
-        asm.store(ZERO, SLOT, 8);
-        asm.constant(SLOT, durations.at());
+        asm.store(ZERO, CELL, 8);
+        asm.constant(CELL, durations.at());
         let rare = durations.record(asm, kind);
         let leave = asm.here();
         Saves::leave(asm);

@@ -47,7 +47,7 @@ pub(in super::super) struct Armed {
     taking: Taking,
     chained: Fix,
     leave: u64,
-    /// If the trampoline leads on: the fix that waits for the word behind the stub, which says where.
+    /// If the trampoline leads on: the fix that waits for the word behind the stub, which holds the address.
     ahead: Option<Fix>,
 }
 

@@ -1,6 +1,6 @@
 //! Finds a call's stamp cell: from (function, stack pointer) to the place of its stamp.
 //!
-//! In: what is timed. Out: code that leaves the cell's address in rsi, or says where its second word is; and
+//! In: what is timed. Out: code that leaves the cell's address in rsi, or returns where its second word is; and
 //! the search for behind the displaced code, for the case that the first look does not find it. See
 //! `record::latency` for tags and blocks.
 //!

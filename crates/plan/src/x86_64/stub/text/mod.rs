@@ -208,10 +208,10 @@ impl Texts<'_> {
             asm.lea(RSP, Mem::At(RSP, -depth));
         }
         for (n, reg) in (0..).zip(self.all()) {
-            let home = KEPT.into_iter().find(|(other, _)| *other == reg);
-            let kept = home.map_or(depth + SAVED_RDX, |(_, at)| at);
+            let saved = KEPT.into_iter().find(|(other, _)| *other == reg);
+            let kept = saved.map_or(depth + SAVED_RDX, |(_, at)| at);
             let one = One { machine: self.machine, id: (self.id, depth), kept, answer: TEXTS + n * TEXT_LEN };
-            match home {
+            match saved {
                 Some(_) => asm.mov(R10, reg),
                 None => asm.load(R10, Mem::At(RSP, kept)),
             }
