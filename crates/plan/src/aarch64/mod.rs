@@ -3,10 +3,13 @@
 //! One instruction is one word and so is a patch, so there is no window: no thread can stand inside it, and
 //! no branch can lead inside it (PLAN-1, PLAN-2 hold by themselves). Of the rules, PLAN-3 and PLAN-4 remain.
 //!
-//! Files with the name of an x86-64 twin do the same job. The others have none, and their heads say why: `go`,
-//! `island`, `refusal`, `supported`, `target`, `trap`. x86-64 alone has windows and what follows from them (`window`,
-//! `padding`, `pun`, `jump`, `branch_map`, `body`, `speculate`), kernel uprobes (`kernel`), stubs that lie where their
-//! site dictates (`room`), and one value for all decisions about a site (`env`).
+//! Files with the name of an x86-64 twin do the same job. The heads of the others give the reason: `go`, `island`,
+//! `refusal`, `supported`, `target`, `trap`. x86-64 alone has:
+//!
+//! - windows, and what follows from them: `window`, `padding`, `pun`, `jump`, `branch_map`, `body`, `speculate`;
+//! - kernel uprobes: `kernel`;
+//! - stubs with a place that their site dictates: `room`;
+//! - one value for all decisions about a site: `env`.
 
 mod action;
 pub mod code_region;

@@ -1,5 +1,7 @@
-//! What must hold where the stubs run on the processor for which this is built: others step over the code of return
-//! trampolines by this processor's constants. x86-64's are the ones that the crate `record` states for it.
+//! What must hold where the stubs run on the processor for which this is built.
+//!
+//! The crate `record` states this processor's constants of return trampolines, and other crates go by them. x86-64's
+//! stubs take theirs from there.
 
 use super::trampolines::RETURN;
 use trapline_record::trampolines;

@@ -1,10 +1,17 @@
 //! Everything that the code of one probe's records depends on, and the parts that such code is made of.
 //!
-//! In: addresses and sizes from the layout, a filter. Out: plain values; the parts, each with what it owns:
-//! [`Saves`] the registers, [`HitFilter`] the decision, [`FilteredPath`] what becomes of hits that do not pass,
-//! [`Texts`] the copies, [`Walk`] the stack, [`RingWriter`] the record in its ring, [`Marks`] what an entry leaves
-//! for exits.
+//! In: addresses and sizes from the layout, a filter. Out: plain values, and the parts.
 //! Does not: emit code; each part does that in its own file.
+//!
+//! | part | what it owns |
+//! |---|---|
+//! | [`Saves`] | the registers that the code overwrites |
+//! | [`HitFilter`] | the decision |
+//! | [`FilteredPath`] | what comes before the record, and the paths of hits that do not pass |
+//! | [`Texts`] | copies of what arguments point to |
+//! | [`Walk`] | the stack |
+//! | [`RingWriter`] | the record in its ring |
+//! | [`Marks`] | what an entry leaves for exits |
 
 use trapline_record::ring::RecordKind;
 

@@ -1,8 +1,14 @@
 //! One site of a timed function: the parts that its stubs are made of, and the code of an entry and an exit.
 //!
-//! In: addresses and sizes from the layout, what is dead. Out: the part of a stub before the displaced code, and the
-//! rare paths behind it. The parts own what they depend on: [`Saves`] the registers, [`StampCell`] the way to the
-//! stamp, [`DurationBlock`] the results, [`Arming`] the return trampoline.
+//! In: addresses and sizes from the layout, what is dead. Out: the part of a stub before the displaced code, and the rare
+//! paths behind it.
+//!
+//! | part | what it owns |
+//! |---|---|
+//! | [`Saves`] | the registers that the code overwrites |
+//! | [`StampCell`] | the way to the call's stamp |
+//! | [`DurationBlock`] | the results |
+//! | [`Arming`] | the return trampoline, if the call gets one |
 
 use trapline_record::latency::{self as words, at};
 
