@@ -7,7 +7,8 @@ use trapline_plan::{Read, ThreadId};
 use trapline_record::ring::{RecordKind, RingArea};
 
 use super::gathered::{self, TRUE};
-use super::latency::{on, on_cpu, on_goroutine};
+use super::goroutine_latency::{on, on_goroutine};
+use super::latency::on_cpu;
 use super::records::{kept, machines};
 use super::stages::{Calls, late, read};
 use super::tallies::{self, by};
