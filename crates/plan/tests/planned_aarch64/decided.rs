@@ -9,7 +9,7 @@ use trapline_plan::{
 };
 use trapline_record::Svma;
 
-/// Plans with these filters; `by_thread` says whether hits are counted by thread.
+/// Plans with these filters; with `by_thread` hits are counted by thread.
 fn decided(
     image: &Image,
     traits: &ProcessTraits,

@@ -15,7 +15,7 @@ use crate::state::{Goroutine, ONE, Random, assert_kept, back, runs, sets_vectors
 
 /// Number of the group of lines that holds the filter's words.
 const WORDS: u64 = 1;
-/// A goroutine whose stack is this thread's.
+/// A goroutine on this thread's stack.
 pub(crate) const GOROUTINE: Goroutine = [0, 0x7fff_ffff_f000];
 /// Three ticks to a nanosecond.
 pub(crate) const TICK: u64 = (1 << 32) / 3;
