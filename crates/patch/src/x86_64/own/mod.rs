@@ -53,7 +53,10 @@ use softened::Softened;
 impl_caller!(
     OwnCaller,
     memfd: |caller: &mut OwnCaller, name| caller.memfd(name),
-    close: |caller: &mut OwnCaller, fd| Ok(caller.close(fd))
+    close: |caller: &mut OwnCaller, fd| {
+        caller.close(fd);
+        Ok(())
+    }
 );
 
 /// What a batch placed.
