@@ -127,7 +127,7 @@ pub enum Action {
     },
     /// Call a consumer at every entry.
     CallEntry,
-    /// Call a consumer at every entry of a function whose return address the consumer may replace.
+    /// Call a consumer at every entry of a function. The consumer may replace the return address.
     CallArmed,
     /// Call a consumer whenever this instruction is about to run.
     CallAt(Svma),

@@ -2,6 +2,7 @@
 //!
 //! In: a request, and its filter. Out: the refusal that names what no code does; for a word, what may forbid
 //! it. Does not: examine functions.
+//! x86-64 has code for all requests; what it refuses depends on the site (`env`).
 
 use trapline_record::Svma;
 
@@ -100,7 +101,7 @@ fn undecided(filter: &TargetFilter, role: Action) -> Option<&'static str> {
 }
 
 /// Checks that thread numbers can be read, if they are needed. What a system call loses is argued in
-/// `stub::threads`. An action that `reads` memory makes one anyway, and [`readable`] says whether anything is
+/// `stub::threads`. An action that `reads` memory makes one anyway, and [`readable`] decides whether anything is
 /// lost.
 fn numbered(input: &ModuleInput<'_>, asked: bool, reads: bool, at: Svma) -> Result<(), Refusal> {
     match input.traits.thread_id {

@@ -123,6 +123,26 @@ impl Binary {
     pub const fn is_truth(self) -> bool {
         self.compares() || matches!(self, Self::Or | Self::And)
     }
+    /// The comparison that holds if this one does not; any other operator stays.
+    pub(crate) const fn opposite(self) -> Self {
+        match self {
+            Self::Equal => Self::NotEqual,
+            Self::NotEqual => Self::Equal,
+            Self::Less => Self::GreaterEqual,
+            Self::LessEqual => Self::Greater,
+            Self::Greater => Self::LessEqual,
+            Self::GreaterEqual => Self::Less,
+            other => other,
+        }
+    }
+    /// The result of a comparison if the left side is below the right.
+    pub(crate) const fn holds_below(self) -> bool {
+        matches!(self, Self::Less | Self::LessEqual | Self::NotEqual)
+    }
+    /// The result of a comparison if the left side is above the right.
+    pub(crate) const fn holds_above(self) -> bool {
+        matches!(self, Self::Greater | Self::GreaterEqual | Self::NotEqual)
+    }
 }
 
 /// A condition, or a value in one.
@@ -157,6 +177,10 @@ impl Tree {
             ) => left.is_unsigned(),
             Self::Binary(_, left, right) => left.is_unsigned() || right.is_unsigned(),
         }
+    }
+    /// Whether it is a constant that is the same number with and without a sign.
+    pub(crate) const fn is_natural(&self) -> bool {
+        matches!(self, Self::Number(value, _) if value.cast_signed() >= 0)
     }
     /// Number of its nodes.
     #[must_use]

@@ -13,7 +13,7 @@ use crate::arena::Arena;
 
 type Function = extern "C" fn(u64, u64, u64) -> u64;
 
-/// A function at whose entry threads are held, and its two words. It returns a combination of its three
+/// A function with an entry at which threads are held, and its two words. It returns a combination of its three
 /// arguments.
 fn held(arena: &mut Arena, what: Hold, red_zone: bool) -> (Function, &'static AtomicU64, &'static AtomicU64) {
     let words = (arena.word(0), arena.word(0) + 8);

@@ -1,6 +1,6 @@
 //! A condition as code: it falls through if the condition holds, and jumps if not.
 //!
-//! In: a tree whose values are known where the code runs: at an entry, or at a return. Out: code, and the
+//! In: a tree with values that are known where the code runs: at an entry, or at a return. Out: code, and the
 //! jumps that are taken if the condition does not hold. It reads argument registers, and x0 at a return, as
 //! the program left them (AAPCS64 6.8.2: six of the eight), and vector registers. FLT-1: it decides as
 //! [`Tree::holds`] does.
@@ -27,8 +27,8 @@ use crate::filter::{Binary, Float, Int, Known, Tree, Unary};
 use crate::machine::ThreadId;
 use crate::request::Read;
 
-/// Number of general registers that hold arguments: x0 to x5.
-const ARGUMENTS: u32 = 6;
+/// Number of arguments that a record can hold, of those in registers: x0 to x5.
+pub const ARGUMENTS: usize = 6;
 /// Number of vector registers that hold arguments: d0 to d7.
 const FLOATS: u32 = 8;
 
@@ -166,8 +166,8 @@ impl Conditions<'_> {
         let (mut fixes, mut past) = (Vec::new(), None);
         // A negative number is below every unsigned one; any other number is compared as unsigned.
         let signed = match (a, b) {
-            (false, true) if !is_natural(left) => Some((A, left_below(op))),
-            (true, false) if !is_natural(right) => Some((B, left_above(op))),
+            (false, true) if !left.is_natural() => Some((A, op.holds_below())),
+            (true, false) if !right.is_natural() => Some((B, op.holds_above())),
             _ => None,
         };
         if let Some((reg, outcome)) = signed {
@@ -199,7 +199,7 @@ impl Conditions<'_> {
             Tree::Number(value, _) => asm.constant(to, *value),
             Tree::Known(Known::Thread) => threads::load_below(self.id, asm, to, self.depth),
             Tree::Known(Known::Argument(index, int)) => {
-                let nth = u32::from(*index) % ARGUMENTS;
+                let nth = u32::from(*index) % ARGUMENTS as u32;
                 let from = self.left.map_or(nth, |left| {
                     left.word(asm, to, FIRST_VALUE + u64::from(nth));
                     to
@@ -317,23 +317,8 @@ fn order_key(asm: &mut Asm, to: Reg, float: Float) {
     asm.bind(is_key);
 }
 
-/// Whether the tree is a constant that is the same number with and without a sign.
-fn is_natural(tree: &Tree) -> bool {
-    matches!(tree, Tree::Number(value, _) if value.cast_signed() >= 0)
-}
-
-/// The result of a comparison if the left side is below the right.
-const fn left_below(op: Binary) -> bool {
-    matches!(op, Binary::Less | Binary::LessEqual | Binary::NotEqual)
-}
-
-/// The result of a comparison if the left side is above the right.
-const fn left_above(op: Binary) -> bool {
-    matches!(op, Binary::Greater | Binary::GreaterEqual | Binary::NotEqual)
-}
-
 fn condition(op: Binary, unsigned: bool, when: bool) -> Cond {
-    let op = if when { op } else { opposite(op) };
+    let op = if when { op } else { op.opposite() };
     match (op, unsigned) {
         (Binary::Equal, _) => Cond::Equal,
         (Binary::Less, true) => Cond::Below,
@@ -345,17 +330,5 @@ fn condition(op: Binary, unsigned: bool, when: bool) -> Cond {
         (Binary::GreaterEqual, true) => Cond::AboveEq,
         (Binary::GreaterEqual, false) => Cond::GreaterEq,
         _ => Cond::NotEqual,
-    }
-}
-
-const fn opposite(op: Binary) -> Binary {
-    match op {
-        Binary::Equal => Binary::NotEqual,
-        Binary::NotEqual => Binary::Equal,
-        Binary::Less => Binary::GreaterEqual,
-        Binary::LessEqual => Binary::Greater,
-        Binary::Greater => Binary::LessEqual,
-        Binary::GreaterEqual => Binary::Less,
-        other => other,
     }
 }

@@ -2,7 +2,7 @@
 //! `code` has a function's code, `entry` and `exits` put actions at its entry and its exits, `behind` decides when
 //! an entry's window begins behind the first instruction, and `window_choice` chooses window and tactic.
 //!
-//! In: a function and its requests. Out: sites whose windows are disjoint. If two requests need the same
+//! In: a function and its requests. Out: sites with disjoint windows. If two requests need the same
 //! window, one site serves both. A request is met as a whole or refused as a whole. Invariant: RET-3 a call
 //! that ends by a tail call is timed until its callee returns, if a return trampoline can stand in for its
 //! return address and the user did not ask for exits alone.
@@ -57,7 +57,7 @@ pub(crate) struct Planner<'a> {
     /// Entries' windows begin at the first instruction, whichever it is.
     at_head: bool,
     /// The requested functions, sorted. No pun relies on their bytes.
-    wanted: Vec<FunctionIndex>,
+    requested: Vec<FunctionIndex>,
     scratch: Vec<Insn>,
     look: Looking,
 }
@@ -97,7 +97,7 @@ impl<'a> Planner<'a> {
             armed: Vec::new(),
             first: 0,
             at_head: false,
-            wanted: Vec::new(),
+            requested: Vec::new(),
             scratch: Vec::new(),
             look: Looking::default(),
         }
@@ -140,8 +140,8 @@ impl<'a> Planner<'a> {
     /// Sets the requested functions, which must be sorted, before [`function`](Self::function) is called for
     /// each of them.
     pub(crate) fn requests_of(&mut self, functions: impl Iterator<Item = FunctionIndex>) {
-        self.wanted = functions.collect();
-        self.wanted.dedup();
+        self.requested = functions.collect();
+        self.requested.dedup();
     }
 
     /// Plans all requests for one function or, without a function, for single instructions.
@@ -290,9 +290,9 @@ impl<'a> Planner<'a> {
     }
 
     /// The end of a call is seen at the function's exits or, with `plan`'s flag, by a return trampoline.
-    /// `by_trampolines` and `or_trampolines` say which. With `or_trampolines`, a function that leaves by a
+    /// `by_trampolines` and `or_trampolines` decide which. With `or_trampolines`, a function that leaves by a
     /// jump to another one gets a trampoline, as its call ends when that other one returns. So does a
-    /// function whose exits cannot be found or patched.
+    /// function with exits that cannot be found or patched.
     fn seen_to_end(
         &mut self,
         (index, request): (u32, &ActionRequest),

@@ -1,6 +1,6 @@
 //! A condition as code: it falls through if the condition holds, and jumps if not.
 //!
-//! In: a tree whose values are known where the code runs: at an entry, or at a return with what the entry
+//! In: a tree with values that are known where the code runs: at an entry, or at a return with what the entry
 //! kept (`EntryRecord`). Out: code, and the jumps that are taken if the condition does not hold.
 //! FLT-1: it decides as [`Tree::holds`] does.
 //!
@@ -33,6 +33,8 @@ use crate::request::Read;
 
 /// Registers that hold a function's first integer arguments (System V ABI, 3.2.3).
 pub(super) const ARGUMENT: [Reg; 6] = [RDI, RSI, RDX, RCX, R8, R9];
+/// Their number.
+pub(super) const ARGUMENTS: usize = ARGUMENT.len();
 
 /// Upper bound of the code bytes for a node, with its share of what joins nodes.
 pub const NODE_BYTES: usize = 48;
@@ -165,8 +167,8 @@ impl Conditions<'_> {
         let mut past = None;
         // A negative number is below every unsigned one; any other number is compared as unsigned.
         let signed = match (a, b) {
-            (false, true) if !is_natural(left) => Some((RAX, left_below(op))),
-            (true, false) if !is_natural(right) => Some((R11, left_above(op))),
+            (false, true) if !left.is_natural() => Some((RAX, op.holds_below())),
+            (true, false) if !right.is_natural() => Some((R11, op.holds_above())),
             _ => None,
         };
         if let Some((reg, outcome)) = signed {
@@ -197,12 +199,12 @@ impl Conditions<'_> {
             self.value(asm, left, waiting);
             return self.leaf(asm, right, R11);
         }
-        let slot = Mem::At(RSP, WAITING[waiting % WAITING.len()]);
+        let left_at = Mem::At(RSP, WAITING[waiting % WAITING.len()]);
         self.value(asm, left, waiting);
-        asm.store(slot, RAX);
+        asm.store(left_at, RAX);
         self.value(asm, right, waiting + 1);
         asm.mov(R11, RAX);
-        asm.load(RAX, slot);
+        asm.load(RAX, left_at);
     }
 
     pub(super) fn leaf(self, asm: &mut Asm<'_>, tree: &Tree, to: Reg) {
@@ -360,23 +362,8 @@ fn immediate(tree: &Tree) -> Option<i32> {
     }
 }
 
-/// Whether the tree is a constant that is the same number with and without a sign.
-fn is_natural(tree: &Tree) -> bool {
-    matches!(tree, Tree::Number(value, _) if value.cast_signed() >= 0)
-}
-
-/// The result of a comparison if the left side is below the right.
-const fn left_below(op: Binary) -> bool {
-    matches!(op, Binary::Less | Binary::LessEqual | Binary::NotEqual)
-}
-
-/// The result of a comparison if the left side is above the right.
-const fn left_above(op: Binary) -> bool {
-    matches!(op, Binary::Greater | Binary::GreaterEqual | Binary::NotEqual)
-}
-
 fn condition(op: Binary, unsigned: bool, when: bool) -> Cond {
-    let op = if when { op } else { opposite(op) };
+    let op = if when { op } else { op.opposite() };
     match (op, unsigned) {
         (Binary::Equal, _) => Cond::Equal,
         (Binary::Less, true) => Cond::Below,
@@ -388,18 +375,6 @@ fn condition(op: Binary, unsigned: bool, when: bool) -> Cond {
         (Binary::GreaterEqual, true) => Cond::AboveEq,
         (Binary::GreaterEqual, false) => Cond::GreaterEq,
         _ => Cond::NotEqual,
-    }
-}
-
-const fn opposite(op: Binary) -> Binary {
-    match op {
-        Binary::Equal => Binary::NotEqual,
-        Binary::NotEqual => Binary::Equal,
-        Binary::Less => Binary::GreaterEqual,
-        Binary::LessEqual => Binary::Greater,
-        Binary::Greater => Binary::LessEqual,
-        Binary::GreaterEqual => Binary::Less,
-        other => other,
     }
 }
 

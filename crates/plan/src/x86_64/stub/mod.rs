@@ -27,6 +27,7 @@ pub(crate) mod arguments;
 mod arithmetic;
 mod asm;
 pub mod call;
+mod cells;
 mod count;
 mod counted;
 mod deferred;
@@ -60,6 +61,7 @@ mod written;
 pub use crate::calls::{CallFunctions, ExtendedState, InlinedPath};
 pub use crate::machine::{Buckets, ExitKind, Rseq, ThreadId};
 pub use call::{Gate, call, call_arming, gate};
+pub use filtering::Filtered;
 pub use hold::hold;
 pub(crate) use hold::may_change;
 pub use latency::{
@@ -71,8 +73,9 @@ pub use pending::{
     UnfinishedStub, count, count_by_thread, count_filtered, latency_arm, latency_enter, latency_exit,
     return_arm, tally, trace,
 };
+pub use put::Rings;
 pub use remote::remote_sequence;
 pub use text::PageNotes;
 pub use threads::Threads;
-pub use traced::{Filtered, Rings, Traced};
+pub use traced::Traced;
 pub use trap::{TrapHandler, trap_handler};
