@@ -14,22 +14,22 @@ def log2(value):
 
 print("ready", flush=True)
 for line in sys.stdin:
-    told = {}
+    counts = {}
 
-    def tell(name):
-        told[name] = told.get(name, 0) + 1
+    def count(name):
+        counts[name] = counts.get(name, 0) + 1
 
     for i in range(int(line.split()[1])):
         for k, fd in enumerate(fds):
             n = (i * 37 + k * 11) % 3000
             got = len(os.pread(fd, n, i * 5 + k if k < 4 else 1000 - i % 50))
-            tell("pread")
-            tell(f"n|{fd}|{log2(n)}")
-            tell(f"ret|{fd}|{log2(got)}")
-            tell(f"short|{int(got < n)}|{log2(n)}")
+            count("pread")
+            count(f"n|{fd}|{log2(n)}")
+            count(f"ret|{fd}|{log2(got)}")
+            count(f"short|{int(got < n)}|{log2(n)}")
         path = paths[i % 4]
         os.access(path, i % 8)
-        tell("access")
-        tell(f"mode|{path[:64]}|{log2(i % 8)}")
-        tell(f"path|{i % 8}|{path[:64]}")
-    print(" ".join(f"{name}={value}" for name, value in told.items()), flush=True)
+        count("access")
+        count(f"mode|{path[:64]}|{log2(i % 8)}")
+        count(f"path|{i % 8}|{path[:64]}")
+    print(" ".join(f"{name}={value}" for name, value in counts.items()), flush=True)

@@ -28,7 +28,7 @@ pub fn ready() -> Result<(), String> {
 /// As [`ready`].
 pub fn backtraces(pid: u32, with_script: bool) -> Result<Vec<Vec<Frame>>, String> {
     ready()?;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/gdb/trapline_slots.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/gdb/trapline_return_trampolines.py");
     let mut gdb = Command::new("gdb");
     gdb.args(["-nx", "-batch", "-p", &pid.to_string(), "-ex", "set pagination off"]);
     if with_script {

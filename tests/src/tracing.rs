@@ -30,6 +30,18 @@ pub fn once(args: &[&str]) -> Output {
     Command::new(binary()).args(args).stdin(Stdio::null()).output().expect("trapline starts")
 }
 
+/// Runs trapline for a while. Where the report is not enough, runs it again for four times as long: on a busy
+/// machine a victim that sleeps gets few turns.
+///
+/// # Panics
+/// If it neither starts nor ends in time.
+#[must_use]
+pub fn until_enough(verb: &str, args: &[&str], is_enough: impl Fn(&Report) -> bool) -> Report {
+    let run = |seconds| Tracing::spawn(verb, &[&["-d", seconds], args].concat()).end();
+    let short = ["0.5", "2", "8"].into_iter().map(run).find(|report| is_enough(report));
+    short.unwrap_or_else(|| run("32"))
+}
+
 /// A running tracer that writes JSON lines to a file.
 #[derive(Debug)]
 pub struct Tracing {
@@ -125,6 +137,11 @@ impl Tracing {
     pub fn objects(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.json).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Whether the tracer has not ended.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
     }
 
     /// PID of the tracer.

@@ -28,7 +28,7 @@ fn reported(line: &str, with_inlined: bool) -> Callers {
         let pcs = stack["pcs"].as_array().expect("addresses").iter().map(|pc| pc.as_u64().expect("one"));
         let (mut shown, mut places, mut into) = (Vec::new(), Vec::new(), false);
         for (name, pc) in names.iter().zip(pcs) {
-            // A frame begins with the most deeply inlined function, whose address is the true one.
+            // A frame begins with the most deeply inlined function; its address is the true one.
             if !into {
                 places.push(pc);
             }

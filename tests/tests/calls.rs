@@ -7,7 +7,7 @@ use serde_json::Value;
 use trapline_tests::fetched::Fetched;
 use trapline_tests::programs::Own;
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::tracing::{Report, Tracing, once, until_enough};
 use trapline_tests::{or_skip, text, victims};
 
 const TIMES: u64 = 300;
@@ -171,22 +171,25 @@ fn calls_after_one_that_was_under_way_have_their_own_ends() {
     let path = or_skip!(victims::plain("naps"));
     let victim = Running::start(&path, &["nap"]);
     let pid = victim.pid().to_string();
-    let report = Tracing::spawn("trace", &["-d", "1", "-p", &pid, "nap(int n, int us) -> int"]).end();
-    let ended: Vec<&Value> =
-        calls(&report, "nap").into_iter().filter(|call| call["how"] == "returned").collect();
+    let ended = |report: &Report| -> Vec<Value> {
+        calls(report, "nap").into_iter().filter(|call| call["how"] == "returned").cloned().collect()
+    };
+    let words = ["-p", &pid, "nap(int n, int us) -> int"];
+    let report = until_enough("trace", &words, |report| ended(report).len() > 20);
+    let ended = ended(&report);
     assert!(ended.len() > 20, "{} calls: {}", ended.len(), report.errors);
-    for call in ended {
+    for call in &ended {
         assert_eq!(call["ret"].as_u64(), Some(argument(call, 0)), "another call's value: {call}");
         let took = call["dur_ns"].as_u64().expect("a duration");
         assert!(took >= 5_000_000, "it sleeps for 5 ms: {call}");
     }
-    let report = Tracing::spawn("stack", &["--time", "-d", "1", "-p", &pid, "nap"]).end();
-    let of = |field: &str| {
+    let of = |report: &Report, field: &str| {
         let stacks = report.objects.iter().filter(|object| object["type"] == "stack");
         stacks.map(|stack| stack[field].as_u64().expect("a number")).sum::<u64>()
     };
+    let report = until_enough("stack", &["--time", "-p", &pid, "nap"], |report| of(report, "hits") > 20);
     // The last call is in flight when tracing ends, and has no duration.
-    let (calls, time) = (of("hits"), of("time_ns"));
+    let (calls, time) = (of(&report, "hits"), of(&report, "time_ns"));
     assert!(calls > 20 && time >= (calls - 1) * 5_000_000, "{calls} calls in {time} ns: {}", report.errors);
 }
 

@@ -1,4 +1,4 @@
-//! A debugger's backtrace through replaced return addresses (`docs/gdb/trapline_slots.py`).
+//! A debugger's backtrace through replaced return addresses (`docs/gdb/trapline_return_trampolines.py`).
 
 use std::path::Path;
 use std::process::Command;
@@ -71,7 +71,7 @@ for name, pc, at in [("aarch64", "pc", CODE_AT - 4), ("arm", "pc", slot)]:
 #[test]
 fn the_script_knows_both_processors() {
     or_skip!(debugger::ready());
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/gdb/trapline_slots.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/gdb/trapline_return_trampolines.py");
     let made_up = std::env::temp_dir().join(format!("trapline-gdb-{}.py", std::process::id()));
     std::fs::write(&made_up, MADE_UP).expect("a temporary file");
     let mut gdb = Command::new("gdb");
@@ -92,7 +92,7 @@ fn the_script_knows_both_processors() {
 /// The script's constants are those of the crate that declares them.
 #[test]
 fn the_script_knows_the_layout() {
-    let script = include_str!("../../docs/gdb/trapline_slots.py");
+    let script = include_str!("../../docs/gdb/trapline_return_trampolines.py");
     let control = format!(
         "TRAMPOLINES_CODE, TRAMPOLINES_TABLE, TRAMPOLINES_COUNT = {}, {}, {}\n",
         at::TRAMPOLINES_CODE,

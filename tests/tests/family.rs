@@ -1,10 +1,13 @@
-//! LOSS-1, LOSS-2: fork, exec and dlopen while traced.
+//! LOSS-1, LOSS-2: fork, exec and dlopen while traced, and how the process ends.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use trapline_tests::counted::{counted, tactic};
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Report, Tracing};
-use trapline_tests::{or_skip, text, victims};
+use trapline_tests::{or_skip, skip, text, victims};
 
 const CHILDREN: u64 = 30;
 
@@ -120,7 +123,7 @@ fn a_library_that_comes_and_goes() {
     let report = tracing.stop();
     assert_eq!(reported["failed"], 0, "{}", report.errors);
     assert_eq!(report.hits("parent_work"), 3);
-    assert!(report.errors.contains("places: 2 matched, 2 probed"), "{}", report.errors);
+    assert!(report.errors.contains("sites: 2 matched, 2 probed"), "{}", report.errors);
     // The library makes ten calls at once after dlopen, and ten more when its entry is patched. These ten
     // must be seen, so the entry must be patched.
     let hits = report.hits("plugin_work");
@@ -209,4 +212,65 @@ fn the_target_is_killed_while_traced() {
     assert!(report.hits("shared") > 0, "{}", report.errors);
     assert_eq!(report.status.code(), Some(1), "{}", report.errors);
     assert!(report.errors.contains("was ended by signal 9 (SIGKILL)"), "{}", report.errors);
+}
+
+/// A process that is killed loses its memory first, and ends as a whole later. The first process of a PID
+/// namespace waits in between until no other one is left there. Another tracer has one that is dead, and does
+/// not take note of that. So the tracer looks often at a process whose maps are empty, and which has neither
+/// ended nor executed another program.
+#[test]
+fn a_target_without_memory_is_waited_for() {
+    let path = or_skip!(victims::plain("family"));
+    let namespace = ["--pid", "--fork", "--kill-child"];
+    if !Command::new("unshare").args(namespace).arg("true").status().is_ok_and(|status| status.success()) {
+        skip!("no PID namespace can be made here");
+    }
+    let mut command = Command::new("unshare");
+    command.args(namespace).arg(&path).arg("inside");
+    let mut victim = Running::spawn(command);
+    assert_eq!(victim.line(), "ready");
+    let target = only_child(victim.pid());
+    let pid = target.to_string();
+    let mut tracing = Tracing::start("count", &["-p", &pid, "parent_work"]).expect("attaches");
+    assert_eq!(victim.run(1)["failed"], 0);
+    let child = only_child(target);
+    let signal = |pid: u32, signal: i32| {
+        // SAFETY: kill takes plain numbers, here of processes that this test has started.
+        assert_eq!(unsafe { libc::kill(pid.cast_signed(), signal) }, 0);
+    };
+    // SAFETY: the request uses neither address nor data.
+    assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, child.cast_signed(), 0_usize, 0_usize) }, 0);
+    // What would take note of its end stands still meanwhile.
+    signal(victim.pid(), libc::SIGSTOP);
+    signal(target, libc::SIGKILL);
+    let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it has not ended");
+    until("its memory is gone", || maps().is_empty());
+    let before = tracing.objects().len();
+    until("the tracer has reported five times more", || {
+        assert!(tracing.is_running(), "the tracer ended: {}", tracing.output_text());
+        tracing.objects().len() >= before + 5
+    });
+    // SAFETY: waits for a tracee of this thread, and asks for no status.
+    let waited = unsafe { libc::waitpid(child.cast_signed(), std::ptr::null_mut(), libc::__WALL) };
+    assert_eq!(waited, child.cast_signed());
+    let report = tracing.end();
+    assert_eq!(report.hits("parent_work"), 1, "{}", report.errors);
+    assert_eq!(report.status.code(), Some(1), "{}", report.errors);
+    let notes: Vec<&str> = report.errors.lines().filter(|line| line.starts_with("note: ")).collect();
+    let [note] = notes[..] else { panic!("{}", report.errors) };
+    assert!(note.contains("was ended by signal 9 (SIGKILL)"), "{}", report.errors);
+}
+
+/// The only child of a process with one thread.
+fn only_child(pid: u32) -> u32 {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("it runs");
+    children.trim().parse().unwrap_or_else(|_| panic!("one child: {children}"))
+}
+
+fn until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_true() {
+        assert!(begun.elapsed() < Duration::from_secs(120), "not yet: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }

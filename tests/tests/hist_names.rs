@@ -151,7 +151,7 @@ fn threads_that_came_and_went_have_names() {
         let unnamed = number(probe, "unnamed") + hits.get(&(None, 9)).copied().unwrap_or(0);
         // SAFETY: geteuid has no precondition.
         if unnamed > 0 && unsafe { libc::geteuid() } != 0 {
-            or_skip!(Err::<(), _>("here the kernel tells nothing of threads".to_owned()));
+            or_skip!(Err::<(), _>("here the kernel shows nothing of threads".to_owned()));
         }
         match named {
             Some(_) => assert_eq!(hits, brief),

@@ -81,7 +81,7 @@ fn many_functions_of_several_libraries_are_timed_and_traced() {
         assert_eq!(victim.run(100).get("calls"), Some(&100));
         let output_text = tracing.stop().errors;
         assert!(
-            output_text.contains("places: 30,000 matched, 30,000 probed, 0 refused"),
+            output_text.contains("sites: 30,000 matched, 30,000 probed, 0 refused"),
             "{verb}: {output_text}"
         );
         assert!(output_text.contains("hits: 1,000 recorded, 0 missed"), "{verb}: {output_text}");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::tracing::{Report, Tracing, until_enough};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, text};
 
@@ -133,7 +133,11 @@ fn replaced_return_addresses_time_a_tail_call_until_its_callee_returns() {
     let path = or_skip!(victims::plain("naps"));
     let victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
-    let report = Tracing::spawn("lat", &["-p", &pid, "-d", "1", "-F", "--ret=stack", "slow", "handle"]).end();
+    let has_enough =
+        |report: &Report, func: &str| report.probe(func).is_some_and(|probe| number(probe, "calls") > 20);
+    let words = ["-p", &pid, "-F", "--ret=stack", "slow", "handle"];
+    let report =
+        until_enough("lat", &words, |report| ["slow", "handle"].iter().all(|func| has_enough(report, func)));
     for func in ["slow", "handle"] {
         let probe = report.probe(func).unwrap_or_else(|| panic!("no {func}: {}", report.errors));
         consistent(probe);
@@ -141,7 +145,8 @@ fn replaced_return_addresses_time_a_tail_call_until_its_callee_returns() {
         assert!(number(probe, "min_ns") >= 3_000_000 && number(probe, "tail_exits") == 0, "{probe}");
     }
     // Patched exits see only the jump, and the report counts such calls separately.
-    let report = Tracing::spawn("lat", &["-p", &pid, "-d", "1", "-F", "--ret=exits", "slow"]).end();
+    let words = ["-p", &pid, "-F", "--ret=exits", "slow"];
+    let report = until_enough("lat", &words, |report| has_enough(report, "slow"));
     let probe = report.probe("slow").unwrap_or_else(|| panic!("no slow: {}", report.errors));
     let calls = number(probe, "calls");
     assert!(calls > 20 && calls == number(probe, "tail_exits"), "{probe}");

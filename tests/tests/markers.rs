@@ -97,8 +97,8 @@ fn a_site_that_the_kernel_refuses_takes_no_other_with_it() {
     }
     let refused = report.refused();
     assert_eq!(refused.len(), 1, "{refused:?}");
-    assert!(refused[0].0.ends_with(":nobody") && refused[0].1.contains("os error"), "{refused:?}");
-    assert_eq!(reported["nobody_raised"], 0, "raised for a probe that is not there");
+    assert!(refused[0].0.ends_with(":unprobed") && refused[0].1.contains("os error"), "{refused:?}");
+    assert_eq!(reported["unprobed_raised"], 0, "raised for a probe that is not there");
     text::assert_clean(victim.pid(), &before);
 }
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::tracing::{Report, Tracing, once, until_enough};
 use trapline_tests::{or_skip, victims};
 
 const TIMES: u64 = 5;
@@ -148,8 +148,7 @@ fn functions_of_one_name_in_two_files_have_their_own_prototypes() {
         // `graph` prints nothing before its end.
         let pid = victim.pid().to_string();
         let mut tracing = Tracing::spawn("graph", &["-p", &pid, "-d", "2", probes[0], probes[1]]);
-        let begun = std::time::Instant::now();
-        while begun.elapsed() < std::time::Duration::from_secs(2) {
+        while tracing.is_running() {
             victim.run(TIMES);
         }
         let report = tracing.end();
@@ -175,7 +174,12 @@ fn a_tree_is_of_calls() {
     let output_text = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(!out.status.success() && output_text.contains("4 bytes inside handle"), "{output_text}");
     for root in [&format!("{start:#x}"), "handle(int)", "handle(char*)", "handle(int us)"] {
-        let report = Tracing::spawn("graph", &["-p", &pid, "-d", "0.3", root, "slow"]).end();
+        let has_calls = |report: &Report| {
+            of_type(report, "graph")
+                .first()
+                .is_some_and(|graph| graph["trees"][0]["calls"].as_u64() > Some(0))
+        };
+        let report = until_enough("graph", &["-p", &pid, root, "slow"], has_calls);
         let graph = &of_type(&report, "graph")[0];
         assert_eq!(graph["trees"][0]["function"], "handle", "{root}: {graph}: {}", report.errors);
     }

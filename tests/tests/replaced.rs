@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::tracing::{Report, Tracing, once, until_enough};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, text};
 
@@ -25,10 +25,6 @@ fn a_call_that_ends_by_a_jump_lasts_until_its_callee_returns() {
     let path = or_skip!(victims::plain("naps"));
     let victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
-    let traced = |condition: &[&str]| {
-        let words = [&["-d", "0.5", "-p", &pid], condition, &["slow(int us) -> int"]].concat();
-        Tracing::spawn("trace", &words).end()
-    };
     for condition in [
         &["--ret=stack"][..],
         &["--ret=auto"],
@@ -37,7 +33,8 @@ fn a_call_that_ends_by_a_jump_lasts_until_its_callee_returns() {
         &["--if", "ret == 3000"],
         &["--if", "us == 3000"],
     ] {
-        let report = traced(condition);
+        let words = [&["-p", &pid], condition, &["slow(int us) -> int"]].concat();
+        let report = until_enough("trace", &words, |report| ended(report, "slow").len() > 20);
         let calls = ended(&report, "slow");
         assert!(calls.len() > 20, "{condition:?}: {} calls: {}", calls.len(), report.errors);
         for call in calls {
@@ -46,7 +43,8 @@ fn a_call_that_ends_by_a_jump_lasts_until_its_callee_returns() {
         }
     }
     for condition in ["dur < 1ms", "ret != 3000", "us == 7"] {
-        let report = traced(&["--if", condition]);
+        let words = ["-d", "0.5", "-p", &pid, "--if", condition, "slow(int us) -> int"];
+        let report = Tracing::spawn("trace", &words).end();
         assert_eq!(ended(&report, "slow"), Vec::<&Value>::new(), "{condition}: {}", report.errors);
     }
 }
@@ -56,8 +54,11 @@ fn a_tree_holds_the_time_of_what_a_function_ends_in() {
     let path = or_skip!(victims::plain("naps"));
     let victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
-    let report = Tracing::spawn("graph", &["-d", "1", "-p", &pid, "handle", "slow"]).end();
-    let graph = report.objects.iter().find(|object| object["type"] == "graph").expect("a graph");
+    let graph = |report: &Report| {
+        report.objects.iter().find(|object| object["type"] == "graph").expect("a graph").clone()
+    };
+    let has_enough = |report: &Report| graph(report)["trees"][0]["below"][0]["calls"].as_u64() > Some(20);
+    let graph = graph(&until_enough("graph", &["-p", &pid, "handle", "slow"], has_enough));
     let (handle, slow) = (&graph["trees"][0], &graph["trees"][0]["below"][0]);
     let number = |of: &Value, field: &str| of[field].as_u64().unwrap_or_else(|| panic!("{field}: {graph}"));
     assert_eq!((&handle["function"], &slow["function"]), (&"handle".into(), &"slow".into()), "{graph}");
@@ -67,6 +68,19 @@ fn a_tree_holds_the_time_of_what_a_function_ends_in() {
     assert!(number(slow, "total_ns") >= 3_000_000 * number(slow, "calls"), "{graph}");
     // Nearly all of it: the caller's own part is a few instructions, and whatever interrupts them.
     assert!(number(slow, "total_ns") > number(handle, "total_ns") / 2, "{graph}");
+}
+
+/// The last histogram of a report.
+fn sums(report: &Report) -> Option<&Value> {
+    report.objects.iter().rfind(|one| one["type"] == "hist" || one["type"] == "lat")
+}
+
+/// The rows with hits of a probe's histogram: their lower bounds, and their hits.
+fn rows(probe: &Value) -> Vec<(i64, i64)> {
+    let parts = probe["parts"].as_array().into_iter().flatten().map(|part| &part["rows"]);
+    let rows = parts.chain([&probe["log2_ns"]]).filter_map(Value::as_array).flatten();
+    let hits = |row: &Value| row.as_array().and_then(|row| row.last()?.as_i64()).unwrap_or(0);
+    rows.map(|row| (row[0].as_i64().unwrap_or(0), hits(row))).filter(|&(_, hits)| hits > 0).collect()
 }
 
 /// The same in sums: of the target's aggregation, of records, and of stacks. Stacks show the real return
@@ -85,22 +99,14 @@ fn sums_hold_the_time_of_what_a_function_ends_in() {
             ("hist", &["dur", probe]),
             ("hist", &["dur", "--by=us", "--comm=naps", probe]),
         ] {
-            let words = [&["-d", "0.5", "-p", &pid], form, words].concat();
-            let report = Tracing::spawn(verb, &words).end();
-            let sums = report.objects.iter().rfind(|one| one["type"] == "hist" || one["type"] == "lat");
-            let sums = sums.unwrap_or_else(|| panic!("{words:?}: {}", report.errors));
+            let words = [&["-p", &pid], form, words].concat();
+            let report = until_enough(verb, &words, |report| {
+                sums(report)
+                    .is_some_and(|sums| rows(&sums["probes"][0]).iter().map(|row| row.1).sum::<i64>() > 20)
+            });
+            let sums = sums(&report).unwrap_or_else(|| panic!("{words:?}: {}", report.errors));
             let one = &sums["probes"][0];
-            let parts = one["parts"].as_array().into_iter().flatten().map(|part| &part["rows"]);
-            let rows = parts.chain([&one["log2_ns"]]).filter_map(Value::as_array).flatten();
-            let rows: Vec<(i64, i64)> = rows
-                .map(|row| {
-                    (
-                        row[0].as_i64().unwrap_or(0),
-                        row.as_array().and_then(|row| row.last()?.as_i64()).unwrap_or(0),
-                    )
-                })
-                .filter(|&(_, hits)| hits > 0)
-                .collect();
+            let rows = rows(one);
             let calls: i64 = rows.iter().map(|&(_, hits)| hits).sum();
             // The lower bound of the row: a power of two below 3 ms.
             let least = if words.contains(&"ret") { 3000 } else { 1 << 21 };
@@ -111,8 +117,12 @@ fn sums_hold_the_time_of_what_a_function_ends_in() {
         }
     }
     for form in [&["--ret=stack"][..], &["--ret=auto"], &["--unwind=dwarf"]] {
-        let words = [&["--time", "-d", "1", "-p", &pid], form, &["handle", "slow"]].concat();
-        let report = Tracing::spawn("stack", &words).end();
+        let words = [&["--time", "-p", &pid], form, &["handle", "slow"]].concat();
+        let report = until_enough("stack", &words, |report| {
+            let of_slow = |one: &&Value| one["frames"][0]["functions"][0]["name"] == "slow";
+            let all = report.objects.iter().filter(|object| object["type"] == "stack");
+            all.filter(of_slow).all(|one| one["hits"].as_u64() > Some(20)) && report.hits("slow") > 20
+        });
         let all = report.objects.iter().filter(|object| object["type"] == "stack");
         let stacks: Vec<(Vec<String>, &Value)> = all
             .map(|one| {
@@ -201,7 +211,7 @@ fn calls_that_are_under_way_at_a_detach_return_where_they_were_called_from() {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("alive");
     let left = maps.lines().filter(|line| line.contains("/memfd:trapline")).count();
     assert!(left < 40, "{left} mappings stay: {maps}");
-    let report = Tracing::spawn("count", &["-d", "0.5", "-p", &pid, "nap"]).end();
+    let report = until_enough("count", &["-p", &pid, "nap"], |report| report.hits("nap") > 20);
     assert!(report.hits("nap") > 20, "{}", report.errors);
 }
 

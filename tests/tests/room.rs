@@ -26,14 +26,15 @@ fn a_session_after_many_finds_room() {
         let output_text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{verb}, the {nth}th: {}: {output_text}", output.status);
         if verb == "list" {
-            assert!(output_text.contains("1 place: 1 jump"), "the {nth}th: {output_text}");
+            assert!(output_text.contains("1 site: 1 jump"), "the {nth}th: {output_text}");
         }
     }
     assert_eq!(victim.run(100), reported);
 }
 
-/// Return addresses are not replaced after all, since no thread of the program can tell its unwinder. What was mapped for them is
-/// unmapped again, and the control block, which stays, must not name it any more: a later session would unmap whatever lies there by then.
+/// Return addresses are not replaced after all, since no thread of the program can inform its unwinder. What
+/// was mapped for them is unmapped again, and the control block, which stays, must not name it any more: a
+/// later session would unmap whatever lies there by then.
 #[test]
 fn a_control_block_names_no_memory_that_was_unmapped() {
     use std::os::unix::fs::FileExt as _;

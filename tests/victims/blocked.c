@@ -1,5 +1,5 @@
-/* `blocked HOW [alone]`: a thread sits in a system call for two seconds (or until told), then prints what it
- * returned, errno, and how long it took. Without `alone` another thread calls probed functions meanwhile. HOW is
+/* `blocked HOW MS [alone]`: a thread sits in a system call for MS milliseconds, then prints what it returned,
+ * errno, and how long it took. Without `alone` another thread calls probed functions meanwhile. HOW is
  * epoll_wait, epoll_wait_timeout, nanosleep, futex, futex_timeout, read, recv_timeout, poll_timeout, select_timeout. */
 #include "victim.h"
 #include <errno.h>
@@ -15,6 +15,7 @@
 
 static int word, pair[2], tube[2];
 static volatile int over, alone, wakes_futex;
+static int ms;
 
 PROBED u64 busy(u64 x) { return x * 3 + 5; }
 
@@ -28,11 +29,11 @@ static void *other(void *arg) {
     while (!over) sum += busy(sum);
     return arg;
 }
-/* Wakes what has no timeout of its own, after two seconds. A thread that is stopped at that moment waits on no futex, and begins
+/* Wakes what has no timeout of its own, when its time is over. A thread that is stopped at that moment waits on no futex, and begins
  * to wait again when it goes on: it is woken then. */
 static void *waker(void *arg) {
-    struct timespec two = {2, 0}, moment = {0, 1000000};
-    nanosleep(&two, NULL);
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000}, moment = {0, 1000000};
+    nanosleep(&time, NULL);
     if (wakes_futex)
         while (syscall(SYS_futex, &word, FUTEX_WAKE, 1, NULL, NULL, 0) != 1) nanosleep(&moment, NULL);
     if (write(tube[1], "x", 1) != 1) return NULL;
@@ -40,8 +41,8 @@ static void *waker(void *arg) {
 }
 static long block(const char *how) {
     char byte;
-    struct timespec two = {2, 0};
-    struct timeval two_tv = {2, 0};
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+    struct timeval time_tv = {ms / 1000, ms % 1000 * 1000};
     struct epoll_event event = {.events = EPOLLIN};
     struct pollfd idle = {.fd = pair[0], .events = POLLIN};
     int epoll = epoll_create1(0);
@@ -50,20 +51,20 @@ static long block(const char *how) {
         return epoll_wait(epoll, &event, 1, -1);
     }
     epoll_ctl(epoll, EPOLL_CTL_ADD, pair[0], &event);
-    if (!strcmp(how, "epoll_wait_timeout")) return epoll_wait(epoll, &event, 1, 2000);
-    if (!strcmp(how, "nanosleep")) return nanosleep(&two, NULL);
+    if (!strcmp(how, "epoll_wait_timeout")) return epoll_wait(epoll, &event, 1, ms);
+    if (!strcmp(how, "nanosleep")) return nanosleep(&time, NULL);
     if (!strcmp(how, "futex")) return syscall(SYS_futex, &word, FUTEX_WAIT, 0, NULL, NULL, 0);
-    if (!strcmp(how, "futex_timeout")) return syscall(SYS_futex, &word, FUTEX_WAIT, 0, &two, NULL, 0);
+    if (!strcmp(how, "futex_timeout")) return syscall(SYS_futex, &word, FUTEX_WAIT, 0, &time, NULL, 0);
     if (!strcmp(how, "read")) return read(tube[0], &byte, 1);
-    if (!strcmp(how, "poll_timeout")) return poll(&idle, 1, 2000);
+    if (!strcmp(how, "poll_timeout")) return poll(&idle, 1, ms);
     if (!strcmp(how, "select_timeout")) {
         fd_set set;
         FD_ZERO(&set);
         FD_SET(pair[0], &set);
-        return select(pair[0] + 1, &set, NULL, NULL, &two_tv);
+        return select(pair[0] + 1, &set, NULL, NULL, &time_tv);
     }
     if (!strcmp(how, "recv_timeout")) {
-        setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &two_tv, sizeof two_tv);
+        setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &time_tv, sizeof time_tv);
         return recv(pair[0], &byte, 1, 0);
     }
     return -77;
@@ -71,7 +72,8 @@ static long block(const char *how) {
 int main(int argc, char **argv) {
     pthread_t thread;
     const char *how = argc > 1 ? argv[1] : "read";
-    alone = argc > 2;
+    ms = argc > 2 ? atoi(argv[2]) : 2000;
+    alone = argc > 3;
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) || pipe(tube)) return 3;
     int needs_waker = !strcmp(how, "epoll_wait") || !strcmp(how, "futex") || !strcmp(how, "read");

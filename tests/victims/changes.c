@@ -1,7 +1,7 @@
 /* Changes on request what its probes rely on: `segv` installs a handler of SIGSEGV that looks up the
  * faulting address, as runtimes with fault tables do; `tsc` forbids itself to read the time-stamp counter;
  * `filter` (by prctl) and `seccomp` (by syscall) install a filter that kills for process_vm_readv; `raw`
- * is `segv` by a system call of its own.
+ * is `segv` by a system call of its own, whose number is loaded just before it, so that it is not held.
  * For each line with such a word it makes the change and prints `done`; `run N` calls `work` and `get` N
  * times each. With arguments WORD N it does both, and ends. `exec` is `segv`, and then executes this
  * program again with `nothing N` at once. */
@@ -23,6 +23,7 @@ __asm__(".text\n.p2align 4\n.globl get\n.type get,@function\nget: .cfi_startproc
 
 static u64 caught;
 static int handles;
+static volatile long rt_sigaction = SYS_rt_sigaction;
 
 PROBED u64 work(u64 x, const char *s) { return x * 3 + (u64)s[0]; }
 
@@ -48,7 +49,7 @@ static int handle(int raw) {
     long done;
     handles = 1;
     if (!raw) return sigaction(SIGSEGV, &act, NULL);
-    __asm__ volatile("syscall" : "=a"(done) : "a"(SYS_rt_sigaction), "D"(SIGSEGV), "S"(&own), "d"(0), "r"(size) : "rcx", "r11", "memory");
+    __asm__ volatile("movq %1, %%rax\n syscall" : "=&a"(done) : "m"(rt_sigaction), "D"(SIGSEGV), "S"(&own), "d"(0), "r"(size) : "rcx", "r11", "memory");
     return (int)done;
 }
 

@@ -1,5 +1,5 @@
-/* Functions of the common shapes, called a known number of times: leaf, frame, recursion, tail call, loop whose back
- * edge goes near the entry, early exits, many arguments, indirect calls, a switch with a jump table. */
+/* Functions of the common shapes, called a known number of times: leaf, frame, recursion, tail call, loop with a back
+ * edge near the entry, early exits, many arguments, indirect calls, a switch with a jump table. */
 #include "victim.h"
 
 static volatile u64 sink;

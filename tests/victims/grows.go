@@ -1,6 +1,6 @@
-// Goroutines whose stacks grow inside calls, and calls that end by a recovered panic or on another thread.
-// `run N` makes N rounds, each in a goroutine of its own, whose stack is small at first. The answer is how
-// often each function was called, as counted by the callers.
+// Goroutines with stacks that grow inside calls, and calls that end by a recovered panic or on another
+// thread. `run N` makes N rounds, each in a goroutine of its own with a stack that is small at first. The
+// answer is how often each function was called, as counted by the callers.
 package main
 
 import (

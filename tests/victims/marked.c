@@ -1,4 +1,4 @@
-/* Passes USDT probes whose arguments are in registers, numbers and memory (marked.S). Prints how often,
+/* Passes USDT probes with arguments in registers, numbers and memory (marked.S). Prints how often,
  * and how often a register had changed behind them. */
 #include "victim.h"
 

@@ -1,5 +1,5 @@
 /* USDT probes as sys/sdt.h would write them, at instructions that are reached in different ways. The
- * program has a fixed address, so a jump whose displacement ends in a code byte of 0x80 or more leads
+ * program has a fixed address, so a jump with a displacement that ends in a code byte of 0x80 or more leads
  * below all memory. */
         .macro semaphore name
         .pushsection .probes, "aw"
@@ -45,7 +45,7 @@ _.stapsdt.base: .space 1
         .popsection
         semaphore jumped
         semaphore kernel
-        semaphore nobody
+        semaphore unprobed
 
         .text
         .p2align 4
@@ -77,12 +77,12 @@ end     by_kernel
 
 /* The same at an instruction on which the kernel sets no breakpoint: a branch with an operand-size prefix,
  * which processors of different vendors decode differently. */
-begin   by_nobody
+begin   by_unprobed
         mov     %rdi, %rcx
         far
         jmp     5f
 990:    .byte   0x66, 0x74, 0x00
-        marker  nobody
+        marker  unprobed
 3:      add     $-0x80000000, %r8
 5:      dec     %rcx
         jz      4f
@@ -91,5 +91,5 @@ begin   by_nobody
 4:      far
         mov     $7, %eax
         ret
-end     by_nobody
+end     by_unprobed
         .section .note.GNU-stack, "", @progbits

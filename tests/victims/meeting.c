@@ -1,4 +1,4 @@
-/* `meeting [own] [masks]`: two threads work, and a timer signal arrives all the time whose handler calls
+/* `meeting [own] [masks]`: two threads work, and a timer signal arrives all the time; its handler calls
  * the same function. The threads enter it behind its second instruction, at which a window begins, by an
  * address that no analysis finds. With `masks` they enter at its head, and the handler blocks every
  * signal. With `own` the program has a handler of SIGTRAP, although it causes no traps itself. */

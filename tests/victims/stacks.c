@@ -25,16 +25,16 @@ __asm__(".text\n"
         ".size tl_garbage,.-tl_garbage\n");
 
 static u64 times_now, calls[2], check[2];
-static __thread int who;
+static __thread int nth;
 static char *edge, *heap;
 
 /* With a frame, and so with `push %rbp` first: by that the kernel knows that it is at an entry, where the caller has no frame yet. */
 PROBED u64 probed(u64 x) {
     __asm__ volatile("" : : "r"(__builtin_frame_address(0)));
-    calls[who]++;
+    calls[nth]++;
     return x * 2654435761u + 1;
 }
-static void hit(u64 x) { check[who] += probed(x); }
+static void hit(u64 x) { check[nth] += probed(x); }
 
 PROBED void left(u64 x) { hit(x); __asm__ volatile(""); }
 PROBED void right(u64 x) { left(x + 1); hit(x); __asm__ volatile(""); }
@@ -60,8 +60,8 @@ PROBED void wild(void) {
                     (u64)edge, (u64)edge - 8, (u64)edge - 16, (u64)heap};
     u64 self[2] = {(u64)self, 0}, down[2] = {here - 64, 1};
     for (u64 i = 0; i < times_now; i++) {
-        for (size_t n = 0; n < sizeof values / sizeof *values; n++) check[who] += tl_garbage(values[n], i);
-        check[who] += tl_garbage((u64)self, i) + tl_garbage((u64)down, i);
+        for (size_t n = 0; n < sizeof values / sizeof *values; n++) check[nth] += tl_garbage(values[n], i);
+        check[nth] += tl_garbage((u64)self, i) + tl_garbage((u64)down, i);
         tl_on(heap + 65536, coroutine);
         tl_on(edge, coroutine);
         raise(SIGUSR1);
@@ -79,7 +79,7 @@ static void alternate(void) {
 }
 static void *worker(void *arg) {
     (void)arg;
-    who = 1;
+    nth = 1;
     alternate();
     pthread_mutex_lock(&lock);
     worker_tid = (int)syscall(SYS_gettid);

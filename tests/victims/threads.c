@@ -1,5 +1,5 @@
 /* `threads COUNT [block] [signals] [births]`: COUNT threads call the same functions, and their own. With `block`
- * every thread blocks every signal; with `signals` a timer signal whose handler calls a probed function goes off all
+ * every thread blocks every signal; with `signals` a timer signal with a handler that calls a probed function goes off all
  * the time; with `births` short-lived threads come and go. `run 0` waits; `run N`: every thread makes N calls. */
 #include "victim.h"
 #include <pthread.h>

@@ -29,8 +29,8 @@
 // Use a trap even if a jump might fit.
 #define TRAPLINE_PROBE_BY_TRAP 8
 
-// Returns are seen at the function's return instructions. A function that ends in a jump to another, or
-// whose exits cannot all be found or patched, is refused.
+// Returns are seen at the function's return instructions. A function is refused if it ends in a jump to
+// another, or if its exits cannot all be found or patched.
 #define TRAPLINE_RETURNS_EXITS 0
 
 // As TRAPLINE_RETURNS_EXITS if that is possible, else as TRAPLINE_RETURNS_STACK.
@@ -245,8 +245,7 @@ typedef struct trapline_probe {
     void *data;
     // TRAPLINE_PROBE_MOVES_IP and so on.
     uint32_t flags;
-    // How many calls may be in flight at once whose return handler is still to be called; 0: a number that
-    // the library chooses.
+    // How many calls may wait for their return handler at once; 0: a number that the library chooses.
     uint32_t maxactive;
     // Bytes from the start of the file to a USDT semaphore, which is raised while the site is probed; 0:
     // none.
@@ -266,7 +265,7 @@ typedef struct trapline_tally {
     uint64_t nested;
     // Hits missed because there were more threads than the library can distinguish.
     uint64_t unplaced;
-    // Calls for whose end a return handler was never called, although it was to be.
+    // Calls that ended without a call of their return handler, although it was requested.
     uint64_t unreturned;
     // Number of mappings in which a jump leads from the site.
     uint64_t by_jump;
@@ -352,7 +351,7 @@ typedef struct trapline_times_row {
     uint32_t reserved;
 } trapline_times_row;
 
-// A place that a probe means and that is not probed.
+// A site that a probe means and that is not probed.
 typedef struct trapline_refusal_row {
     // sizeof; set by the caller.
     size_t size;
@@ -451,10 +450,10 @@ trapline_error trapline_report_percentile(const struct trapline_report *report,
                                           double share,
                                           uint64_t *ns);
 
-// Number of places that are not probed.
+// Number of sites that are not probed.
 size_t trapline_report_refusals(const struct trapline_report *report);
 
-// Fills in the row of one place that is not probed.
+// Fills in the row of one site that is not probed.
 trapline_error trapline_report_refusal(const struct trapline_report *report,
                                        size_t index,
                                        struct trapline_refusal_row *row);

@@ -1,7 +1,7 @@
 //! Errors: as a number, as a few words for each number, and as a sentence.
 //!
 //! In: errors of the `trapline` crate and of this boundary. Out: an [`Error`], and the sentence kept for the
-//! thread whose call failed. Invariants: CAP-1: every function that can fail runs inside [`guard`].
+//! thread in which the call failed. Invariants: CAP-1: every function that can fail runs inside [`guard`].
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -230,7 +230,7 @@ pub(crate) fn guard(call: impl FnOnce() -> Result<(), Fault>) -> Error {
         Err(_) => Fault::new(Error::Panic, "a fault of the library; it wrote where to stderr"),
     };
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-    // In a thread whose local storage is gone, nothing is left that could read it.
+    // If a thread's local storage is gone, nothing is left that could read it.
     LAST.try_with(|last| *last.borrow_mut() = (errno, text)).unwrap_or_default();
     error
 }

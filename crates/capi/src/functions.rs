@@ -2,8 +2,9 @@
 //!
 //! In: pointers from C. Out: what they lead to, in safe code's types, and results written back. Invariants:
 //! CAP-1: every function that can fail runs inside [`guard`]; CAP-3: it writes its result last. What the
-//! functions ask of pointers stands in the header, in C's words, and once here: handles are alive, structures
-//! hold as many bytes as they say, texts end in a zero, results may be written unless said to be optional.
+//! functions ask of pointers stands in the header, in C's words, and once here. Handles are alive. Structures
+//! hold as many bytes as they state. Texts end in a zero. Results may be written, unless stated to be
+//! optional.
 //! Does not: decide anything.
 #![allow(
     unsafe_code,
@@ -141,13 +142,12 @@ unsafe fn requests(probes: *const Probe, count: usize) -> Result<Vec<Request>, F
     if count == 0 {
         return Err(inside::Error::Empty.into());
     }
-    // The size of the first tells where the second begins. The first is read as a whole before that, so it is
-    // not null and its size is possible.
-    // SAFETY: the caller promises an array with at least one probe.
+    // The size of the first shows where the second begins. The first is read as a whole before that, so it is
+    // not null and its size is possible. SAFETY: the caller promises an array with at least one probe.
     let (first, stride) = unsafe { (request(probes)?, probes.cast::<usize>().read_unaligned()) };
     let mut requests = vec![first];
     for at in 1..count {
-        // SAFETY: the caller promises an array of `count` probes, whose stride is the size of the first.
+        // SAFETY: the caller promises an array of `count` probes; its stride is the size of the first.
         let (probe, size) = unsafe {
             let probe = probes.byte_add(at * stride);
             (probe, probe.cast::<usize>().read_unaligned())
@@ -359,14 +359,14 @@ pub unsafe extern "C" fn trapline_report_percentile(
     guard(|| unsafe { leave(ns, nth(alive(report, "report")?.times(), index)?.1.percentile(share), "ns") })
 }
 
-/// Number of places that are not probed.
+/// Number of sites that are not probed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_report_refusals(report: *const Report) -> usize {
     // SAFETY: the header demands null or a live report.
     unsafe { len(report, Report::refusals) }
 }
 
-/// Fills in the row of one place that is not probed.
+/// Fills in the row of one site that is not probed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_report_refusal(
     report: *const Report,
@@ -395,38 +395,4 @@ pub unsafe extern "C" fn trapline_report_free(report: *mut Report) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{trapline_error_text, trapline_last_errno, trapline_last_error};
-    use crate::error::{Error, Fault, TEXTS, guard};
-    use std::ffi::CStr;
-
-    fn text(at: *const std::ffi::c_char) -> String {
-        // SAFETY: texts of this crate end in a zero.
-        unsafe { CStr::from_ptr(at) }.to_str().expect("UTF-8").to_owned()
-    }
-
-    #[test]
-    fn every_error_has_a_number_and_a_text_of_its_own() {
-        for (n, (error, words)) in TEXTS.iter().enumerate() {
-            assert_eq!(text(trapline_error_text(*error as i32)).as_bytes(), words.to_bytes());
-            assert!(TEXTS[..n].iter().all(|(other, text)| (*other as i32) < *error as i32 && text != words));
-        }
-        assert_eq!(text(trapline_error_text(-5)), "an error of a later version");
-        // The header lists as many as there are texts.
-        let listed = include_str!("../include/trapline.h").lines();
-        let listed = listed.filter(|line| line.trim_start().starts_with("TRAPLINE_ERROR_")).count();
-        assert_eq!(listed, TEXTS.len());
-    }
-
-    #[test]
-    fn a_panic_is_an_error_and_the_last_failure_is_reported() {
-        assert_eq!(guard(|| Ok(())), Error::None);
-        assert_eq!(guard(|| Err(Fault::new(Error::NoRow, "row\x005"))), Error::NoRow);
-        assert_eq!((text(trapline_last_error()).as_str(), trapline_last_errno()), ("row 5", 0));
-        assert_eq!(guard(|| panic!("seen by nobody")), Error::Panic);
-        assert!(text(trapline_last_error()).contains("fault of the library"));
-        std::thread::spawn(|| assert_eq!(text(trapline_last_error()), "")).join().expect("its own");
-        assert_eq!(guard(|| Err(trapline::inside::Error::InsideHandler.into())), Error::InsideHandler);
-        assert_eq!(trapline_last_errno(), libc::EDEADLK);
-    }
-}
+mod tests;

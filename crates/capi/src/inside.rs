@@ -82,8 +82,8 @@ pub const TRAPLINE_PROBE_GENERAL_REGS_ONLY: u32 = 4;
 /// Use a trap even if a jump might fit.
 pub const TRAPLINE_PROBE_BY_TRAP: u32 = 8;
 
-/// Returns are seen at the function's return instructions. A function that ends in a jump to another, or
-/// whose exits cannot all be found or patched, is refused.
+/// Returns are seen at the function's return instructions. A function is refused if it ends in a jump to
+/// another, or if its exits cannot all be found or patched.
 pub const TRAPLINE_RETURNS_EXITS: u64 = 0;
 /// As TRAPLINE_RETURNS_EXITS if that is possible, else as TRAPLINE_RETURNS_STACK.
 pub const TRAPLINE_RETURNS_AUTO: u64 = 1;
@@ -120,8 +120,7 @@ pub struct Probe {
     pub data: *mut c_void,
     /// TRAPLINE_PROBE_MOVES_IP and so on.
     pub flags: u32,
-    /// How many calls may be in flight at once whose return handler is still to be called; 0: a number that
-    /// the library chooses.
+    /// How many calls may wait for their return handler at once; 0: a number that the library chooses.
     pub maxactive: u32,
     /// Bytes from the start of the file to a USDT semaphore, which is raised while the site is probed; 0:
     /// none.
@@ -148,7 +147,7 @@ pub struct Tally {
     pub nested: u64,
     /// Hits missed because there were more threads than the library can distinguish.
     pub unplaced: u64,
-    /// Calls for whose end a return handler was never called, although it was to be.
+    /// Calls that ended without a call of their return handler, although it was requested.
     pub unreturned: u64,
     /// Number of mappings in which a jump leads from the site.
     pub by_jump: u64,

@@ -14,7 +14,7 @@ use crate::error::{Error, Fault};
 /// Largest structure in bytes: a page, which is also the kernel's limit for such structures.
 const MOST: usize = 4096;
 
-/// A structure of C whose first field is its size.
+/// A structure of C with its size in its first field.
 pub(crate) trait Growing: Copy {
     /// Name of the structure in C.
     const NAME: &'static str;

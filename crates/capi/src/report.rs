@@ -1,6 +1,6 @@
 //! Reports of a session, as rows that C reads.
 //!
-//! In: reports of the `trapline` crate. Out: rows by number, whose texts live as long as the report. Does
+//! In: reports of the `trapline` crate. Out: rows by number; their texts live as long as the report. Does
 //! not: sum or sort.
 
 use std::ffi::{CString, c_char};
@@ -92,7 +92,7 @@ impl Growing for Times {
     const FIRST: usize = 104;
 }
 
-/// A place that a probe means and that is not probed.
+/// A site that a probe means and that is not probed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal {
@@ -139,7 +139,7 @@ impl Report {
     pub(crate) fn times(&self) -> &[(Times, Histogram)] {
         &self.times
     }
-    /// Places that are not probed.
+    /// Sites that are not probed.
     pub(crate) fn refusals(&self) -> &[Refusal] {
         &self.refusals
     }

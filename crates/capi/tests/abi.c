@@ -294,7 +294,7 @@ static void batches(const char *program)
 
 static void sessions(void)
 {
-	const uint32_t nobody = 0x7ffffff0;
+	const uint32_t unused = 0x7ffffff0;
 	const char *probe = "libc:malloc", *bad = "uprobe:";
 	trapline_options options;
 	trapline_session *session = NULL;
@@ -302,7 +302,7 @@ static void sessions(void)
 
 	memset(&options, 0, sizeof options);
 	options.size = sizeof options;
-	options.pids = &nobody;
+	options.pids = &unused;
 	options.pids_len = 1;
 	options.probes = &probe;
 	options.probes_len = 1;

@@ -12,7 +12,7 @@ fn traced(verb: &str, more: &[&str], file: &Scratch, rounds: &str) -> String {
     let before = [verb, "-i", "1ms", "-o", file.name()];
     let output = run(&[&before, more, &["plain", "--", &victim, rounds]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("places: "), "the summary is not in the file");
+    assert!(text(&output.stderr).contains("sites: "), "the summary is not in the file");
     std::fs::read_to_string(&file.0).expect("written")
 }
 

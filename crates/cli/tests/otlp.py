@@ -30,12 +30,12 @@ for path in sys.argv[1:]:
                 if kind != "gauge":
                     assert data.aggregation_temporality == 2, "cumulative"
                 for point in data.data_points:
-                    told = {"name": metric.name, "unit": metric.unit, "kind": kind, "labels": plain(point.attributes)}
-                    told["from"], told["to"] = point.start_time_unix_nano, point.time_unix_nano
+                    shown = {"name": metric.name, "unit": metric.unit, "kind": kind, "labels": plain(point.attributes)}
+                    shown["from"], shown["to"] = point.start_time_unix_nano, point.time_unix_nano
                     if kind == "histogram":
-                        told |= {"count": point.count, "buckets": list(point.bucket_counts), "bounds": list(point.explicit_bounds), "sum": point.sum}
+                        shown |= {"count": point.count, "buckets": list(point.bucket_counts), "bounds": list(point.explicit_bounds), "sum": point.sum}
                     else:
-                        told["value"] = point.as_int
-                        told["monotonic"] = kind == "sum" and data.is_monotonic
-                    points.append(told)
+                        shown["value"] = point.as_int
+                        shown["monotonic"] = kind == "sum" and data.is_monotonic
+                    points.append(shown)
     print(json.dumps(points))

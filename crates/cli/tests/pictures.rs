@@ -197,7 +197,7 @@ fn a_flame_graph_in_a_page_is_zoomed_and_searched() {
     assert!(seen["zoomed"][1].as_u64() > Some(1), "what is below stays to be seen: {seen}");
     assert_eq!(seen["found"][1].as_u64(), Some(plain), "{seen}");
     assert!(seen["found"][0].as_array().is_some_and(|names| names.contains(&"plain".into())), "{seen}");
-    assert!(seen["other"].as_u64() > Some(0), "a row chooses whose callers are shown: {seen}");
+    assert!(seen["other"].as_u64() > Some(0), "a row chooses the callers that are shown: {seen}");
 }
 
 /// The same steps for the picture in a file of its own.

@@ -62,7 +62,7 @@ impl DebugFile {
     }
 }
 
-/// Finds separate debug files for an image. A file whose build id differs is ignored by the image.
+/// Finds separate debug files for an image. The image ignores a file with another build id.
 pub trait DebugFiles {
     /// The debug file's bytes, or `None` when there is none.
     fn find(&mut self, request: &DebugFile) -> Option<Bytes>;

@@ -8,6 +8,7 @@ use object::LittleEndian as LE;
 use object::elf;
 use trapline_record::Svma;
 
+use crate::demangle;
 use crate::elf::Elf;
 use crate::symbols::SymbolTable;
 
@@ -24,8 +25,64 @@ pub struct DataSymbol {
     pub thread_local: bool,
 }
 
+/// The data symbols of a file, and of its debug file.
+#[derive(Clone, Copy)]
+pub(crate) struct DataSymbols<'a> {
+    pub(crate) main: &'a Elf,
+    pub(crate) debug: Option<&'a Elf>,
+}
+
+impl<'a> DataSymbols<'a> {
+    /// Those of that name, raw or demangled; each address once.
+    pub(crate) fn named(self, name: &str) -> Vec<DataSymbol> {
+        let mut found: Vec<DataSymbol> = Vec::new();
+        self.each(&mut |raw, symbol| {
+            let named = raw == name || demangle::short(raw).is_some_and(|text| text == name);
+            if named
+                && !found.iter().any(|one| one.at == symbol.at && one.thread_local == symbol.thread_local)
+            {
+                found.push(DataSymbol { name: name.to_owned(), ..symbol });
+            }
+        });
+        found
+    }
+    /// The first one with that raw name; not a thread-local one.
+    pub(crate) fn with_raw_name(self, raw: &str) -> Option<DataSymbol> {
+        let mut found = None;
+        self.each(&mut |name, symbol| {
+            if found.is_none() && name == raw && !symbol.thread_local {
+                found = Some(DataSymbol { name: raw.to_owned(), ..symbol });
+            }
+        });
+        found
+    }
+    /// Names similar to `name`, the nearest first.
+    pub(crate) fn similar(self, name: &str) -> Vec<String> {
+        let mut near = Vec::new();
+        self.each(&mut |raw, _| near.push(demangle::short(raw).unwrap_or_else(|| raw.to_owned())));
+        crate::nearest::nearest_of(name, near.into_iter())
+    }
+    /// The one that contains an address.
+    pub(crate) fn at(self, at: Svma) -> Option<DataSymbol> {
+        let mut found = None;
+        self.each(&mut |raw, symbol| {
+            let holds = at.0.checked_sub(symbol.at.0).is_some_and(|into| into < symbol.size.max(1));
+            if holds && !symbol.thread_local && found.is_none() {
+                found = Some(DataSymbol { name: raw.to_owned(), ..symbol });
+            }
+        });
+        found
+    }
+    /// Calls `each` for all of them, with their raw names.
+    fn each(self, each: &mut dyn FnMut(&'a str, DataSymbol)) {
+        for from in std::iter::once(self.main).chain(self.debug) {
+            TABLES.into_iter().for_each(|kind| each_of(self.main, from, kind, each));
+        }
+    }
+}
+
 /// Calls `each` for all data symbols of a table, with their raw names.
-pub(crate) fn each<'a>(main: &Elf, from: &'a Elf, kind: u32, each: &mut dyn FnMut(&'a str, DataSymbol)) {
+fn each_of<'a>(main: &Elf, from: &'a Elf, kind: u32, each: &mut dyn FnMut(&'a str, DataSymbol)) {
     let Some(table) = SymbolTable::find(from, kind) else { return };
     let bytes = from.bytes.get();
     let mut index = 1;
@@ -54,4 +111,4 @@ fn is_data(elf: &Elf, at: u64) -> bool {
 }
 
 /// Types of the sections that contain data symbols.
-pub(crate) const TABLES: [u32; 2] = [elf::SHT_SYMTAB, elf::SHT_DYNSYM];
+const TABLES: [u32; 2] = [elf::SHT_SYMTAB, elf::SHT_DYNSYM];

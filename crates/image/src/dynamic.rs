@@ -1,12 +1,15 @@
 //! The tables that the loader reads: the dynamic table and the relocations.
 //!
 //! In: `PT_DYNAMIC`, or allocated relocation sections of static programs. Out: names, table addresses, one
-//! list of relocations from RELA, JMPREL and RELR.
+//! list of relocations from RELA, JMPREL and RELR; which words they fill with what.
 //! Does not: apply them.
 
 use crate::elf::{Elf, Machine, Section, records, slice, text, u64_at};
+use crate::readers::READERS;
+use crate::symbols::SymbolTable;
 use object::LittleEndian as LE;
 use object::elf;
+use trapline_record::Svma;
 
 /// Compact relative relocations: address, and length in bytes (gABI, 2022).
 const DT_RELR: u32 = 36;
@@ -154,5 +157,50 @@ fn relr(elf: &Elf, data: &[u8], found: &mut Vec<Reloc>) {
             (0..63).filter(|bit| word >> (bit + 1) & 1 != 0).for_each(|bit| put(next.wrapping_add(8 * bit)));
             next = next.wrapping_add(63 * 8);
         }
+    }
+}
+
+/// Words that the loader fills.
+pub(crate) struct FilledWords<'a> {
+    /// The file.
+    pub(crate) bytes: &'a [u8],
+    /// The dynamic symbols, if there are any.
+    pub(crate) table: Option<SymbolTable<'a>>,
+    pub(crate) relocs: &'a [Reloc],
+}
+
+impl FilledWords<'_> {
+    /// Those filled with the implementation of an IFUNC: with this resolver, or of the symbol `name`.
+    pub(crate) fn with_implementation(&self, name: &str, resolver: Svma) -> Vec<Svma> {
+        self.those(|reloc| match reloc.kind {
+            RelocKind::Irelative => reloc.addend == resolver.0,
+            RelocKind::Symbol => !name.is_empty() && self.symbol_name(reloc) == Some(name),
+            RelocKind::Relative => false,
+        })
+    }
+    /// Those filled with functions of other files that read their own return address. Sorted.
+    pub(crate) fn with_readers(&self) -> Vec<Svma> {
+        let mut words = self.those(|reloc| {
+            reloc.kind == RelocKind::Symbol
+                && self.symbol_name(reloc).is_some_and(|name| READERS.contains(&name))
+        });
+        words.sort_unstable();
+        words
+    }
+    /// Those filled with the address of a variable that this file defines.
+    pub(crate) fn with_address(&self, variable: Svma) -> Vec<Svma> {
+        let Some(table) = &self.table else { return Vec::new() };
+        self.those(|reloc| {
+            let symbol = table.symbol(reloc.symbol).filter(|one| one.st_shndx.get(LE) != elf::SHN_UNDEF);
+            reloc.kind == RelocKind::Symbol
+                && reloc.addend == 0
+                && symbol.is_some_and(|one| one.st_value.get(LE) == variable.0)
+        })
+    }
+    fn symbol_name(&self, reloc: &Reloc) -> Option<&str> {
+        self.table.as_ref().and_then(|table| table.symbol_name(self.bytes, reloc.symbol))
+    }
+    fn those(&self, wanted: impl Fn(&Reloc) -> bool) -> Vec<Svma> {
+        self.relocs.iter().filter(|reloc| wanted(reloc)).map(|reloc| Svma(reloc.word)).collect()
     }
 }

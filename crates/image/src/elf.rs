@@ -97,7 +97,7 @@ impl Elf {
         Self::read(bytes, true)
     }
 
-    /// Reads a debug file, whose loads have no bytes.
+    /// Reads a debug file; its loads have no bytes.
     pub(crate) fn parse_debug(bytes: Bytes) -> Result<Self, ImageError> {
         Self::read(bytes, false)
     }
@@ -173,6 +173,12 @@ impl Elf {
     /// Program header of that type.
     pub(crate) fn header(&self, kind: u32) -> Option<&Header> {
         self.headers.iter().find(|h| h.kind == kind)
+    }
+    /// Path of the loader that the file names.
+    pub(crate) fn interp(&self) -> Option<String> {
+        let header = self.header(elf::PT_INTERP)?;
+        let path = slice(self.bytes.get(), header.offset, header.filesz)?;
+        text(path, 0).map(str::to_owned)
     }
 
     /// The load that contains an address in its file-backed part, and the offset in it.

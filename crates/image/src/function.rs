@@ -124,8 +124,8 @@ pub struct NoMatch {
     pub nearest: Vec<String>,
     /// The name is imported: this file only calls it through its PLT.
     pub imported: bool,
-    /// Number of inlined copies in the debug information, if the name is that of a function whose calls were
-    /// inlined.
+    /// Number of inlined copies in the debug information, if the name is that of a function with inlined
+    /// calls.
     pub inlined: u32,
     /// The function exists but the offset is not less than its length, which is this number of bytes.
     pub beyond: Option<u64>,

@@ -21,7 +21,7 @@ pub(crate) struct Functions {
     pub(crate) list: Vec<Function>,
     /// The names that [`Names`] refer to.
     pub(crate) names: Vec<NameRef>,
-    /// Pieces whose owner is not known from symbols.
+    /// Pieces of functions that no symbol names.
     pub(crate) fragments: Vec<(Svma, u64)>,
     /// (start, length in bytes, function) of attached pieces, sorted.
     pub(crate) cold: Vec<(Svma, u64, u32)>,

@@ -4,19 +4,19 @@
 //! relocations, code targets and demangled names are read later.
 //! Does not: change after it was made.
 
-use crate::dynamic::{Dynamic, Reloc, RelocKind};
+use crate::data::DataSymbols;
+use crate::dynamic::{Dynamic, FilledWords, Reloc};
 use crate::elf::Elf;
 use crate::function::Convention;
 use crate::functions::{self, Functions};
 use crate::gopclntab::{self, GoFunction, Passes};
-use crate::readers::READERS;
 use crate::sources::{dynamic_table, find_debug, go_symbols, own_symbols, packed_symbols, symtab};
 use crate::symbols::{Import, Pool, SymbolTable};
 use crate::unwind::{self, Fde};
 use crate::{
     Btf, Bytes, DataSymbol, DebugFiles, DebugInfo, Function, FunctionIndex, ImageError, ImageKind, Machine,
-    MarkArgument, Name, RseqSection, Segment, Source, Usdt, data, debugdata, demangle, dynamic, inlined,
-    notes, operands, targets,
+    MarkArgument, Name, RseqSection, Segment, Source, Usdt, debugdata, demangle, dynamic, inlined, notes,
+    operands, targets,
 };
 use object::elf as constants;
 use std::sync::OnceLock;
@@ -67,10 +67,7 @@ impl Image {
         go_symbols(&go, &mut pool, &mut symbols);
         let fdes = unwind::entries(&elf);
         let functions = functions::build(&elf, &pool, symbols, &fdes);
-        let interp = elf.header(constants::PT_INTERP).and_then(|h| {
-            let path = crate::elf::slice(elf.bytes.get(), h.offset, h.filesz)?;
-            crate::elf::text(path, 0).map(str::to_owned)
-        });
+        let interp = elf.interp();
         let text = functions::text_ranges(&elf);
         let go_g = gopclntab::g_offset(&elf);
         Ok(Self {
@@ -174,7 +171,7 @@ impl Image {
     pub fn function(&self, index: FunctionIndex) -> &Function {
         &self.functions.list[index.0 as usize]
     }
-    /// The function whose body or cold piece contains an address.
+    /// The function with an address in its body or its cold piece.
     #[must_use]
     pub fn function_at(&self, at: Svma) -> Option<FunctionIndex> {
         let before = |count: usize| count.checked_sub(1);
@@ -198,7 +195,7 @@ impl Image {
         found.map(|(index, _)| FunctionIndex(index as u32)).or_else(|| self.function_at(at))
     }
     /// Pieces of functions, (start, length in bytes), sorted: unwind entries that do not begin as a function
-    /// does, and whose owner is not known from symbols. A direct jump from a function into one stays in that
+    /// does, where no symbol names the function. A direct jump from a function into one stays in that
     /// function.
     #[must_use]
     pub fn fragments(&self) -> &[(Svma, u64)] {
@@ -225,54 +222,28 @@ impl Image {
     pub(crate) fn inlined_copies(&self, name: &str) -> u32 {
         inlined::copies(self.debug.as_ref().unwrap_or(&self.elf), name)
     }
-    /// Variables whose symbol has that name, raw or demangled; each address once.
+    /// Variables with a symbol of that name, raw or demangled; each address once.
     #[must_use]
     pub fn data_named(&self, name: &str) -> Vec<DataSymbol> {
-        let mut found: Vec<DataSymbol> = Vec::new();
-        self.each_data(&mut |raw, symbol| {
-            let named = raw == name || demangle::short(raw).is_some_and(|text| text == name);
-            if named
-                && !found.iter().any(|one| one.at == symbol.at && one.thread_local == symbol.thread_local)
-            {
-                found.push(DataSymbol { name: name.to_owned(), ..symbol });
-            }
-        });
-        found
+        self.data_symbols().named(name)
     }
     /// The first variable with that raw symbol name; not a thread-local one.
     #[must_use]
     pub fn data_symbol(&self, raw: &str) -> Option<DataSymbol> {
-        let mut found = None;
-        self.each_data(&mut |name, symbol| {
-            if found.is_none() && name == raw && !symbol.thread_local {
-                found = Some(DataSymbol { name: raw.to_owned(), ..symbol });
-            }
-        });
-        found
+        self.data_symbols().with_raw_name(raw)
     }
     /// Names of variables similar to `name`, the nearest first.
     #[must_use]
     pub fn data_near(&self, name: &str) -> Vec<String> {
-        let mut near = Vec::new();
-        self.each_data(&mut |raw, _| near.push(demangle::short(raw).unwrap_or_else(|| raw.to_owned())));
-        crate::nearest::nearest_of(name, near.into_iter())
+        self.data_symbols().similar(name)
     }
     /// The variable that contains an address, used to name the address.
     #[must_use]
     pub fn data_at(&self, at: Svma) -> Option<DataSymbol> {
-        let mut found = None;
-        self.each_data(&mut |raw, symbol| {
-            let holds = at.0.checked_sub(symbol.at.0).is_some_and(|into| into < symbol.size.max(1));
-            if holds && !symbol.thread_local && found.is_none() {
-                found = Some(DataSymbol { name: raw.to_owned(), ..symbol });
-            }
-        });
-        found
+        self.data_symbols().at(at)
     }
-    fn each_data<'a>(&'a self, each: &mut dyn FnMut(&'a str, DataSymbol)) {
-        for from in std::iter::once(&self.elf).chain(&self.debug) {
-            data::TABLES.into_iter().for_each(|kind| data::each(&self.elf, from, kind, each));
-        }
+    fn data_symbols(&self) -> DataSymbols<'_> {
+        DataSymbols { main: &self.elf, debug: self.debug.as_ref() }
     }
     /// Types, variables and lines of the file or its debug file; `None` without DWARF. Takes time and memory
     /// in proportion to the debug sections.
@@ -380,47 +351,23 @@ impl Image {
     /// and GOT and PLT words of the symbol `name`. Pass 0 as resolver for a symbol that another file defines.
     #[must_use]
     pub fn pointer_words(&self, name: &str, resolver: Svma) -> Vec<Svma> {
-        let table = dynamic_table(&self.elf, &self.dynamic);
-        let named = |r: &Reloc| {
-            let found = table.as_ref().and_then(|t| t.symbol_name(self.elf.bytes.get(), r.symbol));
-            !name.is_empty() && found == Some(name)
-        };
-        let wanted = |r: &&Reloc| match r.kind {
-            RelocKind::Irelative => r.addend == resolver.0,
-            RelocKind::Symbol => named(r),
-            RelocKind::Relative => false,
-        };
-        self.relocs().iter().filter(wanted).map(|r| Svma(r.word)).collect()
+        self.filled_words().with_implementation(name, resolver)
     }
     /// Words of the GOT and the PLT that lead to functions of other files that read their own return address.
     /// Sorted.
     pub fn reader_words(&self) -> &[Svma] {
-        self.readers.get_or_init(|| {
-            let Some(table) = dynamic_table(&self.elf, &self.dynamic) else { return Vec::new() };
-            let bytes = self.elf.bytes.get();
-            let is_one = |r: &&Reloc| {
-                let name = (r.kind == RelocKind::Symbol).then(|| table.symbol_name(bytes, r.symbol));
-                name.flatten().is_some_and(|name| READERS.contains(&name))
-            };
-            let mut words: Vec<Svma> = self.relocs().iter().filter(is_one).map(|r| Svma(r.word)).collect();
-            words.sort_unstable();
-            words
-        })
+        self.readers.get_or_init(|| self.filled_words().with_readers())
     }
     /// Words in which the loader stores the address that this file uses for one of its own variables, if it
     /// leaves that to the loader. Another file's definition may take precedence, most often the program's
     /// copy.
     #[must_use]
     pub fn data_words(&self, variable: Svma) -> Vec<Svma> {
-        use object::{LittleEndian as LE, elf};
-        let Some(table) = dynamic_table(&self.elf, &self.dynamic) else { return Vec::new() };
-        let wanted = |r: &&Reloc| {
-            let symbol = table.symbol(r.symbol).filter(|one| one.st_shndx.get(LE) != elf::SHN_UNDEF);
-            r.kind == RelocKind::Symbol
-                && r.addend == 0
-                && symbol.is_some_and(|one| one.st_value.get(LE) == variable.0)
-        };
-        self.relocs().iter().filter(wanted).map(|r| Svma(r.word)).collect()
+        self.filled_words().with_address(variable)
+    }
+    fn filled_words(&self) -> FilledWords<'_> {
+        let table = dynamic_table(&self.elf, &self.dynamic);
+        FilledWords { bytes: self.elf.bytes.get(), table, relocs: self.relocs() }
     }
     /// Code addresses that may be reached by other ways than a direct branch. They are relocated pointers,
     /// the loader's arrays, every symbol, every unwind entry, landing pads, where Go resumes after a panic,

@@ -16,7 +16,7 @@ const MAX_INFO: u64 = 512 << 20;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Number of inlined copies of functions whose name, qualified name or linkage name is `wanted`.
+/// Number of inlined copies of functions with the name, qualified name or linkage name `wanted`.
 pub(crate) fn copies(elf: &Elf, wanted: &str) -> u32 {
     if elf.section(".debug_info").is_none_or(|s| s.size > MAX_INFO) {
         return 0;

@@ -136,7 +136,7 @@ fn wide(text: &str) -> Option<u8> {
     gpr(name).filter(|_| is_wide)
 }
 
-/// The number of the register of whose low bytes this is the name; `ah` and similar name other bytes.
+/// The number of the register, if this names its low bytes; `ah` and similar name other bytes.
 fn gpr(name: &str) -> Option<u8> {
     const OLD: [[&str; 4]; 8] = [
         ["rax", "eax", "ax", "al"],

@@ -108,7 +108,7 @@ impl Pattern {
     }
 
     /// Whether it selects a function of this name, raw, or demangled with or without its parameters. An
-    /// address selects a function whose name is that address.
+    /// address selects a function with that address as its name.
     #[must_use]
     pub fn means(&self, name: &str) -> bool {
         if let Self::Address(at) = self {

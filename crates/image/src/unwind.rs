@@ -1,8 +1,8 @@
 //! Unwind entries: the bounds of functions and their pieces in files without symbols, and landing pads of
 //! exceptions.
 //!
-//! In: `.eh_frame` and the language-specific areas that it refers to. Out: ranges, sorted. An entry whose
-//! first row is not the state right after a call describes a piece of a function (`foo.cold`) or a signal
+//! In: `.eh_frame` and the language-specific areas that it refers to. Out: ranges, sorted. If an entry's
+//! first row is not the state right after a call, it describes a piece of a function (`foo.cold`) or a signal
 //! trampoline, not a function. Its instructions before the first advance already move the CFA or save a
 //! register.
 //! Does not: unwind.

@@ -13,4 +13,5 @@
 
 pub mod aarch64;
 pub mod effect;
+pub mod origin;
 pub mod x86_64;

@@ -86,7 +86,7 @@ impl Batches {
             _ => ThreadStatus::has(status.caught, SIGTRAP),
         }
     }
-    /// Tells stubs for which facts no thread waits.
+    /// Shows stubs for which facts no thread waits.
     pub(crate) fn say_closed(&self) {
         let closed = self.facts.closed();
         for segment in &self.segments {

@@ -3,7 +3,7 @@
 //!
 //! In: patches that were published, the process. Out: which of them another tool has changed, and which were
 //! repaired. Invariants: PATCH-14.
-//! Does not: stop a thread, seize the process, or examine forked children, whose text is their own.
+//! Does not: stop a thread, seize the process, or examine forked children: their text is their own.
 //!
 //! # What other tools do to a patch
 //!
@@ -25,8 +25,8 @@
 //! other:
 //! - *the head, the file's byte*: with a prefix before our int3 the thread traps at head + 1, and the guard
 //!   there leads to the stub. With an instruction of one byte it runs that, and traps at the boundary behind
-//!   it, whose guard leads to the copy. If the head is neither, the thread runs astray; the store puts an end
-//!   to that (docs/guide/foreign-patches.md says when that can be).
+//!   it; the guard of that boundary leads to the copy. If the head is neither, the thread runs astray; the
+//!   store puts an end to that (docs/guide/foreign-patches.md says when that can be).
 //! - *the head, ours*: the jump, whole.
 //! - *a byte inside*: with the file's byte the jump leads astray, with ours to the stub.
 //!
@@ -99,7 +99,7 @@ fn end_of(patch: &Patch) -> u64 {
     patch.addr.0 + u64::from(patch.len)
 }
 
-/// Patches whose text is `bytes`, from the first one's address on.
+/// Patches with the text `bytes`, from the first one's address on.
 fn inspect_run(process: &Process, run: &[Patch], bytes: &[u8], repair: bool, changed: &mut Vec<Changed>) {
     for patch in run {
         let at = (patch.addr - run[0].addr) as usize;

@@ -5,10 +5,11 @@
 //! ([`DetachReport`]). A later tracer finds what a dead one left, and undoes it, from the process' own memory
 //! ([`status`], [`recover`]).
 //!
-//! From the ground up: values (`request`, `report`, `why`, `error`, `signals`, `held`); `space`, how bytes of code
-//! are written; `memory`, what a batch shares with the process; `threads`, what threads show; `returns`, return
-//! trampolines; `batches`, what a session has left in a process; `install` and `remove`, the steps; [`Attached`]
-//! and [`own`], what callers use. `x86_64` and `aarch64` hold what differs by processor.
+//! From the ground up: values (`request`, `report`, `why`, `error`, `signals`, `held`); `space`, how bytes of
+//! code are written. Then `memory`, what a batch shares with the process; `threads`, what threads show;
+//! `returns`, return trampolines; `batches`, what a session has left in a process. Then `install` and
+//! `remove`, the steps; [`Attached`] and [`own`], what callers use. `x86_64` and `aarch64` hold what differs
+//! by processor.
 //!
 //! Invariants: PATCH-1 to PATCH-15, argued step by step in [`protocol`]; they keep SAFE-3, SAFE-4 and SAFE-5.
 //! Does not: choose functions, plan windows, make code, print.

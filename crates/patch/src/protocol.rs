@@ -43,9 +43,9 @@
 //! The eight bytes inside the line that cover the window are composed from the present ones, which were read
 //! in the same batch and corrected by our own writes since then. The window must hold *old*, else the site is
 //! refused ("already patched by …?"). One pwrite of these eight bytes patches the site. The kernel may copy
-//! by aligned words, as shown by a run of toggles (`cpu`). Then one pwrite patches all sites of a page whose
-//! windows lie in such words, from the first to the last (`run`). It is a sequence of stores of eight bytes,
-//! each as below, in an order that does not matter inside a phase. A thread may be
+//! by aligned words, as shown by a run of toggles (`cpu`). Then one pwrite patches all sites of a page with
+//! windows in such words, from the first to the last (`run`). It is a sequence of stores of eight bytes, each
+//! as below, in an order that does not matter inside a phase. A thread may be
 //! - *before the head*: it fetches the line before or after the write, never half of it: it runs *old* or the
 //!   jump;
 //! - *at an interior boundary*, preempted or interrupted there (4 to 17 % of patches of a hot function): the
@@ -63,8 +63,8 @@
 //!
 //! ## I8 for a window that no one write makes (PATCH-6, `staged`)
 //!
-//! This is for a window that crosses a line. It is also for every window of more than a byte on CPUs whose
-//! eight-byte writes were not proven to be seen whole (`cpu`): on Zen 3 they are not
+//! This is for a window that crosses a line. It is also for every window of more than a byte on CPUs for
+//! which it was not proven that eight-byte writes are seen whole (`cpu`): on Zen 3 they are not
 //! (`tools/bench/runs/2026-11-23-amd-25-1`). A write here needs no more than that each byte is seen as it was
 //! or as it is.
 //!
@@ -118,8 +118,8 @@
 //! seizure ends, since then no tracer would put the action back. So if a thread blocks SIGTRAP or SIGILL
 //! behind I8, all threads stop once, and each that stands at a boundary goes on in the copy (PATCH-15). A
 //! thread that begins to block them later reaches no boundary any more, except by a frame that a signal left
-//! there, whose mask comes back with it. A frame whose mask blocks traps (a handler that another signal
-//! interrupted just there) still loses to the kernel. Stated, not solved.
+//! there: the frame's mask comes back with it. A frame with a mask that blocks traps (a handler that another
+//! signal interrupted just there) still loses to the kernel. Stated, not solved.
 //!
 //! # Programs that trap themselves
 //!
@@ -210,10 +210,10 @@
 //! # Recover
 //!
 //! Segments are found in the maps by the memfd's name and the block's magic. One of another version is
-//! reported, never written to. A segment whose tracer (pid and start time) lives is in use: an error, unless
-//! it is Removed. Building, Armed and Removing all go through R1 to R6. Each step examines what is there
-//! before it acts, so it may be repeated and may be interrupted anywhere (SAFE-3). All segments of the chain
-//! are taken in one batch, the newest first.
+//! reported, never written to. A segment is in use while its tracer (pid and start time) lives: an error,
+//! unless it is Removed. Building, Armed and Removing all go through R1 to R6. Each step examines what is
+//! there before it acts, so it may be repeated and may be interrupted anywhere (SAFE-3). All segments of the
+//! chain are taken in one batch, the newest first.
 //!
 //! # Rules
 //!
@@ -225,7 +225,7 @@
 //!   words inside one page.
 //! - PATCH-6 a window that no such write can change is changed in the order T1 to T6.
 //! - PATCH-7 a head that may hold int3 has a guard entry.
-//! - PATCH-8 a trap whose pc is already in our code is answered by returning.
+//! - PATCH-8 a trap with its pc already in our code is answered by returning.
 //! - PATCH-9 without traps, only windows are published that no saved context points into.
 //! - PATCH-10 code stays mapped until it is proven that no thread is in it.
 //! - PATCH-11 a site is written only after its present bytes, and its mapping's file and offset, were

@@ -75,7 +75,7 @@ pub struct AttachReport {
     pub refused: Vec<Refused>,
     /// Probes with an exit that is a jump to another function, whether placed or refused.
     pub tails: Vec<u32>,
-    /// Probes whose calls get a return trampoline, though exits were tried first.
+    /// Probes with a return trampoline for each call, though exits were tried first.
     pub armed: Vec<u32>,
     /// Sites for the caller to reach by kernel uprobes, each with the index of its module.
     pub kernel: Vec<(u32, KernelSite)>,

@@ -56,11 +56,11 @@ pub struct Options {
     /// Number of return trampolines of the process, if some calls use them: at most this many calls are timed
     /// at once.
     pub trampolines: u32,
-    /// A function whose returns are timed, recorded or aggregated gets return trampolines if it leaves by a
-    /// jump to another function, or if its exits cannot be found or patched. Set only if unwinders can be
-    /// informed.
+    /// If a function's returns are timed, recorded or aggregated, it gets return trampolines where it leaves
+    /// by a jump to another function, or where its exits cannot be found or patched. Set only if unwinders
+    /// can be informed.
     pub or_trampolines: bool,
-    /// Functions whose returns are recorded or aggregated always get return trampolines.
+    /// Functions always get return trampolines where their returns are recorded or aggregated.
     pub by_trampolines: bool,
     /// The process' SIGSEGV and SIGBUS handlers only end it: instructions that may fault may be moved.
     pub faults_are_fatal: bool,
@@ -199,8 +199,8 @@ impl Request<'_> {
             matches!(action, Action::Record { returns: true, .. } | Action::Tally { exits: true })
         })
     }
-    /// Whether functions whose returns are recorded or aggregated always get return trampolines, and there are
-    /// some.
+    /// Whether there are functions with recorded or aggregated returns, and these always get return
+    /// trampolines.
     pub(crate) fn returns_by_trampolines(&self) -> bool {
         self.options.by_trampolines && self.follows_returns()
     }

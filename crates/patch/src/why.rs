@@ -123,6 +123,8 @@ pub enum NoTraps {
     },
     /// The program's runtime owns the signal.
     Owned,
+    /// The program has replaced our action.
+    Taken,
 }
 
 impl fmt::Display for NoTraps {
@@ -130,6 +132,7 @@ impl fmt::Display for NoTraps {
         match self {
             Self::Blocked { tid } => write!(f, "SIGTRAP is blocked in thread {tid}"),
             Self::Owned => write!(f, "SIGTRAP belongs to the program's runtime"),
+            Self::Taken => write!(f, "the program has set an action of its own for SIGTRAP or SIGILL"),
         }
     }
 }

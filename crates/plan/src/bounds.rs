@@ -64,6 +64,7 @@ fn sites_of(request: &ActionRequest, map: &CodeMap) -> u32 {
         | Action::CallArmed
         | Action::CallAt(_)
         | Action::Hold(_)
+        | Action::HoldAt(..)
         | Action::RecordAt(..)
         | Action::RecordMark(..)
         | Action::LatencyByTrampoline

@@ -1,7 +1,7 @@
 //! Which process pays for the memory that stubs write, and how much of it there is.
 //!
 //! In: what the target's and the tracer's control groups have left, what a segment would hold. Out: a segment
-//! whose certain growth is paid by the tracer, with rings that fit, or a refusal. Invariant SAFE-7: what
+//! with rings that fit, of which the tracer pays the certain growth, or a refusal. Invariant SAFE-7: what
 //! Trapline allocates never takes the target's group to its limit. Does not: read a group, touch a page.
 //!
 //! # Why the tracer pays

@@ -58,7 +58,7 @@ impl CodeMap {
         self.x86_64().map(|(map, _)| map)
     }
 
-    /// Plans speculatively for a batch at these entries; `x86_64::speculate` says how.
+    /// Plans speculatively for a batch at these entries; `x86_64::speculate` describes how.
     /// [`plan_module`](crate::plan_module) takes the result once. Does nothing if it was done before, or if
     /// the result was taken already.
     pub fn plan_speculatively(&self, image: &Image, functions: &[FunctionIndex]) {

@@ -117,7 +117,7 @@ pub struct DataLayout {
     pub filtered: CounterArea,
     /// Tables of values, one for each counter; empty if nothing is aggregated.
     pub tallies: TallyArea,
-    /// The pass-over table: threads whose hits are left out because of their names. Empty if no filter
+    /// The pass-over table: threads with names that a filter excludes. Empty if no filter
     /// depends on names.
     pub names: NameArea,
 }

@@ -50,5 +50,7 @@ pub use request::{Action, ActionRequest, Floats, Hold, LatencyInput, Operand, Re
 pub use space::{AddressSpace, CodeRegion};
 /// The file that a plan is for.
 pub use trapline_image::Image;
+/// Where a system call's number and arguments come from.
+pub use trapline_insn::origin::Origin;
 pub use unwind::TrampolineCode;
-pub use x86_64::{find_code_region, room_for_calls};
+pub use x86_64::{SystemCall, find_code_region, room_for_calls, system_calls};

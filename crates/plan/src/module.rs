@@ -51,12 +51,12 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
     decided().try_for_each(|(request, _)| {
         outside("filter's words", filtered::WORDS * request.probe + 3, input.layout.filtered.count)
     })?;
-    let wanted = |action| input.requests.iter().any(|w| w.action == action);
-    let timed = wanted(Action::Latency) || decided().any(|(request, filter)| is_marked(request, filter));
+    let requested = |action| input.requests.iter().any(|w| w.action == action);
+    let timed = requested(Action::Latency) || decided().any(|(request, filter)| is_marked(request, filter));
     let by_trampolines = input.latency.is_some_and(|latency| latency.by_trampolines);
     let trampolines = input.latency.and_then(|latency| latency.trampolines);
     if timed && input.latency.is_none()
-        || (wanted(Action::LatencyByTrampoline) || by_trampolines) && trampolines.is_none()
+        || (requested(Action::LatencyByTrampoline) || by_trampolines) && trampolines.is_none()
     {
         return Err(PlanError::NoStamps);
     }

@@ -36,7 +36,7 @@ pub enum Tactic {
     /// `jmp rel8` to an island in padding. On arm64: `b` to an island, which reaches a stub that is too far
     /// for a `b` by a register.
     Short,
-    /// `jmp rel32` whose last displacement bytes are those of the instruction that follows.
+    /// `jmp rel32`. The last bytes of its displacement are those of the instruction that follows.
     Pun,
     /// `int3`, which the guard handler serves; only for programs that probe themselves.
     Trap,
@@ -159,7 +159,7 @@ pub struct KernelSite {
 pub struct Call {
     /// Address of the instruction.
     pub at: RemoteAddr,
-    /// Start of the patch whose stub calls the consumers.
+    /// Start of the patch with the stub that calls the consumers.
     pub head: RemoteAddr,
     /// The patch is an int3 and stays one.
     pub is_trap: bool,
@@ -175,7 +175,7 @@ pub struct Call {
 pub struct Original {
     /// First address of the stretch.
     pub copy: RemoteAddr,
-    /// The instruction whose copy starts there, or the one that the jump back leads to; 0 if there is
+    /// The instruction of which a copy starts there, or the one that the jump back leads to; 0 if there is
     /// neither.
     pub of: RemoteAddr,
 }
@@ -215,7 +215,7 @@ impl Stats {
 /// The plan for one module of one process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ModulePlan {
-    /// Displacement (rel32) of every patch whose tactic is [`Tactic::Jump`], and of every island.
+    /// Displacement (rel32) of every patch by [`Tactic::Jump`], and of every island.
     pub k: i32,
     /// Where the near part is to be mapped, shared and writable, from offset 0 of the segment on.
     pub data: Region,

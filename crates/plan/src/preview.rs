@@ -22,7 +22,7 @@ use trapline_record::{RemoteAddr, Svma};
 /// The tactic that each of `requests` would get in a process with these traits and an empty address space. No
 /// process is needed: this is what `list` and `--dry-run` show. The requests' probes are their indices; none
 /// calls a consumer or records. A request with several sites gets the least preferred tactic of them. With
-/// `or_trampolines`, return trampolines are used if exits cannot be found or patched, and the result says so.
+/// `or_trampolines`, return trampolines are used if exits cannot be found or patched, and the result shows it.
 #[must_use]
 pub fn preview(
     image: &Image,

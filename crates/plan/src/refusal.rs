@@ -179,7 +179,7 @@ pub enum Refusal {
         why: NoTrampoline,
     },
     /// A consumer of returns would be called before the returned value is known.
-    #[error("the exit {at} calls another function, whose return value is not there yet")]
+    #[error("the exit {at} calls another function, and its return value is not there yet")]
     TailCall {
         /// The jump.
         at: CodeBytes,
@@ -320,7 +320,7 @@ pub enum PlanError {
     #[error("no x86-64 code in the file")]
     NoText,
     /// Durations are requested, and there is no `LatencyInput` (or none with return trampolines).
-    #[error("latency is wanted, and no place for entry stamps or slots was given")]
+    #[error("durations are requested, but there is no place for entry stamps or return trampolines")]
     NoStamps,
     /// A consumer is requested, and `ModuleInput::calls` has none for it.
     #[error("no consumer was given for probe {probe}")]

@@ -5,6 +5,7 @@
 
 use crate::machine::Buckets;
 use trapline_image::FunctionIndex;
+use trapline_insn::origin::Origin;
 use trapline_record::latency::Stamps;
 use trapline_record::trampolines::Trampolines;
 use trapline_record::{RemoteAddr, Svma};
@@ -126,27 +127,32 @@ pub enum Action {
     },
     /// Call a consumer at every entry.
     CallEntry,
-    /// Call a consumer at every entry of a function whose return address the consumer may replace.
+    /// Call a consumer at every entry of a function. The consumer may replace the return address.
     CallArmed,
     /// Call a consumer whenever this instruction is about to run.
     CallAt(Svma),
     /// Call a consumer at every return. A request is refused if an exit is a tail call, since the value is
     /// not known there yet.
     CallExits,
-    /// Hold a thread at the entry of this function of the C library when it is about to change a fact that
-    /// patches rely on. No counter is used.
+    /// Hold a thread at the entry of this function when it is about to change a fact that patches rely on. No
+    /// counter is used.
     Hold(Hold),
+    /// The same at an instruction before a system call.
+    HoldAt(Svma, Hold),
 }
 
-/// Functions of the C library by which a program changes such a fact (`record::control::fact`).
+/// Where a program changes such a fact (`record::control::fact`), and how the change is told there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hold {
-    /// `sigaction`.
+    /// C's `sigaction`.
     Sigaction,
-    /// `prctl`.
+    /// C's `prctl`.
     Prctl,
-    /// `syscall`.
+    /// C's `syscall`.
     Syscall,
+    /// A system call: where its number and its first two arguments come from. The number and the first
+    /// argument are known. If the second is not, it counts as one that changes the fact.
+    Call([Origin; 3]),
 }
 
 impl Action {
@@ -163,7 +169,12 @@ impl Action {
     /// Whether the request has a counter of its own.
     #[must_use]
     pub const fn counts(self) -> bool {
-        !self.calls() && !matches!(self, Self::Hold(_))
+        !self.calls() && !self.holds()
+    }
+    /// Whether it holds threads.
+    #[must_use]
+    pub const fn holds(self) -> bool {
+        matches!(self, Self::Hold(_) | Self::HoldAt(..))
     }
 }
 

@@ -107,6 +107,8 @@ pub mod fact {
     pub const FILTER: u64 = 2;
     /// Every thread may read the time-stamp counter.
     pub const CLOCK: u64 = 4;
+    /// Our handler serves traps.
+    pub const TRAPS: u64 = 8;
 }
 
 /// Maximum number of unwinders that get frame information.

@@ -1,10 +1,10 @@
 //! Per-CPU counters: eight probes share a cache line, and every CPU has its own line (COST-2).
 //!
-//! Counter `i` on line `l` is at `COUNTER_OFF + (i/8)·lines·64 + l·64 + (i%8)·8`. In a process whose threads
-//! have rseq areas, lines `0..cpus` belong to one CPU each and are written by plain stores that rseq commits.
-//! The line after them is for threads without an area, and is written by `lock add`. In a process without
-//! rseq all lines are written by `lock add` and indexed by whatever is cheap (CPU number or a hash of the
-//! stack): always exact, only contended.
+//! Counter `i` on line `l` is at `COUNTER_OFF + (i/8)·lines·64 + l·64 + (i%8)·8`. In a process with rseq
+//! areas for its threads, lines `0..cpus` belong to one CPU each and are written by plain stores that rseq
+//! commits. The line after them is for threads without an area, and is written by `lock add`. In a process
+//! without rseq all lines are written by `lock add` and indexed by whatever is cheap (CPU number or a hash of
+//! the stack): always exact, only contended.
 
 use crate::view::View;
 

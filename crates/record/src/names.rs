@@ -1,12 +1,12 @@
-//! The pass-over table: threads whose names a filter excludes, so that generated code passes over their hits
-//! (`trace --comm`).
+//! The pass-over table: threads that a filter excludes by their names, so that generated code passes over
+//! their hits (`trace --comm`).
 //!
 //! In: numbers of threads, as they see themselves. Out: the table's place and its words. A thread's name is
 //! in no memory of the program, and asking the kernel at each hit costs more than recording the hit. So the
 //! reader, which reads names anyway, notes here which threads it would exclude. A thread's place depends on
 //! the lowest bits of its number; the word there is the number + 1, or 0. Invariant: NAM-1 a word names a
-//! thread whose name no filter accepts, as far as the reader knew at its last round. A thread without a word
-//! may match or be unknown: its hits are recorded, and the reader decides.
+//! thread with a name that no filter accepts, as far as the reader knew at its last round. A thread without a
+//! word may match or be unknown: its hits are recorded, and the reader decides.
 //! Does not: read names.
 //!
 //! # Protocol
@@ -17,7 +17,7 @@
 //! N1 Read what the kernel reports about threads (PERF_RECORD_COMM, FORK, EXIT): the word of each thread in
 //! it is cleared, and its name is looked up again.
 //! N2 Take records from the rings; if threads are new in them, read their names from /proc.
-//! N3 For the threads of N2, and for all threads right after an attach: a thread whose name is excluded gets
+//! N3 For the threads of N2, and for all threads right after an attach: a thread with an excluded name gets
 //! its place, unless another thread has it.
 //!
 //! # Interleavings

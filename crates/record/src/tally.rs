@@ -22,8 +22,8 @@
 //! key: if it is ours, `lock add`; if not, the next row. Interleavings: a row's key is stored only under
 //! TAKING, and hits other than 0 never become 0, so what R3 compares stays. A thread that looks under TAKING,
 //! also a signal handler of the same thread, goes on, and may take a second row for the same key, which the
-//! reader adds up. A thread that is killed under TAKING leaves a row that is no longer used, and whose hit
-//! never ran.
+//! reader adds up. A thread that is killed under TAKING leaves a row that is no longer used; its hit never
+//! ran.
 //!
 //! # Texts
 //!

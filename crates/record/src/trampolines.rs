@@ -3,11 +3,11 @@
 //!
 //! A *return trampoline* is a few bytes of code that only a return leads to. While a call is *armed*, its
 //! stack word holds the address of a trampoline that no other call has. The trampoline's *entry* contains the
-//! call's real return address. The entries are private memory of the process, so that a forked child, whose
-//! stack is a copy, has its own:
+//! call's real return address. The entries are private memory of the process, so that a forked child has its
+//! own, as its stack is a copy:
 //!
 //! ```text
-//!   HINT_LINES × 64         where to look for a free trampoline first: one line for each home (a CPU, or a hash of the stack)
+//!   HINT_LINES × 64         where to look for a free trampoline first: one line for each CPU or each hash of a stack
 //!   count              one byte for each trampoline: 0 free, 0xff in use
 //!   count × ENTRY      entries, from the next page on
 //! ```
@@ -113,7 +113,7 @@ impl Trampolines {
     pub const fn address(&self, trampoline: u32) -> u64 {
         self.code + trampoline as u64 * CODE + RETURN
     }
-    /// Number of the trampoline in whose code an address is.
+    /// Number of the trampoline that has this address in its code.
     #[must_use]
     pub const fn number_of(&self, addr: u64) -> Option<u32> {
         let off = addr.wrapping_sub(self.code);

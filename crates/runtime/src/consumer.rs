@@ -73,7 +73,7 @@ impl Flags {
 }
 
 /// Handlers and their data pointer. A consumer with an entry handler and a return handler is a *session*: the
-/// return handler is called for exactly the calls whose entry handler ran and did not decline.
+/// return handler is called for exactly those calls in which the entry handler ran and did not decline.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Consumer {

@@ -14,7 +14,7 @@
 //! | D1 | find the thread's line; if there is none: missed, done |
 //! | D2 | enter; if a hit of this thread goes on: missed (nested), done |
 //! | D3 | load the list. If a consumer in it has a return handler: take a return trampoline, if the probe arms its calls (`trampolines`, A1 to A4), and an instance (`instances`, A1 to A4). Count: missed if there was none, a hit otherwise |
-//! | D4 | call each consumer whose filter accepts the hit; note the verdicts. Without an instance, consumers with return handlers are not called |
+//! | D4 | call each consumer with a filter that accepts the hit; note the verdicts. Without an instance, consumers with return handlers are not called |
 //! | D5 | if all verdicts were *remove*, flag the probe for the writer |
 //! | D6 | if no consumer waits for the return, or the instruction pointer moved, give back the instance and the trampoline. Otherwise write the trampoline's address into the stack word |
 //! | D7 | leave |
@@ -28,7 +28,7 @@ use crate::epoch::{Inside, Line, Seal, ThreadPointer};
 use crate::instances::{Call, KeptCall};
 use crate::native::{Regs, returning};
 use crate::probe::{List, Probe};
-use crate::trampolines::{TakenTrampoline, TrampolineTable};
+use crate::trampolines::table::{TakenTrampoline, TrampolineTable};
 
 /// Where the thread goes on.
 #[repr(u64)]
@@ -130,21 +130,34 @@ pub unsafe fn entered(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut
         counts.hit(row, number);
         return GoOn::Original;
     };
+    if list.waits() {
+        // SAFETY: the caller promises it, and this thread is inside.
+        return unsafe { entered_waiting(list, row, probe, regs) };
+    }
+    counts.hit(row, number);
     let (ip, sp) = (regs.ip(), regs.sp());
-    let waited = list.waits();
-    let call = if waited { begin(probe, row, regs) } else { None };
-    if !waited || call.is_some() {
+    // SAFETY: the consumers of the list are registered or in their grace period, and this thread is inside.
+    unsafe { Verdicts::of(list, ip, None, false, regs) }.conclude(probe);
+    go_on(ip, sp, regs)
+}
+
+/// D3 to D6, if a consumer has a return handler. Separate, so that the other hits keep their values in
+/// registers.
+///
+/// # Safety
+/// As [`entry`]; `list` is the probe's, and this thread is inside.
+#[inline(never)]
+unsafe fn entered_waiting(list: &List, row: usize, probe: &Probe, regs: &mut Regs) -> GoOn {
+    let (counts, number) = (probe.engine().counts(), probe.number());
+    let (ip, sp) = (regs.ip(), regs.sp());
+    let call = begin(probe, row, regs);
+    if call.is_some() {
         counts.hit(row, number);
     }
-    let mut verdicts = Verdicts::new(ip, waited && call.is_none());
-    for installed in list.iter() {
-        // SAFETY: the consumers of the list are registered or in their grace period, and this thread is
-        // inside.
-        unsafe { verdicts.ask(installed, call.as_ref().map(|waited| &waited.call), regs) };
-    }
-    if verdicts.agreed && !verdicts.objected {
-        probe.request_removal();
-    }
+    // SAFETY: the consumers of the list are registered or in their grace period, and this thread is inside.
+    let mut verdicts =
+        unsafe { Verdicts::of(list, ip, call.as_ref().map(|waited| &waited.call), call.is_none(), regs) };
+    verdicts.conclude(probe);
     if let Some(call) = call {
         if verdicts.waiting && regs.ip() == ip {
             verdicts.lost += call.go_on(probe, regs, sp == regs.sp());
@@ -156,7 +169,7 @@ pub unsafe fn entered(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut
     go_on(ip, sp, regs)
 }
 
-/// A call whose return is waited for.
+/// A call, while a consumer waits for its return.
 struct Waited {
     call: Call<'static>,
     trampoline: Option<TakenTrampoline>,
@@ -260,10 +273,15 @@ unsafe fn returns(inside: &Inside<'_>, row: usize, probe: &Probe, kept: &KeptCal
         probe.engine().counts().unreturned(row, probe.number());
         return GoOn::Original;
     }
-    for installed in probe.consumers().get(inside).into_iter().flat_map(List::iter) {
+    if let Some(list) = probe.consumers().get(inside) {
         // SAFETY: the consumers of the list are registered or in their grace period, and this thread is
         // inside.
-        unsafe { returned(installed, kept, regs) };
+        unsafe {
+            returned(list.newest(), kept, regs);
+            for installed in list.older() {
+                returned(installed, kept, regs);
+            }
+        }
     }
     go_on(ip, sp, regs)
 }
@@ -301,14 +319,36 @@ struct Verdicts {
 }
 
 impl Verdicts {
-    const fn new(site: u64, missed: bool) -> Self {
-        Self { site, missed, waiting: false, agreed: false, objected: false, lost: 0 }
+    /// D4: calls the consumers of a list. `missed`: one of them waits for the return, but there is no
+    /// instance.
+    ///
+    /// # Safety
+    /// As [`call`], for all of them.
+    #[inline]
+    unsafe fn of(list: &List, site: u64, kept: Option<&Call<'_>>, missed: bool, regs: &mut Regs) -> Self {
+        let mut verdicts = Self { site, missed, waiting: false, agreed: false, objected: false, lost: 0 };
+        // SAFETY: the caller promises it.
+        unsafe {
+            verdicts.ask(list.newest(), kept, regs);
+            for installed in list.older() {
+                verdicts.ask(installed, kept, regs);
+            }
+        }
+        verdicts
     }
-    /// Calls one consumer. One whose filter rejects the hit neither agrees nor objects, as in the kernel,
-    /// where a filter decides first.
+    /// D5.
+    #[inline]
+    fn conclude(&self, probe: &Probe) {
+        if self.agreed && !self.objected {
+            probe.request_removal();
+        }
+    }
+    /// Calls one consumer. A consumer with a filter that rejects the hit neither agrees nor objects, as in
+    /// the kernel, where a filter decides first.
     ///
     /// # Safety
     /// As [`call`].
+    #[inline]
     unsafe fn ask(&mut self, installed: &Installed, kept: Option<&Call<'_>>, regs: &mut Regs) {
         if self.missed && installed.consumer.ret.is_some() {
             self.objected = true;

@@ -5,7 +5,7 @@
 //! Does not: map memory. The caller of `Engine::new` maps it: zeroed, not shared with another process, never
 //! unmapped.
 //!
-//! A row has a group of counters for each probe: hits whose consumers were called, missed hits, missed
+//! A row has a group of counters for each probe: hits with a call of their consumers, missed hits, missed
 //! returns, hits without an instance. A thread adds with one instruction, which neither a signal nor a
 //! migration splits. The last row is for threads without a line. All their hits are missed, and are added
 //! with a bus lock.
@@ -27,7 +27,7 @@ use crate::trampolines::TrampolineTable;
 /// How often a probe was hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// Hits whose consumers were called (those whose filters accepted the hit).
+    /// Hits at which consumers were called (those with filters that accepted the hit).
     pub hits: u64,
     /// Hits at which no consumer was called because another hit of the same thread was going on.
     pub nested: u64,
@@ -81,7 +81,7 @@ impl Counts {
         let at = probe as usize * GROUP + which;
         if at < self.stride { self.words.get(row * self.stride + at) } else { None }
     }
-    /// A hit whose consumers are called.
+    /// A hit at which consumers are called.
     #[inline]
     pub(crate) fn hit(&self, row: usize, probe: u32) {
         self.word(row, probe, HITS).into_iter().for_each(add_own);
@@ -102,7 +102,7 @@ impl Counts {
     pub(crate) fn emptied(&self, row: usize, probe: u32) -> u64 {
         self.word(row, probe, EMPTY).map_or(0, |word| word.load(Relaxed))
     }
-    /// A call whose return a consumer waits for, and will not get.
+    /// A call; a consumer waits for its return and will not get it.
     #[cold]
     pub(crate) fn unreturned(&self, row: usize, probe: u32) {
         self.word(row, probe, UNRETURNED).into_iter().for_each(add_own);
@@ -215,7 +215,8 @@ impl Engine {
             trampolines: LeakedOrNone::none(),
         })
     }
-    /// The same engine, for threads whose rseq area is at this distance from their thread pointer, in bytes.
+    /// The same engine, for threads with their rseq area at this distance from their thread pointer, in
+    /// bytes.
     ///
     /// # Safety
     /// In every thread that hits, a `struct rseq` is at that distance, in the thread's control block. It is

@@ -142,8 +142,8 @@ pub fn restart_sequences() -> bool {
 }
 
 /// Makes every running thread of this process synchronise its context (membarrier(2),
-/// MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE; Linux 4.16). After that, each thread fetches code whose cache
-/// lines were cleaned before. True if it succeeded.
+/// MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE; Linux 4.16). After that, each thread fetches code from cache
+/// lines that were cleaned before. True if it succeeded.
 #[must_use]
 pub fn synchronise_cores() -> bool {
     // A forked child may have to register itself.

@@ -62,8 +62,8 @@ pub(crate) struct Alone {
     pub(crate) ret: Option<Handler>,
     /// The entry handler of a consumer that does.
     pub(crate) entry: Option<Handler>,
-    /// The consumer's number, if it is a session: its return handler is called only for calls whose entry
-    /// handler ran. Otherwise 0, which is no consumer's number.
+    /// The consumer's number, if it is a session: its return handler is called only for calls in which the
+    /// entry handler ran. Otherwise 0, which is no consumer's number.
     pub(crate) session: u64,
     /// `ret`, unless the consumer is a session; for code that need not look for the number.
     pub(crate) returns: Option<Handler>,
@@ -78,6 +78,18 @@ impl List {
     /// The consumers, newest first.
     pub fn iter(&self) -> impl Iterator<Item = &Installed> {
         core::iter::once(&self.newest).chain(&self.older)
+    }
+    /// The newest consumer. A hit takes it by itself: a chained iterator costs it as much as the consumer.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) const fn newest(&self) -> &Installed {
+        &self.newest
+    }
+    /// The other consumers, newest first.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) fn older(&self) -> &[Installed] {
+        &self.older
     }
     /// Whether a consumer has a return handler.
     #[must_use]
@@ -292,7 +304,7 @@ impl Probe {
             self.removal.store(1, Relaxed);
         }
     }
-    /// Number of hits so far, over all threads, and of hits whose consumers were not called.
+    /// Number of hits so far, over all threads, and of hits at which no consumer was called.
     #[must_use]
     pub fn counts(&self) -> crate::engine::Tally {
         let tally = self.engine.counts().of(self.number);

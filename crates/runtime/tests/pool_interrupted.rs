@@ -1,4 +1,4 @@
-//! A signal at each instruction of each sequence, whose handler takes and puts, or forks. Each interrupted
+//! A signal at each instruction of each sequence; its handler takes and puts, or forks. Each interrupted
 //! operation either has happened completely or not at all.
 //!
 //! Single-stepping would abort a sequence at its first instruction. So a breakpoint is written at one

@@ -4,8 +4,8 @@
 //! The code is the pool's own (`pool::protocol`), on a model's parts. A sequence has the properties that the
 //! kernel gives it: nothing else happens to that CPU's magazine meanwhile (a mutex for each CPU), and it may
 //! be aborted, which does nothing. Restarting all sequences waits for those in progress. An object is a cell
-//! that only its holder may touch. The pool's memory is a cell that is removed by the thread whose put is
-//! reported as the last.
+//! that only its holder may touch. The pool's memory is a cell; the thread with the put that is reported as
+//! the last removes it.
 //!
 //! Does not: model the instructions of a sequence (`tests/pool_interrupted.rs` interrupts each of them).
 #![cfg(loom)]

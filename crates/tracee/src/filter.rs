@@ -47,7 +47,7 @@ pub enum Answer {
 
 /// Bytes of `struct seccomp_data`: number, architecture, instruction pointer, six arguments.
 const DATA_LEN: u32 = 64;
-/// Limit of visited states, after which a program counts as one whose answer cannot be determined.
+/// Limit of visited states, after which a program counts as one with an answer that cannot be determined.
 const PATIENCE: usize = 100_000;
 
 /// The state of a filter program. `None` is an unknown value.

@@ -39,7 +39,8 @@ fn is_named(pid: u32, name: &str) -> bool {
     comm == name || exe().as_deref() == Some(name) || argv0().as_deref() == Some(name)
 }
 
-/// Pids whose comm, program file name or first argument's last part is `name`; never our own.
+/// Pids of processes with `name` as comm, as program file name or as last part of the first argument; never
+/// the tracer's own.
 #[must_use]
 pub fn by_name(name: &str) -> Vec<u32> {
     pids().into_iter().filter(|&pid| is_named(pid, name) && living::living(pid).is_some()).collect()

@@ -1,10 +1,11 @@
 //! /proc/PID/maps as values, and the files behind mappings.
 //!
 //! Input: the kernel's text. Output: mappings in order of address. A line that cannot be parsed is left out.
-//! Does not: merge mappings, or interpret paths.
+//! A text that breaks off is an error. Does not: merge mappings, or interpret paths.
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::{self, Read, Seek};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
@@ -63,7 +64,7 @@ impl Mapping {
     pub fn parse(line: &str) -> Option<Self> {
         Self::parse_bytes(line.as_bytes())
     }
-    /// Parses one line, whose path may hold any bytes.
+    /// Parses one line; its path may hold any bytes.
     pub(crate) fn parse_bytes(line: &[u8]) -> Option<Self> {
         let path = line.splitn(6, |&byte| byte == b' ').nth(5).unwrap_or_default().trim_ascii_start();
         let line = std::str::from_utf8(&line[..line.len() - path.len()]).ok()?;
@@ -137,6 +138,21 @@ fn unescape(path: &[u8]) -> PathBuf {
     OsString::from_vec(out).into()
 }
 
+/// The whole text of an opened `maps` file.
+///
+/// The file shows the memory that the process had when it was opened. When the process loses that memory while
+/// the file is read, the text breaks off anywhere. From then on, the file is empty from its start. So a text is
+/// whole if the file is not empty after it was read.
+///
+/// # Errors
+/// ESRCH if the memory is gone: the process is about to end, or it has executed another program.
+pub(crate) fn read_whole(mut file: impl Read + Seek) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    file.rewind()?;
+    if file.read(&mut [0])? == 0 { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(text) }
+}
+
 /// All mappings of a maps text.
 pub(crate) fn parse(text: &[u8]) -> Vec<Mapping> {
     text.split(|&byte| byte == b'\n').filter_map(Mapping::parse_bytes).collect()
@@ -144,8 +160,13 @@ pub(crate) fn parse(text: &[u8]) -> Vec<Mapping> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FileId, Mapping};
+    use std::fs::File;
+    use std::io::{self, Read, Seek, SeekFrom};
     use std::os::unix::ffi::OsStrExt as _;
+    use std::process::{Child, Command};
+
+    use super::{FileId, Mapping, parse, read_whole};
+    use crate::living;
 
     #[test]
     fn a_line_is_read() {
@@ -165,5 +186,66 @@ mod tests {
         assert_eq!((anon.file, anon.path.as_str()), (None, ""));
         assert!(anon.perms.shared);
         assert_eq!(Mapping::parse("nonsense"), None);
+    }
+
+    /// The maps of a child, read in small pieces. The child is killed after the second one.
+    struct Ending {
+        file: File,
+        child: Child,
+        kills: bool,
+        /// What was read from its start on.
+        text: Vec<u8>,
+        reads: usize,
+    }
+
+    impl Ending {
+        fn new(kills: bool) -> Self {
+            let child = Command::new("sleep").arg("1000").spawn().unwrap();
+            let file = File::open(format!("/proc/{}/maps", child.id())).unwrap();
+            Self { file, child, kills, text: Vec::new(), reads: 0 }
+        }
+    }
+
+    impl Read for Ending {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            let most = to.len().min(64);
+            let count = self.file.read(&mut to[..most])?;
+            self.text.extend_from_slice(&to[..count]);
+            self.reads += 1;
+            if self.kills && self.reads == 2 {
+                self.child.kill()?;
+                // It stays in /proc as a zombie.
+                while !living::stat(self.child.id())?.has_ended() {
+                    std::thread::yield_now();
+                }
+            }
+            Ok(count)
+        }
+    }
+
+    impl Seek for Ending {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            self.file.seek(to)
+        }
+    }
+
+    impl Drop for Ending {
+        fn drop(&mut self) {
+            drop((self.child.kill(), self.child.wait()));
+        }
+    }
+
+    /// The process loses its memory while its maps are read. What the kernel shows then looks like the maps of
+    /// a process without a stack, and without whatever else comes late in them.
+    #[test]
+    fn a_text_that_breaks_off_is_none() {
+        let mut lives = Ending::new(false);
+        let text = read_whole(&mut lives).unwrap();
+        assert!(parse(&text).iter().any(|one| one.path == "[stack]"));
+        let mut ends = Ending::new(true);
+        let error = read_whole(&mut ends).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+        let broken = parse(&ends.text);
+        assert!(!broken.is_empty() && broken.iter().all(|one| one.path != "[stack]"), "{broken:?}");
     }
 }

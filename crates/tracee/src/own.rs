@@ -5,7 +5,7 @@
 //! In: addresses and plain values. Out: the system's results. Like its remote twin it carries out what is
 //! asked. The caller (`trapline_patch`, PATCH-10 and I5) ensures that what is unmapped is not in use, and
 //! that a handler is code. Does not: decide anything, stop a thread.
-#![allow(unsafe_code, reason = "two calls whose preconditions the patching room keeps")]
+#![allow(unsafe_code, reason = "the patching code keeps the preconditions of two calls")]
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};

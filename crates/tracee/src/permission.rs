@@ -62,7 +62,7 @@ fn other_kind(head: [u8; 20]) -> Option<String> {
     })
 }
 
-/// Refuses a command whose program is an ELF file of another kind. The kernel could not execute it, and it
+/// Refuses a command if its program is an ELF file of another kind. The kernel could not execute it, and it
 /// would be given to a shell, which would then be what runs.
 pub(crate) fn check_command(command: &Command) -> io::Result<()> {
     use std::io::Read;
@@ -183,7 +183,7 @@ fn yama() -> Option<(String, &'static str)> {
     let meaning = match scope {
         1 => "only descendants may be traced",
         2 => "only CAP_SYS_PTRACE may trace",
-        _ => "nobody may trace",
+        _ => "no process may trace",
     };
     Some((format!("YAMA's kernel.yama.ptrace_scope is {scope}: {meaning}"), remedy))
 }

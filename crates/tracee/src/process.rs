@@ -147,13 +147,13 @@ impl Process {
     /// Its mappings, in order of address.
     ///
     /// # Errors
-    /// When the process is gone.
+    /// When the process is gone, or has lost its memory and is about to be gone.
     pub fn maps(&self) -> Result<Vec<Mapping>, TargetError> {
-        // A thread that has ended has no memory; a living one has some.
-        let some = |text: Vec<u8>| {
-            if text.is_empty() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(text) }
-        };
-        let text = self.look("read its mappings", |folder| fs::read(folder.join("maps")).and_then(some))?;
+        let text = self.look("read its mappings", |folder| {
+            let read = || maps::read_whole(File::open(folder.join("maps"))?);
+            // A process that executes a program meanwhile has other mappings.
+            read().or_else(|_| read())
+        })?;
         let mut maps = maps::parse(&text);
         for mapping in maps.iter_mut().filter(|mapping| mapping.deleted) {
             self.look_at_name(mapping);
@@ -275,7 +275,8 @@ impl Process {
             self.gone("it ended")
         }
     }
-    /// Handles a file whose own name ends in the words that the kernel appends to the names of deleted files.
+    /// Handles a file with a name that itself ends in the words that the kernel appends to the names of
+    /// deleted files.
     fn look_at_name(&self, mapping: &mut Mapping) {
         let Some(id) = mapping.file.filter(|_| !is_memfd(mapping)) else { return };
         let mut name = mapping.file_path.clone().into_os_string();

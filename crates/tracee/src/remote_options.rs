@@ -9,8 +9,8 @@ use trapline_record::RemoteAddr;
 /// How to choose the thread and where its frame may lie.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
-    /// Readable memory of at least [`RemoteOptions::FRAME_ROOM`] bytes that is unused, for programs whose
-    /// stacks are too small (Go). Its bytes are saved and put back.
+    /// Readable memory of at least [`RemoteOptions::FRAME_ROOM`] bytes that is unused, for programs with
+    /// stacks that are too small (Go). Its bytes are saved and put back.
     pub scratch: Option<RemoteAddr>,
     /// How long to wait for a thread to leave a call with a finite timeout. After that such a call is
     /// restarted.

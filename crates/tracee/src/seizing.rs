@@ -1,8 +1,8 @@
 //! Seizing the threads of a process that may execute another program meanwhile.
 //!
 //! In: thread ids. Out: seized threads, and those that ended before the next was seized. Invariants: TGT-13 a
-//! process whose threads are being seized can always end them. Does not: decide which threads to seize, serve
-//! stops.
+//! process can always end its threads, also while they are being seized. Does not: decide which threads to
+//! seize, serve stops.
 //!
 //! # What blocks what
 //!

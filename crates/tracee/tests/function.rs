@@ -16,11 +16,11 @@ const VICTIM: &str = r#"
 #include <signal.h>
 #include <unistd.h>
 #include <sys/syscall.h>
-static volatile long told, one, times;
-void called(long x) { void *p = malloc(100000); memset(p, 1, 100000); free(p); told += x; }
+static volatile long sum, one, times;
+void called(long x) { void *p = malloc(100000); memset(p, 1, 100000); free(p); sum += x; }
 static void handler(int s) { for (;;) pause(); }
 extern char spin[], spun[];
-int main(int c, char **v) { printf("ready\n%p %p %p %p\n", called, (void*)&told, spin, spun); fflush(stdout);
+int main(int c, char **v) { printf("ready\n%p %p %p %p\n", called, (void*)&sum, spin, spun); fflush(stdout);
  switch (v[1][0]) {
   case 's': for (;;) pause();
   case 'r': { char k; for (;;) read(0, &k, 1); }

@@ -80,7 +80,7 @@ fn of_function(
 ) -> Result<(), Unseen> {
     const TEXT: &str =
         "Go's strings end by their length, which is the argument behind: say buf(len=n) text, u64 n";
-    const STACK: &str = "Go passes what this function takes and returns on the stack, or it cannot be told where; \
+    const STACK: &str = "Go passes what this function takes and returns on the stack, or at unknown places; \
                          probe it without a signature and conditions";
     let filter = place.filter.as_ref();
     // The target aggregates texts only if they end at a zero byte.
@@ -158,8 +158,8 @@ struct Search<'a> {
     is_renumbered: bool,
     /// Index of each opened module in `chosen`.
     opened: Vec<Option<usize>>,
-    /// Places whose values cannot be read. They stay in the list until all are found, since places are known
-    /// by index.
+    /// Sites with values that cannot be read. They stay in the list until all are found, since places are
+    /// known by index.
     unknown: Vec<usize>,
     chosen: Chosen,
 }

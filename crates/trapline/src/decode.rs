@@ -3,8 +3,8 @@
 //! In: ring slots of a process, round by round: as they are taken ([`crate::traced`]), or as they were saved
 //! ([`crate::saved`]). Out: [`Call`]s, and how many entries were read for each probe. Invariant: DEC-1 the
 //! same slots, probes and clock give the same calls, wherever they come from. Slots are untrusted input
-//! (REC-2): a slot whose kind or probe does not exist was overwritten by the target, and is skipped. Does
-//! not: take slots.
+//! (REC-2): a slot with a kind or a probe that does not exist was overwritten by the target, and is skipped.
+//! Does not: take slots.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ pub(crate) struct Decoder {
     pub(crate) round: Vec<FoundRecord>,
     /// Entries read, by probe.
     pub(crate) read: Counts,
-    /// Entries read whose calls a filter rejected, by probe.
+    /// Entries read of calls that a filter rejected, by probe.
     pub(crate) left_out: Counts,
-    /// Texts and floats of entries whose calls were not reported yet; by segment, probe, thread, stack
+    /// Texts and floats of entries of calls that were not reported yet; by segment, probe, thread, stack
     /// pointer and time.
     texts: InTurn<TextKey, Beside>,
 }
@@ -215,7 +215,7 @@ fn place<T: Default>(of: &mut Vec<Vec<T>>, segment: usize, probe: u32) -> &mut T
     &mut of[probe]
 }
 
-/// What an entry's record holds: how many integers, and bits that tell which arguments are texts and floats.
+/// What an entry's record holds: how many integers, and bits that show which arguments are texts and floats.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) values: u8,

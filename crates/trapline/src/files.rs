@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use trapline_image::{Bytes, DebugFile, DebugFiles, Image};
-use trapline_plan::{ActionRequest, CodeMap, Scope};
+use trapline_plan::{ActionRequest, CodeMap, Scope, SystemCall, system_calls};
 use trapline_tracee::{FileId, Mapping, Process};
 
 /// Largest text, in bytes, that may be swept as a whole, once per file.
@@ -29,6 +29,7 @@ pub(crate) struct ModuleFile {
     whole: OnceLock<Arc<CodeMap>>,
     /// Branch targets near all that was requested so far.
     near: Mutex<Option<Arc<CodeMap>>>,
+    system_calls: OnceLock<Vec<SystemCall>>,
 }
 
 impl ModuleFile {
@@ -53,6 +54,10 @@ impl ModuleFile {
         let map = known.filter(|_| covered).unwrap_or_else(build);
         *near = Some(map.clone());
         map
+    }
+    /// The file's own system calls that may change what patches rely on.
+    pub(crate) fn system_calls(&self) -> &[SystemCall] {
+        self.system_calls.get_or_init(|| system_calls(&self.image))
     }
     /// Drops what was planned speculatively for a batch and never used.
     pub(crate) fn forget_speculative(&self) {
@@ -128,6 +133,7 @@ fn parse(
         replaced,
         whole: OnceLock::new(),
         near: Mutex::new(None),
+        system_calls: OnceLock::new(),
     }))
 }
 

@@ -15,6 +15,6 @@ pub enum Returns {
 }
 
 impl Returns {
-    /// Most calls whose return address can be replaced at a time.
+    /// Most calls that can have a replaced return address at a time.
     pub const MOST_ACTIVE: u32 = trapline_record::trampolines::Trampolines::LIMITS.1;
 }

@@ -13,7 +13,7 @@ pub use trapline_record::hist::{BUCKETS, bucket};
 pub struct TickScale(pub(crate) f64);
 
 impl TickScale {
-    /// Scale of a clock whose tick takes so many nanoseconds.
+    /// Scale of a clock with a tick of so many nanoseconds.
     #[must_use]
     pub const fn new(ns_per_tick: f64) -> Self {
         Self(ns_per_tick)
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_told_from_what_was_there() {
+    fn what_is_new_is_distinguished_from_what_was_there() {
         let (earlier, later) = (of(&[100, 100, 3000], 1.0), of(&[7, 100, 100, 100, 3000, 9000], 1.0));
         assert_eq!(later.since(&earlier), of(&[7, 100, 9000], 1.0));
         assert_eq!(

@@ -56,7 +56,7 @@ pub(crate) struct Paired {
 
 /// Notice about exits without an entry.
 pub(crate) fn unpaired_notice(pid: u32, unpaired: u64) -> Option<String> {
-    let text = || format!("{unpaired} returns in process {pid} were of calls whose entry was not recorded");
+    let text = || format!("{unpaired} returns in process {pid} were of calls without a recorded entry");
     (unpaired > 0).then(text)
 }
 
@@ -69,14 +69,14 @@ pub(crate) struct Pairing {
     pub(crate) exits_name_no_thread: bool,
     /// Begin of the previous round, as a tick: all that happened before it has been read.
     begun: u64,
-    /// Exits whose entry was not seen: the call was running at the start, or the record was dropped.
+    /// Exits with an entry that was not seen: the call was running at the start, or the record was dropped.
     pub(crate) unpaired: u64,
 }
 
 impl Pairing {
     /// Feeds a round that began at tick `begun`; `None` if no round follows. Takes what happened before the
     /// previous round and calls `each` for the calls that it ended, in that order. What happened later stays
-    /// in `round`. `waits` tells whether exits of a probe are recorded.
+    /// in `round`. `waits` determines whether exits of a probe are recorded.
     pub(crate) fn feed(
         &mut self,
         round: &mut Vec<FoundRecord>,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn recursion_and_threads_are_told_apart() {
+    fn recursion_and_threads_are_kept_apart() {
         use RecordKind::{Entry, Return, Tail};
         let mut pairing = Pairing::default();
         // Two rings, one after the other; thread 1 recurses, thread 2 interleaves.

@@ -58,7 +58,7 @@ impl PastProcesses {
     pub(crate) fn take_stacks(&mut self) -> impl Iterator<Item = StackSum> {
         self.all.iter_mut().flat_map(|past| std::mem::take(&mut past.stacks))
     }
-    /// Pids of processes whose calls belonged to goroutines.
+    /// Pids of processes in which calls belonged to goroutines.
     pub(crate) fn goroutines(&self) -> impl Iterator<Item = u32> {
         self.all.iter().filter(|past| past.is_go).map(|past| past.report.pid)
     }

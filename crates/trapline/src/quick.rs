@@ -11,8 +11,8 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 /// A hash map with that hash.
 pub(crate) type Quick<K, V> = HashMap<K, V, Keyed>;
 
-/// A hash map whose values are taken out by key. Values under one key come out in the order in which they
-/// were put in: a slow clock (arm64's) gives several calls one time.
+/// A hash map; its values are taken out by key. Values under one key come out in the order in which they were
+/// put in: a slow clock (arm64's) gives several calls one time.
 #[derive(Debug)]
 pub(crate) struct InTurn<K, V> {
     first: Quick<K, V>,

@@ -50,8 +50,8 @@ pub struct Filtered {
     pub in_target: u64,
     /// Recorded, and rejected by the reader.
     pub by_reader: u64,
-    /// Calls whose return would have decided about them and was not seen: they still run, or were left by a
-    /// longjmp or an exception.
+    /// Calls to be decided at their return, which was not seen: they still run, or were left by a longjmp or
+    /// an exception.
     pub unended: u64,
 }
 
@@ -100,7 +100,7 @@ pub struct Share {
     pub delta: u64,
 }
 
-/// A place that a probe means and that is not probed.
+/// A site that a probe means and that is not probed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Refused {
     /// `uprobe:PATH:func`.
@@ -111,7 +111,7 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// A file that a process mapped while it was traced, and whose code ran before it was probed.
+/// A file that a process mapped while it was traced; its code ran before it was probed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Late {
     /// Path of the file.
@@ -284,7 +284,7 @@ pub struct ProcessReport {
     /// Number of sites without a hit that are not listed. Where programs are followed, a process that has
     /// ended keeps only the sites that were hit.
     pub quiet: u64,
-    /// Places that are not probed.
+    /// Sites that are not probed.
     pub refused: Arc<Vec<Refused>>,
     /// Files that were mapped while the process was traced, and ran before they were probed.
     pub late: Vec<Late>,

@@ -114,8 +114,8 @@ pub(crate) fn is_guarded(process: &Process, modules: &[Module]) -> bool {
     !is_go && process.threads().is_ok_and(|threads| !threads.into_iter().any(blocks))
 }
 
-/// Notice about functions whose exits are patched, and some of whose exits are jumps to other functions.
-/// `left_alone`: why return addresses were not replaced instead.
+/// Notice about functions with patched exits, of which some are jumps to other functions. `left_alone`: why
+/// return addresses were not replaced instead.
 pub(crate) fn tails_notice(
     report: &AttachReport,
     places: &[ProbedPlace],
@@ -180,7 +180,7 @@ pub(crate) fn refusals(report: &AttachReport, places: &[ProbedPlace]) -> Vec<(us
     report.refused.iter().filter_map(one).collect()
 }
 
-/// Refusal of a place whose whole batch failed.
+/// Refusal of a site because its whole batch failed.
 pub(crate) fn batch_failed(place: &ProbedPlace, why: &dyn Display) -> Refused {
     Refused { probe: place.probe.clone(), kind: "batch-failed", reason: why.to_string() }
 }

@@ -41,7 +41,7 @@ pub(crate) struct SessionRequest {
     pub(crate) floats: Vec<Floats>,
     /// Which of the texts end at a zero byte, as bits, in the same order.
     pub(crate) ended: Vec<u8>,
-    /// Once more places than this are found, searching may stop: one more tells as much as all of them.
+    /// Once more places than this are found, searching may stop: one more shows as much as all of them.
     pub(crate) most: Option<usize>,
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct ReportOptions {
 }
 
 impl ReportOptions {
-    /// Options of a session that groups hits by `by`, on a clock whose tick takes so many nanoseconds.
+    /// Options of a session that groups hits by `by`, on a clock with a tick of so many nanoseconds.
     pub(crate) fn new(hit_action: HitAction, by: Option<By>, ns_per_tick: f64) -> Self {
         Self {
             scale: TickScale::new(ns_per_tick),

@@ -41,8 +41,8 @@ pub(crate) struct ProbedPlace {
     pub(crate) filter: Option<Arc<Filter>>,
     /// What the values of its records are.
     pub(crate) values: Values,
-    /// Of a USDT probe whose arguments are read: the filter as requested, before `filter` was rewritten to
-    /// its operands.
+    /// If arguments of a USDT probe are read: the filter as requested, before `filter` was rewritten to its
+    /// operands.
     pub(crate) asked: Option<Arc<Filter>>,
     /// Of a USDT probe: its arguments.
     pub(crate) arguments: Option<Vec<MarkArgument>>,
@@ -51,7 +51,7 @@ pub(crate) struct ProbedPlace {
 impl ProbedPlace {
     /// Whether it is one where calls are held; its hits are not reported.
     pub(crate) const fn is_hold(&self) -> bool {
-        matches!(self.action, Action::Hold(_))
+        self.action.holds()
     }
     /// Calling convention of its function; C's if it has none.
     pub(crate) fn convention(&self, image: &Image) -> Convention {
@@ -149,7 +149,7 @@ impl ProbedPlaces {
             place.label.push_str(&format!(" ({:#x})", place.at.0));
         }
     }
-    /// Adds a place in a function of the module `one`, whose index is `module`.
+    /// Adds a site in a function of the module `one`, the one with the index `module`.
     fn put(&mut self, module: usize, one: &Module, kind: ProbeKind, place: Selected, hit_action: HitAction) {
         let Module { file, is_program, .. } = one;
         let Selected { index, inside, mut named } = place;
@@ -282,16 +282,17 @@ fn implementation(
     owner: usize,
     resolver: &Function,
 ) -> Option<FunctionIndex> {
-    let home = &modules[owner];
-    let image = &home.file.image;
+    let own_module = &modules[owner];
+    let image = &own_module.file.image;
     let raw: Vec<&str> = image.names(resolver).map(|name| name.raw).collect();
     // The owner's own pointers come first: one elsewhere may be bound to another library of the same name.
-    let own_first = std::iter::once(home).chain(modules.iter().filter(|m| !Arc::ptr_eq(&m.file, &home.file)));
+    let own_first =
+        std::iter::once(own_module).chain(modules.iter().filter(|m| !Arc::ptr_eq(&m.file, &own_module.file)));
     for module in own_first {
         for name in &raw {
             for word in module.file.image.pointer_words(name, resolver.start) {
                 let Ok(value) = process.read_u64(module.bias.live(word)) else { continue };
-                let svma = home.bias.stated(trapline_record::RemoteAddr(value));
+                let svma = own_module.bias.stated(trapline_record::RemoteAddr(value));
                 let found = image.function_at(svma).filter(|&index| {
                     let function = image.function(index);
                     function.start == svma && function.kind == FunctionKind::Plain && svma != resolver.start

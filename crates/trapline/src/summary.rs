@@ -48,11 +48,11 @@ pub struct Summary {
     pub killed: u64,
     /// Forked children that counted into their parent's table.
     pub children: u64,
-    /// Places that the probes mean, in all processes.
+    /// Sites that the probes mean, in all processes.
     pub matched: u64,
     /// Sites that are probed, by tactic.
     pub patched: ByTactic,
-    /// Places that are not probed.
+    /// Sites that are not probed.
     pub refused: Vec<Refused>,
     /// Processes that are not probed as a whole: their batch failed, or they could not be looked at.
     pub unprobed: Vec<Unprobed>,

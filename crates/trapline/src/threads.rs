@@ -197,7 +197,7 @@ mod tests {
 
     /// All of these threads are gone before their names could be read.
     #[test]
-    fn what_the_kernel_told_is_known_of_threads_that_are_gone() {
+    fn what_the_kernel_reported_is_known_of_threads_that_are_gone() {
         let mut names = Names::default();
         names.follow(std::process::id());
         let [first, second, third] = [GONE, GONE + 1, GONE + 2];

@@ -30,8 +30,8 @@ pub(crate) fn in_flight(process: &Process, segment: &Segment) -> Option<HashMap<
     let mut block = vec![0u8; STAMP_BLOCK as usize];
     for (nth, _) in (0u64..).zip(tags.chunks_exact(8)).filter(|(_, tag)| word(tag) != 0) {
         process.read(stamps + (STAMP_TAGS_LEN + nth * STAMP_BLOCK), &mut block).ok()?;
-        for slot in block.chunks_exact(16) {
-            if let Some(function) = (word(&slot[8..]) as u32).checked_sub(1) {
+        for cell in block.chunks_exact(16) {
+            if let Some(function) = (word(&cell[8..]) as u32).checked_sub(1) {
                 *found.entry(function).or_default() += 1;
             }
         }

@@ -27,15 +27,14 @@ pub(crate) struct Unwinding {
     pub(crate) is_static: bool,
     /// A file calls one of [`LOADS`].
     pub(crate) may_load: bool,
-    /// The program is Go's, whose return addresses are left alone; the plan refuses them.
+    /// The program is Go's: its return addresses are left alone; the plan refuses them.
     pub(crate) go: bool,
     /// An unwinder that must not be called yet, since its own addresses may not be relocated.
     pub(crate) loading: Option<String>,
 }
 
 /// Why return addresses are left alone where [`Unwinding::can_register`] returns false.
-const MAY_LOAD: &str =
-    "it may load an unwinder later, which would not be told of them in time (--ret=stack takes that risk)";
+const MAY_LOAD: &str = "it may load an unwinder later, which would not be informed of them in time (--ret=stack takes that risk)";
 
 impl Unwinding {
     /// All unwinders of a process in which return addresses may be replaced without the user asking for it.
@@ -165,11 +164,12 @@ pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwindin
     }
     match stripped {
         Some(path) if out.unwinders.is_empty() => {
-            Err(format!("{path} has no symbols that would tell whether it has an unwinder of its own"))
+            Err(format!("{path} has no symbols that would show whether it has an unwinder of its own"))
         }
-        _ if out.unwinders.len() as u64 > MAX_UNWINDERS => {
-            Err(format!("{} unwinders are mapped, at most {MAX_UNWINDERS} can be told", out.unwinders.len()))
-        }
+        _ if out.unwinders.len() as u64 > MAX_UNWINDERS => Err(format!(
+            "{} unwinders are mapped, at most {MAX_UNWINDERS} can be informed",
+            out.unwinders.len()
+        )),
         _ => Ok(out),
     }
 }

@@ -1,10 +1,10 @@
 //! What the values in a place's records are: those of a function, those of a USDT probe, or unknown.
 //!
 //! In: an image, a USDT probe's note, which of its arguments are needed. Out: for a USDT probe, the operands
-//! that stand for the six argument registers, and what is read from memory ([`Marked`]). For a function whose
-//! arguments are not where stubs look for them, that they are unknown. And calls with their values corrected
-//! accordingly ([`Values::finish`]). Invariant: VAL-1: a value is what the program has there, or it is
-//! unknown ([`Call::unseen`]). Does not: read notes (`trapline_image`), make code.
+//! that stand for the six argument registers, and what is read from memory ([`Marked`]). For a function with
+//! arguments that are not where stubs look for them, that they are unknown. And calls with their values
+//! corrected accordingly ([`Values::finish`]). Invariant: VAL-1: a value is what the program has there, or it
+//! is unknown ([`Call::unseen`]). Does not: read notes (`trapline_image`), make code.
 //!
 //! A USDT probe's argument in a register, or a constant, is a value of the record, as a function's argument
 //! is. An argument in memory is a field: its address stands in its place, and the kernel reads it for the
@@ -37,7 +37,7 @@ pub(crate) enum Values {
 /// Arguments of a USDT probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Marked {
-    pub(crate) slots: [ArgumentSource; MOST],
+    pub(crate) sources: [ArgumentSource; MOST],
     /// Texts: index of the argument, and index of its field.
     pub(crate) texts: Vec<(u8, u8)>,
 }
@@ -71,7 +71,7 @@ impl Marked {
         arguments: &[MarkArgument],
         asked: NeededArguments,
     ) -> (Self, Vec<Operand>, Vec<Read>) {
-        let mut marked = Self { slots: [ArgumentSource::Unknown; MOST], texts: Vec::new() };
+        let mut marked = Self { sources: [ArgumentSource::Unknown; MOST], texts: Vec::new() };
         let (mut operands, mut reads) = (vec![Operand::Unknown; MOST], Vec::new());
         let decides = asked.decides;
         for (nth, argument) in arguments.iter().enumerate().take(MOST) {
@@ -89,7 +89,7 @@ impl Marked {
                 Some(field)
             };
             let text = asked.texts & bit != 0;
-            marked.slots[nth] = match offset {
+            marked.sources[nth] = match offset {
                 None => ArgumentSource::Value(int),
                 Some(offset) => {
                     let field = read(vec![offset], argument.bytes);
@@ -103,7 +103,7 @@ impl Marked {
             }
         }
         // A condition on an unknown value is decided by a field that cannot be read.
-        if (0..MOST).any(|nth| decides >> nth & 1 == 1 && marked.slots[nth] == ArgumentSource::Unknown)
+        if (0..MOST).any(|nth| decides >> nth & 1 == 1 && marked.sources[nth] == ArgumentSource::Unknown)
             && reads.len() < MAX_FIELDS
             && let Some(free) = (0..MOST).find(|&nth| operands[nth] == Operand::Unknown)
         {
@@ -116,7 +116,7 @@ impl Marked {
         let Known::Argument(nth, asked) = known else { return known };
         // Bits beyond the argument's own width are its sign, or zero.
         let narrow = |own: Int| if own.bits <= asked.bits { own } else { asked };
-        match self.slots.get(usize::from(nth)) {
+        match self.sources.get(usize::from(nth)) {
             Some(ArgumentSource::Value(own)) => Known::Argument(nth, narrow(*own)),
             Some(ArgumentSource::Field(field, own)) => Known::Field(*field, *own),
             _ => Known::Field(nothing, Int::U64),
@@ -125,8 +125,8 @@ impl Marked {
     fn finish(&self, call: &mut Call) {
         let fields = std::mem::take(&mut call.fields);
         let word = |nth: u8| fields.get(usize::from(nth)).and_then(Text::word);
-        for (nth, slot) in self.slots.iter().enumerate() {
-            let value = match *slot {
+        for (nth, source) in self.sources.iter().enumerate() {
+            let value = match *source {
                 ArgumentSource::Value(int) => Some(int.value(call.arguments[nth])),
                 ArgumentSource::Field(field, int) => word(field).map(|value| int.value(value)),
                 ArgumentSource::Unknown => None,
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn conditions_ask_for_what_is_there() {
-        let slots = [
+        let sources = [
             ArgumentSource::Value(BYTE),
             ArgumentSource::Field(1, BYTE),
             ArgumentSource::Unknown,
@@ -192,7 +192,7 @@ mod tests {
             ArgumentSource::Unknown,
             ArgumentSource::Unknown,
         ];
-        let marked = Marked { slots, texts: Vec::new() };
+        let marked = Marked { sources, texts: Vec::new() };
         let wide = Int { bits: 32, signed: true };
         let known = |nth| marked.known(Known::Argument(nth, wide), 7);
         assert_eq!(known(0), Known::Argument(0, BYTE), "an int of eight bits has their sign");

@@ -104,8 +104,7 @@ static BARRIERS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 fn count_barriers() {
     const MARK: u32 = 0x5EED_BA44;
     extern "C" fn on_call(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: the kernel's context of this signal, whose registers are the call's; the call has no
-        // pointers.
+        // SAFETY: the kernel's context of this signal, with the call's registers; the call has no pointers.
         unsafe {
             let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
             let [command, flags, cpu] =
@@ -407,7 +406,7 @@ fn compile(name: &str, text: &str) -> PathBuf {
 
 fn open(path: &Path, flags: i32) -> *mut libc::c_void {
     let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
-    // SAFETY: libraries of these tests, whose constructors are their own.
+    // SAFETY: libraries of these tests; their constructors are their own.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | flags) };
     assert!(!handle.is_null());
     handle
@@ -416,7 +415,7 @@ fn open(path: &Path, flags: i32) -> *mut libc::c_void {
 static COUNTED: AtomicU64 = AtomicU64::new(0);
 static CONSTRUCTED: Mutex<Option<(Library, Vec<Registration>)>> = Mutex::new(None);
 
-/// Called by a constructor: more sites than one thread plans, in a file whose code was never looked at.
+/// Called by a constructor: more sites than one thread plans, in a file with code that was never looked at.
 extern "C" fn register_here() {
     let mut held = CONSTRUCTED.lock().expect("not poisoned");
     let (library, probes) = held.as_mut().expect("loaded");
@@ -425,7 +424,7 @@ extern "C" fn register_here() {
     probes.push(register(&library.path, library.offsets[0], counting(&COUNTED)).expect("registered"));
 }
 
-/// In a process of its own, whose loader it may block.
+/// In a process of its own: it may block the loader there.
 #[test]
 fn a_constructor_may_register() {
     trapline_tests::alone("a_constructor_may_register", || {

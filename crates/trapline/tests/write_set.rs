@@ -1,5 +1,6 @@
-//! COST-2 for calls in the own process whose return is waited for: the lines to which a call stores from its
-//! entry to its return, for two CPUs. An emulator of another project sees them (valgrind's `lackey`).
+//! COST-2 for calls in the own process with a return that is waited for: the lines to which a call stores
+//! from its entry to its return, for two CPUs. An emulator of another project sees them (valgrind's
+//! `lackey`).
 //!
 //! Two threads, one after the other, call the same small functions. Each has an rseq area made by hand that
 //! names its CPU. The calls go through stubs, gates and return trampolines from `plan`, with the code and
@@ -53,9 +54,9 @@ const CASES: [(&str, &[&str], &[&str]); 14] = [
 const BY_DISPATCH: [&str; 8] =
     ["counts", "instances", "lines", "places", "quick", "rseq-area", "slots", "stack"];
 
-/// A store to this word tells which calls follow: those of (case, CPU), or none.
+/// A store to this word shows which calls follow: those of (case, CPU), or none.
 fn mark(marks: u64, number: usize) {
-    // SAFETY: inside the words whose lines are meant.
+    // SAFETY: inside the words of the lines that are meant.
     unsafe { ((marks + number as u64 * LINE) as *mut u64).write_volatile(1) };
 }
 

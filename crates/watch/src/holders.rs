@@ -110,8 +110,7 @@ impl fmt::Display for NoRegisters {
         }
         if *cpus > 0 || tasks.iter().any(|task| task.others > 0) {
             let names: Vec<String> = holders.iter().map(Holder::to_string).collect();
-            let names =
-                if names.is_empty() { "nobody that can be seen".to_owned() } else { names.join(", ") };
+            let names = if names.is_empty() { "no visible process".to_owned() } else { names.join(", ") };
             write!(f, "; the others may be: {names}")?;
         }
         if *free > 0 { write!(f, "; watch fewer, or take turns with --rotate") } else { Ok(()) }

@@ -28,7 +28,7 @@ pub struct Layout {
     pub registers: bool,
     /// Whether they hold the call chain.
     pub stack: bool,
-    /// Identifiers of the events whose samples hold what the BPF program read.
+    /// Identifiers of the events with samples of what the BPF program read.
     pub value_ids: Vec<u64>,
 }
 

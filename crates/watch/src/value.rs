@@ -159,7 +159,7 @@ impl Chain {
         Change { before, before_exact, after, how }
     }
     /// Processes one access to which an access by another CPU is too close. Neither their order is known, nor
-    /// whose value was read.
+    /// which of them wrote the value that was read.
     pub fn disputed(&mut self, range: Range, effect: Option<&Effect>, word: Option<u64>) -> Change {
         self.doubt();
         let mut change = self.step(range, effect, None);

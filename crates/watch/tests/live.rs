@@ -263,7 +263,8 @@ fn if_the_last_thread_cannot_be_armed_nothing_stays_armed() {
     });
 }
 
-/// One process ends when the other is armed already. That one is watched; if none is left, the error tells of the end.
+/// One process ends when the other is armed already. That one is watched; if none is left, the error reports
+/// the end.
 #[test]
 fn of_several_processes_one_may_end_while_they_are_armed() {
     let _one = alone();

@@ -114,7 +114,7 @@ mod tests {
     fn it_runs_behind_all_others() {
         let file = std::env::temp_dir().join(format!("trapline-ahead-{}", std::process::id()));
         let mut asked = Command::new("sh");
-        asked.args(["-c", "nice > \"$SAID\""]).env("SAID", &file);
+        asked.args(["-c", "nice > \"$PRINTED\""]).env("PRINTED", &file);
         assert!(Ahead::start(vec![asked], &[]).finish().expect("run").is_empty());
         let text = std::fs::read_to_string(&file).expect("written");
         std::fs::remove_file(&file).expect("removed");

@@ -18,7 +18,7 @@ const RUNNER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER";
 const EMULATOR: &str = "qemu-aarch64-static";
 /// The distribution's compiler: the one that has a standard library for arm64.
 const COMPILER: (&str, &str) = ("/usr/bin/rustc", "/usr/bin/rustdoc");
-/// Crates whose tests run on arm64: those inside them, and those of [`TARGETS`].
+/// Crates with tests that run on arm64: those inside them, and those of [`TARGETS`].
 const PORTABLE: &[&str] = &[
     "trapline-record",
     "trapline-insn",
@@ -82,7 +82,7 @@ pub(crate) fn run(runs: u64) -> Result<Outcome> {
     // One command, so that what they share is built once.
     total.add(run_and_count(tests(PORTABLE, TARGETS, runs, &end))?);
     println!(
-        "what a hit leaves alone, with vectors of 2048 bits, whose state does not fit into a signal's usual frame"
+        "what a hit leaves alone, with vectors of 2048 bits: their state does not fit into a signal's usual frame"
     );
     let state = |cpu: &str, test: &str| {
         let mut command = tests(PORTABLE, &[test], runs, &["--", "--show-output", "state::"]);

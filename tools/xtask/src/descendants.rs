@@ -1,6 +1,7 @@
 //! All processes that a command has started, to be ended with it when it is stuck.
 //!
-//! In: a process of ours. Out: its descendants, by their parents as /proc tells them. Does not: reach those whose parent has ended.
+//! In: a process of ours. Out: its descendants, by their parents as /proc shows them. Does not: reach those
+//! with a parent that has ended.
 
 use std::process::Command;
 

@@ -10,7 +10,7 @@ pub(crate) struct Outcome {
     pub(crate) failed: u64,
     /// Name and reason of each test that did not run.
     pub(crate) skipped: Vec<String>,
-    /// Name of each test that failed, and what it said.
+    /// Name of each test that failed, and what it printed.
     pub(crate) failures: Vec<String>,
     /// The same of those that passed when they were run alone; they count as passed.
     pub(crate) unsteady: Vec<String>,

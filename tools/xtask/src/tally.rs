@@ -16,7 +16,7 @@ pub(crate) struct Tally {
     binaries: u64,
     /// Which binary's tests these are.
     binary: String,
-    /// Whose output is being shown.
+    /// The test of which the output is being shown.
     showing: Option<String>,
     /// In the part that shows the output of failed tests; the other part shows what passed ones did.
     failing: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Tally {
 const KEPT: usize = 60;
 
 impl Tally {
-    /// Takes one line; says whether it tells anything: names of passed tests stand there twice.
+    /// Takes one line; returns whether it holds anything new: names of passed tests stand there twice.
     pub(crate) fn line(&mut self, line: &str) -> bool {
         let again = self.showing.is_none()
             && !self.failing

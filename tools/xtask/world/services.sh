@@ -1,6 +1,6 @@
 # Services that are attached to and detached from while they answer. `sh services.sh prepare|start|ask NAME`, with a folder of its own in
 # $DIR, a port of its own in $PORT, and this file's folder in $LISTS. `prepare` makes what the service needs, `start` becomes it,
-# `ask` prints an answer that is the same each time. `program` prints the file whose functions are probed.
+# `ask` prints an answer that is the same each time. `program` prints the file with the functions to probe.
 set -eu
 web() { exec curl -s --max-time 20 "http://127.0.0.1:$PORT/hello.txt"; }
 exchange() { printf "$1" | timeout 20 nc -q 20 127.0.0.1 "$PORT"; }
@@ -107,9 +107,9 @@ public class Serve {
     public static void main(String[] args) throws Exception {
         HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", Integer.parseInt(System.getenv("PORT"))), 0);
         server.createContext("/", exchange -> {
-            byte[] said = "hello\n".getBytes();
-            exchange.sendResponseHeaders(200, said.length);
-            exchange.getResponseBody().write(said);
+            byte[] body = "hello\n".getBytes();
+            exchange.sendResponseHeaders(200, body.length);
+            exchange.getResponseBody().write(body);
             exchange.close();
         });
         server.start();

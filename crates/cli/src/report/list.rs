@@ -43,7 +43,7 @@ pub(crate) fn totals(listed: &[Listed]) -> String {
     let by_tactic = tactics.iter().map(|(tactic, n)| format!("{} {}", grouped(n), tactic.name()));
     let all: Vec<String> =
         by_tactic.chain((refused > 0).then(|| format!("{} refused", grouped(refused)))).collect();
-    format!("{}: {}", plural(listed.len() as u64, "place", "places"), all.join(", "))
+    format!("{}: {}", plural(listed.len() as u64, "site", "sites"), all.join(", "))
 }
 
 #[cfg(test)]
@@ -58,7 +58,7 @@ mod tests {
 0x2000     3  refused (3 bytes)  tiny      /bin/victim
 ";
         assert_eq!(text(&listed()), expected);
-        assert_eq!(totals(&listed()), "2 places: 1 jump, 1 refused");
-        assert_eq!(totals(&listed()[..1]), "1 place: 1 jump");
+        assert_eq!(totals(&listed()), "2 sites: 1 jump, 1 refused");
+        assert_eq!(totals(&listed()[..1]), "1 site: 1 jump");
     }
 }

@@ -16,8 +16,8 @@ pub(crate) fn name(site: &Site) -> Cow<'_, str> {
 }
 
 /// The specifications that found a site, with their numbers. Two files may have functions of one name. So
-/// specifications that name the site's file win over those that name no file. Those win over others, whose
-/// file may be another path to the site's.
+/// specifications that name the site's file win over those that name no file. Those win over the others:
+/// their file may be another path to the site's.
 pub(crate) fn asked_for<'a, 'b, T>(
     all: &'a [(ProbeSpec, T)],
     site: &'b Site,

@@ -14,7 +14,7 @@ use super::number::{bytes, grouped, plural, rough};
 
 /// Renders the summary.
 pub(crate) fn text(summary: &Summary) -> String {
-    let mut lines = vec![places(summary), hits(summary), cost(summary), memory(summary)];
+    let mut lines = vec![sites(summary), hits(summary), cost(summary), memory(summary)];
     lines.extend(refused(&summary.refused));
     lines.extend(unprobed(&summary.unprobed));
     lines.extend(system_calls(summary));
@@ -31,11 +31,11 @@ pub(crate) fn text(summary: &Summary) -> String {
 }
 
 /// What the probes mean, and what became of it.
-fn places(summary: &Summary) -> String {
+fn sites(summary: &Summary) -> String {
     let kernel = summary.patched.iter().find(|(tactic, _)| *tactic == Tactic::Kernel);
     let kernel = kernel.map_or_else(String::new, |(_, n)| format!(" ({} by the kernel)", grouped(n)));
     let mut line = format!(
-        "places: {} matched, {} probed{kernel}, {} refused; {}",
+        "sites: {} matched, {} probed{kernel}, {} refused; {}",
         grouped(summary.matched),
         grouped(summary.patched.total()),
         grouped(summary.refused.len() as u64),
@@ -130,7 +130,7 @@ fn overwritten(Overwritten { sites, longest }: Overwritten) -> Option<String> {
     (sites > 0).then(|| {
         format!(
             "overwritten: {} changed by another tool for up to {}; hits in that time are missing",
-            plural(sites, "place was", "places were"),
+            plural(sites, "site was", "sites were"),
             rough(longest)
         )
     })
@@ -138,8 +138,8 @@ fn overwritten(Overwritten { sites, longest }: Overwritten) -> Option<String> {
 
 /// Reports what another tool had changed at the end.
 fn left_alone(sites: u64) -> Option<String> {
-    let places = plural(sites, "place", "places");
-    (sites > 0).then(|| format!("left alone: {places} that another tool has changed since"))
+    let left = plural(sites, "site", "sites");
+    (sites > 0).then(|| format!("left alone: {left} that another tool has changed since"))
 }
 
 #[cfg(test)]
@@ -185,15 +185,15 @@ mod tests {
             ..Summary::default()
         };
         let expected = "
-places: 10 matched, 4 probed (1 by the kernel), 6 refused; 1 process, 2 forked children counted with their parent
+sites: 10 matched, 4 probed (1 by the kernel), 6 refused; 1 process, 2 forked children counted with their parent
 hits: 1,000,000 recorded, 3 missed
 cost: attach 1.50 ms, detach 2.00 ms, longest stop of a thread 80.0 us, 7 traps
 memory: 2 KiB, and 64 B for each CPU; 8 KiB stay in 65.0 MiB of addresses, as threads may still be there
 refused: 4 too-short, 2 no-room; u:a:f2: 2 bytes (--dry-run shows all)
 not probed: git (7): no room; and 1 more process (--json shows all)
 system calls: 4 returned EINTR, 5 began their timeout again
-overwritten: 1 place was changed by another tool for up to 1.07 s; hits in that time are missing
-left alone: 2 places that another tool has changed since
+overwritten: 1 site was changed by another tool for up to 1.07 s; hits in that time are missing
+left alone: 2 sites that another tool has changed since
 note: libx was replaced on disk
 ";
         assert_eq!(text(&summary), expected);
@@ -217,7 +217,7 @@ note: libx was replaced on disk
             ..Summary::default()
         };
         let expected = "
-places: 13 matched, 13 probed, 0 refused; 1 process
+sites: 13 matched, 13 probed, 0 refused; 1 process
 hits: 3,240,706 recorded, 0 missed
 cost: attach 13.9 ms, detach 7.74 ms, longest stop of a thread 410 us, 267 traps
 memory: 5 KiB, and 128 B for each CPU; all given back
@@ -254,7 +254,7 @@ memory: 5 KiB, and 128 B for each CPU; all given back
             ..Summary::default()
         };
         let expected = "
-places: 1 matched, 0 probed, 1 refused; 3 processes, 2 of them ended (1 killed), 1 forked child counted with their parent
+sites: 1 matched, 0 probed, 1 refused; 3 processes, 2 of them ended (1 killed), 1 forked child counted with their parent
 hits: 0 recorded, 0 missed
 cost: attach 900 ns, detach 0 ns, longest stop of a thread 0 ns, 1 trap
 memory: 0 B, and 0 B for each CPU; all given back

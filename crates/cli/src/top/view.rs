@@ -52,7 +52,7 @@ pub(crate) struct View {
     pub(crate) sort: Column,
     /// the other way round.
     pub(crate) reversed: bool,
-    /// Only functions and processes whose names hold this, in any case.
+    /// Only functions and processes with this in their names, in any case.
     pub(crate) filter: String,
     /// Keys go into the filter.
     pub(crate) typing: bool,

@@ -3,7 +3,7 @@
 //! In: registers and memory operands. Out: bytes ([`Asm`]).
 #![allow(missing_docs, reason = "a name without a sentence is its instruction's")]
 
-use super::asm::{Alu, Asm, Mem, Reg};
+use super::asm::{Alu, Asm, Mem, RAX, Reg};
 
 impl Asm<'_> {
     pub fn load(&mut self, to: Reg, from: Mem) {
@@ -43,6 +43,11 @@ impl Asm<'_> {
     pub fn alu_mem_imm(&mut self, op: Alu, to: Mem, value: i8, lock: bool) {
         self.mem(lock, true, &[0x83], op as u8, to, 1);
         self.raw(&value.to_le_bytes());
+    }
+    /// Adds one to a word that many threads write, wherever it lies. Uses rax and flags.
+    pub fn add_one(&mut self, word: u64) {
+        self.mov_imm64(RAX, word);
+        self.alu_mem_imm(Alu::Add, Mem::At(RAX, 0), 1, true);
     }
     /// `cmp qword [with], imm32` sign-extended.
     pub fn cmp_mem_imm(&mut self, with: Mem, value: i32) {

@@ -3,7 +3,7 @@
 //! In: registers and numbers. Out: bytes ([`Asm`]).
 #![allow(missing_docs, reason = "a name without a sentence is its instruction's")]
 
-use super::asm::{Alu, Asm, Reg, Shift};
+use super::asm::{Alu, Asm, RAX, RDX, Reg, Shift};
 
 impl Asm<'_> {
     pub fn mov(&mut self, to: Reg, from: Reg) {
@@ -110,6 +110,12 @@ impl Asm<'_> {
     }
     pub fn bsf(&mut self, to: Reg, from: Reg) {
         self.regs(true, &[0x0F, 0xBC], to.0, from);
+    }
+    /// `to`, which is rax or rdx, = the time-stamp counter. Uses the other one and flags.
+    pub fn clock(&mut self, to: Reg) {
+        self.rdtsc();
+        self.shift(Shift::Left, RDX, 32, true);
+        self.alu(Alu::Or, to, if to == RAX { RDX } else { RAX });
     }
     /// `test al, al`.
     pub fn test_al(&mut self) {

@@ -10,9 +10,14 @@ mod machine;
 mod memory;
 mod programs;
 
+use std::sync::Mutex;
+
 use machine::{Machine, WORDS};
 use programs::{INPUTS, Random, program};
 use trapline_code::{End, Program, interpret};
+
+/// One test maps, writes and runs code at a time: the emulator of arm64 came to a standstill with two.
+static ONE: Mutex<()> = Mutex::new(());
 
 /// What one run left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +43,7 @@ fn check(machine: &mut Machine, program: &Program, random: &mut Random, seed: u6
 fn code_1_code_does_what_the_interpreter_does() {
     let programs = std::env::var("TRAPLINE_CODE_PROGRAMS").ok().and_then(|text| text.parse().ok());
     let programs: u64 = programs.unwrap_or(if cfg!(target_arch = "x86_64") { 60_000 } else { 1_500 });
+    let _one = ONE.lock();
     let mut machine = Machine::new();
     let mut skipped = 0;
     for seed in 1..=programs {
@@ -49,15 +55,14 @@ fn code_1_code_does_what_the_interpreter_does() {
         }
         check(&mut machine, &program, &mut random, seed);
     }
-    assert!(skipped < programs / 4, "{skipped} of {programs} programs need more than {WORDS} words");
+    assert!(skipped <= programs / 4, "{skipped} of {programs} programs need more than {WORDS} words");
 }
 
 #[test]
 fn code_4_what_needs_more_words_than_there_are_is_refused() {
-    let mut refused = 0;
-    for seed in 1..2_000 {
-        let program = program(&mut Random::new(seed));
-        refused += u32::from(Machine::new_without_words().compile(&program).is_err());
-    }
+    let _one = ONE.lock();
+    let machine = Machine::new_without_words();
+    let refused =
+        (1..2_000).filter(|seed| machine.compile(&program(&mut Random::new(*seed))).is_err()).count();
     assert!(refused > 100, "{refused}");
 }

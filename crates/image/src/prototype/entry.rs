@@ -21,7 +21,7 @@ use crate::types::{Entry, reference};
 const GENERAL: [u16; 6] = [5, 4, 1, 2, 8, 9];
 /// xmm0.
 const VECTOR: u16 = 17;
-/// The first clang version that marks all functions whose callers it changed (`DW_CC_nocall`).
+/// The first clang version that marks each function of which it changed the callers (`DW_CC_nocall`).
 const MARKS: u32 = 17;
 
 /// A parameter's location at the function's first instruction.

@@ -5,7 +5,8 @@
 //! again and traps again, for ever. Branches are followed: the sequence need not be one stretch.
 //! Does not: know what is outside the words given.
 
-use super::decode::{Op, Refusal, Through, Verdict, decode};
+use super::decode::decode;
+use super::verdict::{Op, Refusal, Through, Verdict};
 
 /// Longest sequence that is looked for, in words. The architecture promises progress for 128 bytes (Arm ARM
 /// B2.12.5); four times as many are allowed.

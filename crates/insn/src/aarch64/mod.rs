@@ -12,8 +12,9 @@ pub mod regs;
 pub mod relocate;
 pub mod simulate;
 pub mod store;
+pub mod verdict;
 
-pub use decode::{Away, Cond, Literal, Op, Refusal, Test, Through, Vector, Verdict, decode};
+pub use decode::decode;
 pub use exclusive::in_exclusive;
 pub use gpr::Gpr;
 pub use live::{LandingPad, landing_pad, may_patch_live};
@@ -22,3 +23,4 @@ pub use regs::{FRAME, Regs};
 pub use relocate::{Immovable, LONGEST, Options, Relocated, relocate};
 pub use simulate::{Fault, Memory, simulate};
 pub use store::Accessor;
+pub use verdict::{Away, Cond, Literal, Op, Refusal, Test, Through, Vector, Verdict};

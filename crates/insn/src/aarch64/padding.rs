@@ -1,7 +1,8 @@
 //! Words between functions that never run.
 
-use super::decode::{Refusal, Verdict, decode};
+use super::decode::decode;
 use super::encode::NOP;
+use super::verdict::{Refusal, Verdict};
 
 /// Number of bytes at the start of `words` that are padding: `nop`, and `udf` (a word of zeros is one).
 #[must_use]

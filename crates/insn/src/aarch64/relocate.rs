@@ -21,9 +21,10 @@
 //! must be a multiple of 16 there, as for every access through it. If a literal's load faults, its
 //! destination contains the address; but literals of code are mapped.
 
-use super::decode::{Away, Literal, Op, Refusal, Test, Through, Vector, Verdict, decode};
+use super::decode::decode;
 use super::encode::{self, POP_X16, PUSH_X16, adr, adrp, movk, movz, with_imm19};
 use super::gpr::Gpr;
+use super::verdict::{Away, Literal, Op, Refusal, Test, Through, Vector, Verdict};
 
 /// Number of words of the longest copy: a `bl` out of reach, with a return address of four halves.
 pub const LONGEST: usize = 9;

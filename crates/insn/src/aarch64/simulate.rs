@@ -9,9 +9,9 @@
 //! A push is all or nothing here, while a processor may have stored the first register when the second faults
 //! (Arm ARM B2.2.1 leaves this open).
 
-use super::decode::{Literal, Op, Test, Through};
 use super::gpr::Gpr;
 use super::regs::Regs;
+use super::verdict::{Literal, Op, Test, Through};
 
 /// Memory as the program sees it. Sizes are 4, 8 and, for stores, 16 bytes. An access consists of naturally
 /// aligned pieces of at most 8 bytes, each accessed at once.

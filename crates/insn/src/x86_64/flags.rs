@@ -148,9 +148,9 @@ impl Line {
 }
 
 /// True when OF, SF, ZF, AF, CF and PF are each written before any is read, along the straight line `insns`
-/// (whose bytes are `bytes`, from the first instruction on). Ends at the first instruction that does not
-/// simply fall through. Flags left undefined count as not written, so `test`, `and`, `xor` do not write AF.
-/// False when in doubt.
+/// (`bytes` are its bytes, from the first instruction on). Ends at the first instruction that does not simply
+/// fall through. Flags left undefined count as not written, so `test`, `and`, `xor` do not write AF. False
+/// when in doubt.
 #[must_use]
 pub fn flags_dead_after(insns: &[Insn], bytes: &[u8]) -> bool {
     let mut line = Line::default();

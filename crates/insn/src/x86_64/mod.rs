@@ -5,6 +5,7 @@ pub mod flags;
 pub mod function;
 pub mod gpr;
 pub mod lead;
+pub mod origins;
 pub mod padding;
 pub mod regs;
 pub mod relocate;
@@ -17,6 +18,7 @@ pub use flags::{Look, Overwritten, flags_dead_after, overwritten_gprs};
 pub use function::{Body, Exit, ExitKind, FunctionRange, analyse};
 pub use gpr::Gpr;
 pub use lead::Lead;
+pub use origins::Origins;
 pub use padding::padding_len;
 pub use regs::Regs;
 pub use relocate::{

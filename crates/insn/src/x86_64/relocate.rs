@@ -53,13 +53,13 @@ pub enum Immovable {
     #[error("a far branch")]
     Far,
     /// `int3`, `ud2` and similar: handlers look up their address.
-    #[error("traps, and its address is what tells why")]
+    #[error("traps, and its address is what shows why")]
     Trap,
     /// A near branch with an operand-size prefix: processors disagree on its length and its target.
-    #[error("a branch whose length and target processors disagree on")]
+    #[error("processors disagree on the length and target of this branch")]
     OperandSize,
     /// An indirect call by `rsp`, or through the word that the call itself writes.
-    #[error("a call whose target depends on the push it makes")]
+    #[error("the target of this call depends on the push that it makes")]
     CallByStack,
     /// A call under a shadow stack.
     #[error("a call, and the shadow stack is on")]
@@ -132,7 +132,7 @@ pub fn relocate(insns: &[Insn], bytes: &[u8], to: u64) -> Result<Relocated, Relo
     relocate_with(insns, bytes, to, Options::default())
 }
 
-/// The window `insns`, whose bytes are `bytes`, rewritten to work at `to`. A branch to the window's own first
+/// The window `insns` (`bytes` are its bytes), rewritten to work at `to`. A branch to the window's own first
 /// instruction still goes to the old address, where the patch is: a loop to the site is a hit each time.
 /// Branches to its other instructions go to their copies.
 ///
@@ -149,7 +149,7 @@ pub fn relocate_with(
     Ok(moved)
 }
 
-/// The same, with the result in `moved`, whose memory is reused.
+/// The same, with the result in `moved`. Its memory is reused.
 ///
 /// # Errors
 /// As [`relocate_with`]; `moved` is empty then.
@@ -343,7 +343,7 @@ fn indirect_jump(call: &[u8]) -> Result<Vec<u8>, Immovable> {
     }
 }
 
-/// Adds 8 to the displacement of an operand based on rsp, whose ModRM is at offset `modrm`.
+/// Adds 8 to the displacement of an operand based on rsp; `modrm` is the offset of its ModRM.
 fn stack_operand(mut jump: Vec<u8>, modrm: usize, rex: Option<u8>) -> Result<Vec<u8>, Immovable> {
     let (sib, rest) = (jump[modrm + 1], &jump[modrm + 2..]);
     let old = match (jump[modrm] >> 6, rest) {

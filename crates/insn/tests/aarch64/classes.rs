@@ -1,6 +1,6 @@
 //! The classes of instructions that are simulated: for each, the bits by which a word belongs to it.
 
-/// Words whose bits under `mask` are `fixed`; the other bits are free.
+/// Words with the bits `fixed` under `mask`; the other bits are free.
 pub(crate) struct Class {
     pub(crate) name: &'static str,
     pub(crate) mask: u32,
@@ -62,7 +62,7 @@ impl Class {
         let free = (0..32).filter(|bit| self.mask >> bit & 1 == 0);
         free.zip(0..).fold(self.fixed, |word, (to, from)| word | ((n >> from & 1) as u32) << to)
     }
-    /// The word whose free bits are those of `bits`.
+    /// The word with the free bits of `bits`.
     pub(crate) const fn word(&self, bits: u32) -> u32 {
         self.fixed | bits & !self.mask
     }

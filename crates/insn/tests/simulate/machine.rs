@@ -176,7 +176,7 @@ struct Code {
 }
 
 impl Code {
-    /// An opcode whose last operand is the distance to `to`.
+    /// An opcode with the distance to `to` as its last operand.
     fn rip(&mut self, opcode: &[u8], to: usize) {
         self.bytes.extend(opcode);
         let end = self.at + self.bytes.len() + 4;

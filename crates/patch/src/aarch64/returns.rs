@@ -3,10 +3,10 @@
 //! In: stopped threads, return trampolines. Out: words of private writable memory, and x30 of
 //! threads, that held a trampoline's address hold the real one again (RET-1). Does not: stop a thread.
 //!
-//! Some calls come home through their trampoline: its code, entry and unwind information stay for that
-//! (`left`). These are signed addresses, as only the process could sign the real address; a call with an
-//! incomplete entry (its WORD is 0: A3 to A4, under a signal handler perhaps); and a call on a stack that is
-//! not private memory, which is not searched.
+//! Some calls return through their trampoline: its code, entry and unwind information stay for that (`left`).
+//! There are three kinds. If addresses are signed, only the process could sign the real one. A call's entry
+//! may be incomplete (its WORD is 0: A3 to A4, under a signal handler perhaps). A stack that is not private
+//! memory is not searched.
 //!
 //! ```text
 //!   word & address = code + CODE·n + RETURN       address: all bits but those of a signature

@@ -1,14 +1,14 @@
 //! One batch of patches into one process: steps I1 to I11 of `protocol`.
 //!
-//! In: a process and a request. Out: a segment whose patches are in place, and a report. An error before the
+//! In: a process and a request. Out: a segment with its patches in place, and a report. An error before the
 //! first site is written leaves nothing mapped and no action changed.
 //! Does not: choose tactics, read counters.
 
 use std::time::{Duration, Instant};
 
-use trapline_plan::{Action, PlanError};
+use trapline_plan::PlanError;
 use trapline_record::RemoteAddr;
-use trapline_record::control::{State, at};
+use trapline_record::control::{State, at, fact};
 use trapline_tracee::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
 
 use crate::batches::Batches;
@@ -129,7 +129,7 @@ fn note_reliance(batches: &mut Batches, prepared: &Prepared, request: &Request<'
     let holds = |site: &PreparedSite| {
         let module = request.modules.get(site.module as usize);
         let request = module.and_then(|module| module.requests.get(site.patch.request as usize));
-        request.is_some_and(|request| matches!(request.action, Action::Hold(_)))
+        request.is_some_and(|request| request.action.holds())
     };
     let held = prepared.sites.iter().filter(|site| holds(site));
     batches.facts.hold_at(held.map(|site| site.patch.addr.0));
@@ -137,7 +137,14 @@ fn note_reliance(batches: &mut Batches, prepared: &Prepared, request: &Request<'
     let faults = faults && prepared.sites.iter().any(|site| site.patch.faults && !holds(site));
     let by_call = request.options.by_thread || request.is_recorded() || request.asks_for_thread();
     let calls = request.has_texts() || by_call && batches.threads.ask_by_call();
-    batches.facts.rely(request.is_timed(), calls, faults);
+    let traps = batches.installed.is_some_and(|ours| ours.trap().is_some() || ours.illegal().is_some());
+    let relied = [
+        (request.is_timed(), fact::CLOCK),
+        (calls, fact::FILTER),
+        (faults, fact::FAULTS),
+        (traps, fact::TRAPS),
+    ];
+    batches.facts.rely(relied.iter().filter(|(relies, _)| *relies).fold(0, |all, (_, fact)| all | fact));
     batches.say_closed();
 }
 

@@ -42,28 +42,52 @@ pub(crate) trait Caller {
     fn sigaction(&mut self, signal: i32, new: Option<&Handler>) -> Result<Handler, TargetError>;
 }
 
-impl Caller for RemoteCaller<'_, '_> {
-    fn memfd(&mut self, name: &str) -> Result<(i32, OwnedFd), TargetError> {
-        RemoteCaller::memfd(self, name, true)
-    }
-    fn close(&mut self, fd: i32) -> Result<(), TargetError> {
-        RemoteCaller::close(self, fd)
-    }
-    fn mmap(
-        &mut self,
-        addr: RemoteAddr,
-        len: u64,
-        prot: i32,
-        flags: i32,
-        fd: i32,
-        off: u64,
-    ) -> Result<(), TargetError> {
-        RemoteCaller::mmap(self, addr, len, prot, flags, fd, off).map(drop)
-    }
-    fn munmap(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError> {
-        RemoteCaller::munmap(self, addr, len)
-    }
-    fn sigaction(&mut self, signal: i32, new: Option<&Handler>) -> Result<Handler, TargetError> {
-        RemoteCaller::sigaction(self, signal, new)
-    }
+/// Implements [`Caller`] for a type by its methods of the same names. Two of them differ from type to type.
+macro_rules! impl_caller {
+    ($caller:ty, memfd: $memfd:expr, close: $close:expr) => {
+        impl $crate::install::caller::Caller for $caller {
+            fn memfd(
+                &mut self,
+                name: &str,
+            ) -> Result<(i32, std::os::fd::OwnedFd), trapline_tracee::TargetError> {
+                $memfd(self, name)
+            }
+            fn close(&mut self, fd: i32) -> Result<(), trapline_tracee::TargetError> {
+                $close(self, fd)
+            }
+            fn mmap(
+                &mut self,
+                addr: trapline_record::RemoteAddr,
+                len: u64,
+                prot: i32,
+                flags: i32,
+                fd: i32,
+                off: u64,
+            ) -> Result<(), trapline_tracee::TargetError> {
+                <$caller>::mmap(self, addr, len, prot, flags, fd, off).map(drop)
+            }
+            fn munmap(
+                &mut self,
+                addr: trapline_record::RemoteAddr,
+                len: u64,
+            ) -> Result<(), trapline_tracee::TargetError> {
+                <$caller>::munmap(self, addr, len)
+            }
+            fn sigaction(
+                &mut self,
+                signal: i32,
+                new: Option<&trapline_tracee::Handler>,
+            ) -> Result<trapline_tracee::Handler, trapline_tracee::TargetError> {
+                <$caller>::sigaction(self, signal, new)
+            }
+        }
+    };
 }
+#[allow(unused_imports, reason = "on arm64 no code calls on behalf of our own process")]
+pub(crate) use impl_caller;
+
+impl_caller!(
+    RemoteCaller<'_, '_>,
+    memfd: |caller: &mut RemoteCaller<'_, '_>, name| caller.memfd(name, true),
+    close: |caller: &mut RemoteCaller<'_, '_>, fd| caller.close(fd)
+);

@@ -27,7 +27,7 @@ pub(crate) struct Installed {
 }
 
 impl Installed {
-    /// The handler whose code begins at `entry`, before an action is set.
+    /// The handler with its code at `entry`, before an action is set.
     #[allow(dead_code, reason = "where no patch needs a trap, there is no handler")]
     pub(crate) const fn new(entry: u64, restorer: u64) -> Self {
         Self { entry, restorer, actions: [None; SERVED.len()] }

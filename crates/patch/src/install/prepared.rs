@@ -1,7 +1,7 @@
 //! What a batch is about to do, as a value.
 //!
-//! In: plans whose sites were compared with memory. Out: the journal's entries and the guards that their code
-//! needs. Invariants: PATCH-7.
+//! In: plans, after their sites were compared with memory. Out: the journal's entries and the guards that
+//! their code needs. Invariants: PATCH-7.
 //! Does not: plan, compare, or write.
 
 use trapline_plan::{ModulePlan, Patch, PatchRole, Tactic};

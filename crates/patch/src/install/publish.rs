@@ -101,7 +101,7 @@ fn entries_of(sites: &[PreparedSite]) -> Vec<Entry> {
     sites.iter().map(PreparedSite::entry).collect()
 }
 
-/// Sites whose window contains an address of `caught`.
+/// Sites with an address of `caught` in their window.
 fn within<'a>(
     sites: &'a [PreparedSite],
     caught: &'a [u64],

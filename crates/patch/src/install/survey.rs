@@ -80,6 +80,12 @@ impl Survey {
         let left = MemoryLimits::default();
         Ok(Self { maps, space, traits, no_traps, still, soft, left, memory: None, code_region: None })
     }
+    /// Notes that the program has taken its signals back from our handler.
+    pub(crate) fn serve_no_traps(&mut self) {
+        self.no_traps = self.no_traps.or(Some(NoTraps::Taken));
+        self.traits.traps = TrapsPolicy::MustNotTrap;
+        self.still = true;
+    }
     /// Reads from the control groups how much may still be allocated.
     pub(crate) fn ask_groups(&mut self, pid: u32) {
         let group = MemoryGroup::of(pid);

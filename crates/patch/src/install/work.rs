@@ -47,6 +47,9 @@ impl Work {
         }
         let mut survey = Survey::new(process, request.go, &request.options, idle)?;
         survey.still |= batches.is_trap_the_programs(&process.status()?);
+        if batches.facts.has_changed(fact::TRAPS) {
+            survey.serve_no_traps();
+        }
         if request.calls.is_none() {
             survey.ask_groups(pid);
         }

@@ -151,7 +151,7 @@ impl Segment {
     pub fn resume(&self, addr: u64) -> Option<u64> {
         resume(&self.guards, addr)
     }
-    /// The function whose latency area lies at an address of the process; entries of return trampolines name
+    /// The function with its latency area at this address of the process; entries of return trampolines name
     /// it so.
     #[must_use]
     pub fn function_of(&self, what: u64) -> Option<u32> {

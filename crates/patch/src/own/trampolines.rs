@@ -65,7 +65,7 @@ pub(crate) fn make(
     let (fd, ours) = caller.memfd(NAME)?;
     let memory = SharedMap::new(ours, code_len)?;
     if !memory.write(0, &bytes) {
-        return Err(PatchError::Layout { what: "slots", at: bytes.len() as u64, len: code_len });
+        return Err(PatchError::Layout { what: "return trampolines", at: bytes.len() as u64, len: code_len });
     }
     // The protection is final from the start: nothing that runs is ever writable.
     let (code, table) = (RemoteAddr(trampolines.code), RemoteAddr(trampolines.table));

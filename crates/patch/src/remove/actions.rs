@@ -1,7 +1,7 @@
 //! The program's signal actions, put back: R2a and R5 of `protocol`.
 //!
-//! In: segments that are taken out, whose journals hold the old actions. Out: old actions set where ours still
-//! were. Does not: touch what the program has set meanwhile.
+//! In: segments that are taken out; their journals hold the old actions. Out: old actions set where ours
+//! still were. Does not: touch what the program has set meanwhile.
 
 use trapline_record::control::at;
 use trapline_tracee::{Batch, RemoteCaller, TargetError};

@@ -160,7 +160,7 @@ fn write_back(
 }
 
 /// Steps R4a and R5: return addresses, what unwinders were given, and actions. If some call is still to come
-/// home through its return trampoline, unwinders keep what they were given (UNW-1).
+/// back through its return trampoline, unwinders keep what they were given (UNW-1).
 fn put_back_others(
     batch: &mut Batch<'_>,
     removals: &[Removal<'_>],

@@ -6,8 +6,6 @@
 
 use std::collections::HashSet;
 
-use trapline_record::control::fact;
-
 /// Sets of facts (`record::control::fact`), and where threads wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
@@ -15,7 +13,7 @@ pub(crate) struct Facts {
     relied: u64,
     /// Facts that have changed, or are about to.
     changed: u64,
-    /// Facts whose waiting threads were released.
+    /// Facts for which the waiting threads were released.
     answered: u64,
     /// Addresses at which threads wait before they change a fact.
     holds: HashSet<u64>,
@@ -23,9 +21,8 @@ pub(crate) struct Facts {
 
 impl Facts {
     /// Notes what the next batch relies on.
-    pub(crate) fn rely(&mut self, timed: bool, calls: bool, faults: bool) {
-        let all = [(timed, fact::CLOCK), (calls, fact::FILTER), (faults, fact::FAULTS)];
-        self.relied |= all.iter().filter(|(is, _)| *is).fold(0, |bits, (_, fact)| bits | fact);
+    pub(crate) const fn rely(&mut self, facts: u64) {
+        self.relied |= facts;
     }
     /// Notes addresses at which threads wait.
     pub(crate) fn hold_at(&mut self, addrs: impl Iterator<Item = u64>) {
@@ -72,7 +69,7 @@ mod tests {
     fn threads_wait_for_what_patches_rely_on_until_it_is_answered() {
         let mut facts = Facts::default();
         assert_eq!(facts.closed(), u64::MAX, "nothing relies on any fact");
-        facts.rely(true, false, true);
+        facts.rely(fact::CLOCK | fact::FAULTS);
         assert_eq!(
             (facts.relied_on(), facts.closed()),
             (fact::CLOCK | fact::FAULTS, !(fact::CLOCK | fact::FAULTS))

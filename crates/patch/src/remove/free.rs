@@ -1,6 +1,7 @@
 //! Unmaps code and data once it is proven that no thread is in the code or can come back to it (PATCH-10).
 //!
-//! In: segments whose patches are out and whose actions are put back. Out: bytes unmapped, bytes that stay.
+//! In: segments, after their patches are out and their actions put back. Out: bytes unmapped, bytes that
+//! stay.
 //! Does not: take patches out.
 //!
 //! # What can lead into the code of a segment that is removed

@@ -6,13 +6,14 @@
 //! (`plan`'s `stub/hold.rs`); HOLD-3 the tracer sets a fact's bit in `CLOSED` only if nothing of the process
 //! relies on it, or if taking it out failed, which is reported. The thread must not wait for what cannot be
 //! done.
-//! Does not: see calls that bypass the C library; the session looks for their effects (`trapline`'s
-//! `traced/held.rs`).
+//! Does not: know where calls are held, or see others; the session chooses those places, and looks for the
+//! effects of others (`trapline`'s `traced/held.rs`).
 //!
 //! # Protocol
 //!
-//! What takes part: *C*, the thread that calls `sigaction`, `prctl` or `syscall`; *T*, the tracer; *O*, other
-//! threads. Words of the control block: `ASKED`, `CLOSED`.
+//! What takes part: *C*, the thread that is about to call `sigaction`, `prctl` or `syscall`, or to execute a
+//! system call of the program's own; *T*, the tracer; *O*, other threads. Words of the control block: `ASKED`,
+//! `CLOSED`.
 //!
 //! | step | by | what | if T dies right after |
 //! |---|---|---|---|
@@ -23,6 +24,19 @@
 //! | H4 | T | does the same in children that map the segment; what another tactic reaches is probed anew as if the fact had changed already | as H2 |
 //! | H5 | T | sets the bit in `CLOSED` | C goes on |
 //! | H6 | C | goes on: the displaced instructions, the system call | – |
+//!
+//! At H3, what is taken out differs by fact:
+//!
+//! | fact | relied on by | taken out |
+//! |---|---|---|
+//! | `FAULTS` | copies that may fault | probes with such a copy |
+//! | `FILTER` | texts, fields, thread numbers by a call | all |
+//! | `CLOCK` | times | all; return addresses are put back too |
+//! | `TRAPS` | guards, if our handler serves traps | probes with a boundary at which a saved context stands (PATCH-9); the threads that stand at boundaries are moved out first |
+//!
+//! After `TRAPS` has changed, later batches and the removal run as in a program that owns SIGTRAP: with all
+//! threads stopped, and without windows into which a saved context points. `ASKED` tells this to a tracer that
+//! cleans up.
 //!
 //! # Interleavings
 //!
@@ -42,9 +56,17 @@
 //! - *A forked child asks*: the words are shared. T closes in both; closing in the parent alone would do the
 //!   child no good, hence H4.
 //! - *A child of vfork asks*: it is C, on its parent's memory; its action is its own, so T closes for
-//!   nothing.
+//!   nothing. Its parent cannot be stopped before C goes on, so C waits its turns in vain.
 //! - *C passed H1 before the site was published*: T's survey was earlier, and the change is later: it is
-//!   found like a call that bypasses the C library.
+//!   found like a call that is not held.
+//! - *C asks for `TRAPS` while T's batch publishes*: C waits until the batch is over, since T answers behind
+//!   it. C's turns may be over before that: then guards of that batch trap into C's handler. Stated, not
+//!   solved.
+//! - *A context is saved at a boundary between H3 and H6*: a thread is there only if a context that stood there
+//!   came back, and H3 has taken out each window into which one points. The context of a stack that is not
+//!   private writable memory is not seen, as in PATCH-9.
+//! - *C stands before its system call, and a signal's handler makes the same change*: both wait for one bit.
+//! - *C jumps to its system call from elsewhere, past the place where it is held*: as a call that is not held.
 //! - *Detaching*: all bits of `CLOSED` are set when the sites hold the file's bytes, before it waits for
 //!   threads in our code.
 //! - *exec*: the new program has no patches. *The process ends, or C is killed*: no thread waits.
@@ -52,6 +74,8 @@
 
 use std::collections::HashSet;
 
+use trapline_plan::Patch;
+use trapline_record::RemoteAddr;
 use trapline_record::control::{at, fact};
 use trapline_record::journal::{Entry, EntryKind};
 use trapline_record::trampolines::Trampolines;
@@ -65,7 +89,7 @@ use crate::space::SpaceError;
 use crate::space::change::{Direction, Outcome};
 use crate::space::remote::Still;
 use crate::space::write::change;
-use crate::threads::still::move_out;
+use crate::threads::still::{move_out, saved_contexts};
 
 /// Patches that were taken out because a fact changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -85,7 +109,8 @@ pub(crate) fn asked(batches: &Batches) -> u64 {
 /// Step H3, and H4 for what is taken out: from now on these facts count as changed.
 pub(crate) fn close(batches: &mut Batches, process: &Process, facts: u64) -> Result<Closed, PatchError> {
     batches.facts.change(facts);
-    let (entries, probes) = relying(batches, facts);
+    let caught = if facts & fact::TRAPS != 0 { leave_boundaries(batches, process)? } else { Vec::new() };
+    let (entries, probes) = relying(batches, facts, &caught);
     let mut closed = Closed { probes, left: 0 };
     if entries.is_empty() {
         return Ok(closed);
@@ -96,16 +121,43 @@ pub(crate) fn close(batches: &mut Batches, process: &Process, facts: u64) -> Res
     }
     closed.left += outcomes.iter().filter(|outcome| !outcome.is_in_place()).count();
     batches.held.remove(&entries.iter().map(|entry| entry.addr.0).collect());
+    for child in children(batches, process) {
+        drop(take_out(&child, &entries, &batches.guards));
+    }
+    Ok(closed)
+}
+
+/// Children that map the segments. One that ends, or that another tracer holds, is no failure of the process.
+fn children(batches: &Batches, process: &Process) -> Vec<Process> {
     let mut users: Vec<u32> = batches.memfds().into_iter().flat_map(users_of).collect();
     users.sort_unstable();
     users.dedup();
-    for child in users.into_iter().filter(|user| *user != process.pid()) {
-        // A child that ends, or that another tracer holds, is no failure of the process.
-        if let Ok(child) = Process::open(child) {
-            drop(take_out(&child, &entries, &batches.guards));
-        }
-    }
-    Ok(closed)
+    users
+        .into_iter()
+        .filter(|user| *user != process.pid())
+        .filter_map(|user| Process::open(user).ok())
+        .collect()
+}
+
+/// Moves threads away from boundaries, as nothing serves a trap there from now on. Returns boundaries to which
+/// a saved context may return (PATCH-9), here or in a child.
+fn leave_boundaries(batches: &Batches, process: &Process) -> Result<Vec<u64>, PatchError> {
+    // A head is not inside a window, though many pointers name it.
+    let is_head = |at: u64| batches.held.at(RemoteAddr(at)).is_some();
+    let inside: Vec<_> = batches.guards.iter().copied().filter(|guard| !is_head(guard.0)).collect();
+    let look = |process: &Process| {
+        let guard = |addr| batches.resume(addr);
+        Batch::run(process, BatchOptions { hold_children: false }, |batch| {
+            let mut stopped = batch.stop_all(&guard)?;
+            move_out(process, &mut stopped, &guard)?;
+            let caught = saved_contexts(process, &inside)?;
+            stopped.resume()?;
+            Ok::<_, PatchError>(caught)
+        })?
+    };
+    let mut caught = look(process)?;
+    caught.extend(children(batches, process).iter().filter_map(|child| look(child).ok()).flatten());
+    Ok(caught)
 }
 
 /// Puts back the return addresses of calls that run, since the code to which they would return reads the
@@ -116,9 +168,9 @@ fn give_back(batches: &Batches, process: &Process, trampolines: Trampolines) -> 
     Ok(done.left as usize)
 }
 
-/// Sites that rely on these facts, and their probes. If one site of a probe goes, all go: an entry
-/// without its exits would be reported as still running.
-fn relying(batches: &Batches, facts: u64) -> (Vec<Entry>, HashSet<(usize, u32)>) {
+/// Sites that rely on these facts, and their probes. `caught`: boundaries at which a trap may still be met. If
+/// one site of a probe goes, all go: an entry without its exits would be reported as still running.
+fn relying(batches: &Batches, facts: u64, caught: &[u64]) -> (Vec<Entry>, HashSet<(usize, u32)>) {
     let patch_of = |entry: &Entry| {
         let patch = batches.held.at(entry.addr)?;
         Some(patch).filter(|patch| patch.new == entry.new && !batches.facts.holds_at(patch.addr.0))
@@ -127,9 +179,13 @@ fn relying(batches: &Batches, facts: u64) -> (Vec<Entry>, HashSet<(usize, u32)>)
     for (index, segment) in batches.segments.iter().enumerate() {
         let sites = segment.entries.iter().filter(|entry| entry.kind != EntryKind::Semaphore);
         let sites: Vec<_> = sites.filter_map(|entry| Some((entry, patch_of(entry)?))).collect();
-        let relies = |faults: bool| facts & !fact::FAULTS != 0 || faults;
+        let relies = |patch: &Patch| {
+            facts & !(fact::FAULTS | fact::TRAPS) != 0
+                || facts & fact::FAULTS != 0 && patch.faults
+                || caught.iter().any(|at| at.wrapping_sub(patch.addr.0) < patch.len.into())
+        };
         let of: HashSet<u32> =
-            sites.iter().filter(|(_, patch)| relies(patch.faults)).map(|(_, p)| p.probe).collect();
+            sites.iter().filter(|(_, patch)| relies(patch)).map(|(_, p)| p.probe).collect();
         entries.extend(sites.iter().filter(|(_, p)| of.contains(&p.probe)).map(|(entry, _)| **entry));
         probes.extend(of.into_iter().map(|probe| (index, probe)));
     }

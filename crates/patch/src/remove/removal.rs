@@ -4,7 +4,7 @@
 //! cleared (R3a). Every step looks before it acts, so it may be repeated.
 //! Does not: write sites, or set actions.
 
-use trapline_record::control::{State, at};
+use trapline_record::control::{State, at, fact};
 use trapline_record::journal::{Entry, EntryKind};
 use trapline_record::pages;
 use trapline_tracee::{FileId, Process, TargetError};
@@ -40,10 +40,12 @@ pub(crate) struct Removal<'a> {
 }
 
 impl Removal<'_> {
-    /// Whether the program had a handler of its own for SIGTRAP when we came (PATCH-15).
+    /// Whether the program had a handler of its own for SIGTRAP when we came (PATCH-15), or asked to replace
+    /// ours.
     pub(crate) fn is_trap_the_programs(&self) -> bool {
-        let served = &SERVED[0];
-        self.handles() & served.bit != 0 && self.found.block.action(served.old).handler > 1
+        let (served, block) = (&SERVED[0], &self.found.block);
+        let had_one = self.handles() & served.bit != 0 && block.action(served.old).handler > 1;
+        had_one || block.get(at::ASKED) & fact::TRAPS != 0
     }
     /// Whether the words show this process' state. A child shares them with its parent, and until the parent
     /// is gone they show the parent's.

@@ -10,7 +10,7 @@ use trapline_tracee::Process;
 
 use crate::error::PatchError;
 
-/// A call whose return address is replaced.
+/// A call with a replaced return address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Armed {
     /// Number of its return trampoline.

@@ -4,14 +4,14 @@
 //! In: a process, and where its trampolines lie (`record::trampolines`; steps A1 to B4 are those of `plan`'s
 //! `stub::trampolines`). Out: the calls that are armed now; the real return addresses put back into their
 //! stack words; trampolines given back that nothing names any more. Invariants: RET-1 a stack word is written
-//! only while all threads are stopped, and only if it still holds the trampoline; RET-2 a trampoline is given
+//! only while all threads are stopped, and only if it still holds the trampoline. RET-2 a trampoline is given
 //! back only if no register, no word of memory and no thread in the trampolines' own code names it. Does not:
 //! inform unwinders (see `unwinder`), or unmap.
 //!
 //! # Detach
 //!
 //! The entries' patches are out, and no thread is in a stub that was there before (R3, R4). Then all threads
-//! are stopped. For each taken trampoline whose WORD is not 0:
+//! are stopped. For each taken trampoline with a WORD other than 0:
 //!
 //! | the stack word holds | what |
 //! |---|---|
@@ -20,7 +20,7 @@
 //! | anything else: the call was left by `longjmp`, or its stack is copied away | nothing; if it comes back, it goes through the trampoline, which stays |
 //!
 //! On arm64 WORD is only the stack pointer at the entry, and the address may be signed. There
-//! `aarch64::returns` says which words are examined, and which calls are left to come home through their
+//! `aarch64::returns` says which words are examined, and which calls are left to return through their
 //! trampolines. If there are any, unwinders keep what they were given.
 //!
 //! A thread between A3 and A4, or in the trampolines' code, goes on there. Code and entries stay mapped and

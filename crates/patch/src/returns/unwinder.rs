@@ -15,12 +15,12 @@
 //! | T6 | the first bit is cleared | no unwinder refers to it any more |
 //!
 //! An unwinder that is loaded while trampolines are taken is informed by the same steps
-//! ([`register_late`]), a moment later. Until T2 it sees no further than a call whose return
-//! address is replaced, as for any code without unwind information. One at the same address as an earlier one
-//! is taken for that one: libgcc_s is never unloaded. If a detach leaves calls that come home through their
-//! trampolines (`trampolines`), T4 to T6 are left out: what is registered with unwinders stays mapped and
-//! true. A forked child shares the words, and has an unwinder of its own, which was informed before the fork
-//! and keeps the registration.
+//! ([`register_late`]), a moment later. Until T2 it sees no further than a call with a replaced return
+//! address, as for any code without unwind information. One at the same address as an earlier one is taken
+//! for that one: libgcc_s is never unloaded. If a detach leaves calls that return through their trampolines
+//! (`trampolines`), T4 to T6 are left out: what is registered with unwinders stays mapped and true. A forked
+//! child shares the words, and has an unwinder of its own, which was informed before the fork and keeps the
+//! registration.
 //! Does not: find unwinders, which takes files.
 
 use std::ops::Range;
@@ -73,7 +73,7 @@ pub(crate) fn register(
 }
 
 fn no_place(batch: &Batch<'_>) -> TargetError {
-    let why = format!("{MAX_UNWINDERS} unwinders were told before, which is as many as are remembered");
+    let why = format!("{MAX_UNWINDERS} unwinders were informed before, which is as many as are remembered");
     TargetError::NoCaller { pid: batch.process().pid(), why }
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct Seizure<'a> {
     pub(crate) remote: &'a RemoteOptions,
 }
 
-/// A seized process whose threads run.
+/// A seized process; its threads run.
 pub(crate) struct Running<'a, 'p> {
     pub(crate) batch: &'a mut Batch<'p>,
     pub(crate) seizure: Seizure<'a>,
@@ -48,8 +48,8 @@ impl CodeSpace for Running<'_, '_> {
     }
 }
 
-/// A process whose threads are all stopped. It needs no core sync (threads serialise when they resume), and
-/// no stop has to be answered.
+/// A process; its threads are all stopped. It needs no core sync (threads serialise when they resume), and no
+/// stop has to be answered.
 pub(crate) struct Still<'a> {
     /// The process.
     pub(crate) process: &'a Process,

@@ -1,6 +1,6 @@
 //! Changes many windows of one page in one write.
 //!
-//! In: a [`CodeSpace`] whose long writes are proven, and entries whose windows each lie in an aligned word of
+//! In: a [`CodeSpace`] with proven long writes, and entries with windows that each lie in an aligned word of
 //! eight bytes, all in one page. Out: for each what became of it. Invariants: PATCH-5, PATCH-11.
 //! Does not: write windows that leave their word, or wait (see `write`).
 //!

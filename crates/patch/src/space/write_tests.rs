@@ -11,7 +11,7 @@ use crate::space::{LINE, SpaceError};
 pub(crate) const BASE: u64 = 0x1000;
 pub(crate) const JUMP: [u8; 8] = [0xe9, 0xcc, 0xcc, 0xcc, 0xcc, 0, 0, 0];
 
-/// Text whose every byte is its own position, so that a misplaced byte shows.
+/// Text with every byte its own position, so that a misplaced byte shows.
 pub(crate) fn text() -> Vec<u8> {
     (0..512u32).map(|i| (i % 199 + 1) as u8).collect()
 }

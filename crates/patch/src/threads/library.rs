@@ -5,12 +5,12 @@
 //! from the thread pointer: the rseq area, the thread's number, the bounds of its stack. What one thread
 //! shows there, others have only if the same library made them. A thread of `clone` without CLONE_SETTLS
 //! shares another's block, so two threads announce sequences in one area and the kernel restarts only one of
-//! them: hits are lost. A thread whose runtime sets its own thread pointer has no area there at all, and a
-//! store hits other memory. Does not: stop a thread.
+//! them: hits are lost. A thread has no area there at all if its runtime sets the thread pointer itself, and
+//! a store hits other memory. Does not: stop a thread.
 //!
 //! # How they are distinguished
 //!
-//! All control blocks of a library are linked in rings of both directions. glibc has three, whose heads lie
+//! All control blocks of a library are linked in rings of both directions. glibc has three, with their heads
 //! side by side: one ring for stacks that it allocated, one for others (the main thread's), one for stacks to
 //! be used again. musl has one ring. A thread is the library's if a block in such a ring holds its number.
 //! The rings are read while threads run:
@@ -133,7 +133,7 @@ impl LibraryThreads {
     }
 }
 
-/// Whether a thread whose own number is in no ring still runs the program's code.
+/// Whether a thread with a number that is in no ring still runs the program's code.
 fn is_stranger(process: &Process, tid: u32, kept: &HashSet<u32>) -> bool {
     let Ok(status) = process.thread_status(tid) else { return false };
     let inner = status.ns_pids.last().is_some_and(|inner| kept.contains(inner));

@@ -1,6 +1,6 @@
 //! Waits until no thread is between a guard's trap and its stop: step R4 of `protocol`.
 //!
-//! In: a seized process whose sites hold the file's bytes again. Out: the proof, thread by thread, that none
+//! In: a seized process; its sites hold the file's bytes again. Out: the proof, thread by thread, that none
 //! will take a trap of ours any more, and that every trap taken was answered. Each thread proves it in one of
 //! three ways:
 //!

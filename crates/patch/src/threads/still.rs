@@ -20,7 +20,7 @@ const PAGE: u64 = 4096;
 /// Upper bound of the memory that is read, perhaps while all threads are stopped: about a third of a second.
 /// With more, nothing is proven.
 const MOST: u64 = 1 << 30;
-/// Upper bound of the pages of a mapping whose presence is read at once.
+/// Upper bound of the pages of a mapping that are looked up at once.
 const ASK: u64 = 1 << 16;
 /// Bits 63 and 62 of a pagemap word: in memory, or swapped out.
 const PRESENT: u64 = 3 << 62;

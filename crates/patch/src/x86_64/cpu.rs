@@ -2,10 +2,10 @@
 //! whole.
 //!
 //! In: /proc/cpuinfo and the kernel's release. Out: what may be written while threads run. The proof is a run
-//! of 10⁹ toggles of running code without a call that ran half a write (`trapline-bench toggle --toggles
-//! 1000000000 --save tools/bench/runs`, by `write` for words and by `run` for runs of them), kept there.
-//! Elsewhere windows change in steps, through traps (`staged`). With TRAPLINE_UNPROVEN in the environment
-//! nothing counts as proven: so what other CPUs get can be tried on any.
+//! of 10⁹ toggles of running code without a call that ran half a write, by `write` for words and by `run` for
+//! runs of them. `trapline-bench toggle --toggles 1000000000 --save tools/bench/runs` makes it, and it is
+//! kept there. Elsewhere windows change in steps, through traps (`staged`). With TRAPLINE_UNPROVEN in the
+//! environment nothing counts as proven: so what other CPUs get can be tried on any.
 
 use std::fs;
 use std::sync::OnceLock;

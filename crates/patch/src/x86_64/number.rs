@@ -1,7 +1,7 @@
 //! Where a thread's control block holds its number.
 //!
 //! In: the thread pointer, the thread's number, its memory. Out: the number's offset from the thread pointer,
-//! in C libraries whose control block can be distinguished from what else may lie there (glibc, musl);
+//! in C libraries with a control block that can be distinguished from what else may lie there (glibc, musl);
 //! otherwise nothing. Does not: guess.
 
 /// `struct pthread`'s tid, in every glibc for x86-64.
@@ -13,8 +13,8 @@ pub(crate) fn links(kept: i32) -> [(i64, i64); 1] {
     if kept == GLIBC.into() { [(-16, -8)] } else { [(24 - kept, 16 - kept)] }
 }
 
-/// Offset, from the thread pointer, at which the C library keeps the number of the thread whose control block
-/// this is. Both libraries store it before the thread runs, and again in a forked child.
+/// Offset, from the thread pointer, at which the C library keeps the number of the thread that this control
+/// block belongs to. Both libraries store it before the thread runs, and again in a forked child.
 pub(crate) fn kept(thread: u64, tid: u32, word: impl Fn(u64) -> Option<u64>) -> Option<i32> {
     /// The same offset in musl, which links threads in a ring; since 1.2.0, and before.
     const MUSL: [i32; 2] = [48, 56];

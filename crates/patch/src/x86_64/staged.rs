@@ -1,6 +1,6 @@
 //! Changes windows through traps, T1 to T6 of `protocol`: right whichever part of a write a CPU sees first.
 //!
-//! In: a [`CodeSpace`], entries whose interior boundaries are known. Out: for each what became of it.
+//! In: a [`CodeSpace`], entries with known interior boundaries. Out: for each what became of it.
 //! Invariants: PATCH-6, PATCH-11.
 //! Does not: check what was proven about this CPU (see `cpu`), write windows that one write can change (see
 //! `write`, `run`).

@@ -9,10 +9,10 @@ use crate::space::fake::{Did, Fake};
 use crate::space::write::change;
 
 const BASE: u64 = 0x1000;
-/// A jump whose displacement traps wherever an instruction may start.
+/// A jump with a displacement that traps wherever an instruction may start.
 const JUMP: [u8; 8] = [0xe9, 0xcc, 0xcc, 0xcc, 0xcc, 0, 0, 0];
 
-/// Text whose every byte is its own position, so that a misplaced byte shows.
+/// Text with every byte its own position, so that a misplaced byte shows.
 fn text() -> Vec<u8> {
     (0..8192u32).map(|i| (i % 199 + 1) as u8).collect()
 }

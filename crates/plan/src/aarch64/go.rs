@@ -4,6 +4,7 @@
 //! that leaves alone what Go keeps below the stack pointer.
 //! Invariants: GO-1 a stub reads through x28 only where g is certain to be there; GO-2 no stub writes to the
 //! word below the stack pointer. Does not: read g (`stub::latency`, `stub::put`).
+//! x86-64 has no such file: g is in thread-local memory there, and Go keeps nothing below the stack pointer.
 //!
 //! # Where g is
 //!

@@ -6,6 +6,7 @@
 //! displaced word's copy does (STUB-1). This holds inside a function as at its entry: no register is taken to
 //! be free. ISL-2 the program's text is reached only by a `b`, so no landing pad is required (Arm ARM
 //! D8.4.10). Does not: choose places (`code_region`).
+//! x86-64's islands are one jump in padding (`padding`), so they need no code of their own.
 //!
 //! # The way
 //!

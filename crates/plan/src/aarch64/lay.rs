@@ -10,10 +10,9 @@ use trapline_record::journal::MAX_PATCH;
 use trapline_record::trampolines::Trampolines;
 
 use super::code_region::{Islands, for_islands, for_text};
-use super::emit::Setting;
+use super::emit::{Setting, patch};
 use super::go::{Lowered, begins};
 use super::island::{self, IslandStub};
-use super::patch;
 use super::refusal::Refusal as WordRefusal;
 use super::site::{PatchedSite, PatchedWord as Word, Sites};
 use super::stub::{Code as _, Latency, Machine, Rings, Rseq, SIGNATURE, trampoline_code};

@@ -2,6 +2,14 @@
 //!
 //! One instruction is one word and so is a patch, so there is no window: no thread can stand inside it, and
 //! no branch can lead inside it (PLAN-1, PLAN-2 hold by themselves). Of the rules, PLAN-3 and PLAN-4 remain.
+//!
+//! Files with the name of an x86-64 twin do the same job. The heads of the others give the reason: `go`, `island`,
+//! `refusal`, `supported`, `target`, `trap`. x86-64 alone has:
+//!
+//! - windows, and what follows from them: `window`, `padding`, `pun`, `jump`, `branch_map`, `body`, `speculate`;
+//! - kernel uprobes: `kernel`;
+//! - stubs with a place that their site dictates: `room`;
+//! - one value for all decisions about a site: `env`.
 
 mod action;
 pub mod code_region;
@@ -11,7 +19,6 @@ mod go;
 mod island;
 pub(crate) mod lay;
 pub(crate) mod module;
-mod patch;
 pub(crate) mod refusal;
 mod return_address;
 pub mod site;
@@ -20,8 +27,8 @@ mod supported;
 pub mod target;
 pub mod trap;
 
+pub use emit::patch::{Patch, Tactic, entry_index, patch, patch_with};
 pub use function::exits::{exits, landings, ways_out};
-pub use patch::{Patch, Tactic, entry_index, patch, patch_with};
 pub use refusal::Refusal;
 pub use return_address::may_arm;
 pub use site::PatchedWord;

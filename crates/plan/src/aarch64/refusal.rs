@@ -1,4 +1,7 @@
 //! Why a word gets no patch. Each reason names address, word and rule (SAFE-5).
+//!
+//! x86-64's reasons are those of the crate (`crate::refusal`); these are for programs that probe themselves, too,
+//! where a single word is judged without a plan.
 
 use trapline_insn::aarch64::Immovable;
 

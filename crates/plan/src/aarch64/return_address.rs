@@ -64,7 +64,7 @@ pub fn may_arm(image: &Image, function: &Function, bias: Bias) -> Result<(), Ref
             continue;
         }
         if walk.seen.len() > MOST {
-            return refuse("more may follow than is looked at, and somebody there may read it");
+            return refuse("more may follow than is looked at, and code there may read it");
         }
         walk.step(at, known)?;
     }

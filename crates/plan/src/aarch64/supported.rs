@@ -2,6 +2,7 @@
 //!
 //! In: a request, and its filter. Out: the refusal that names what no code does; for a word, what may forbid
 //! it. Does not: examine functions.
+//! x86-64 has code for all requests; what it refuses depends on the site (`env`).
 
 use trapline_record::Svma;
 
@@ -32,7 +33,7 @@ pub(super) fn check(input: &ModuleInput<'_>, request: &ActionRequest, at: Svma) 
             what
         }
         () if request.action.calls() => "no code calls consumers",
-        () if matches!(request.action, Action::Hold(_)) => "no code holds threads",
+        () if request.action.holds() => "no code holds threads",
         // Such a process has one ring for each CPU, which only sections may write.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
         () if filter.is_some() && timed => "no code filters what it times",
@@ -100,7 +101,7 @@ fn undecided(filter: &TargetFilter, role: Action) -> Option<&'static str> {
 }
 
 /// Checks that thread numbers can be read, if they are needed. What a system call loses is argued in
-/// `stub::threads`. An action that `reads` memory makes one anyway, and [`readable`] says whether anything is
+/// `stub::threads`. An action that `reads` memory makes one anyway, and [`readable`] decides whether anything is
 /// lost.
 fn numbered(input: &ModuleInput<'_>, asked: bool, reads: bool, at: Svma) -> Result<(), Refusal> {
     match input.traits.thread_id {

@@ -3,6 +3,7 @@
 //! In: the first bytes of a program's ELF file (for a process: of the file that `/proc/PID/exe` names). Out:
 //! nothing, or the reason by name.
 //! Does not: read files.
+//! x86-64 has one kind of program, so nothing has to be distinguished there.
 
 /// Why a program is not supported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

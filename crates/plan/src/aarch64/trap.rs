@@ -4,6 +4,7 @@
 //! Invariants: PLAN-4.
 //! A trap may stand on a landing pad: every branch may land on `brk` (Arm ARM D8.4.10), and the pad is run
 //! behind it.
+//! x86-64 displaces the instruction into a stub then, as for a jump (`site::Reach::Trap`).
 //! Does not: make the copy (`trapline_runtime::aarch64::copies`), or choose where it lies
 //! ([`code_region`](super::code_region)).
 

@@ -151,8 +151,8 @@ impl<'a> Lowering<'a> {
         let past = self.builder.label();
         // A negative number is below every unsigned one; any other number is compared as unsigned.
         let signed = match (a, b) {
-            (false, true) => Some((left, is_below(op))),
-            (true, false) => Some((right, is_above(op))),
+            (false, true) => Some((left, op.holds_below())),
+            (true, false) => Some((right, op.holds_above())),
             _ => None,
         };
         if let Some((number, outcome)) = signed {
@@ -239,16 +239,6 @@ impl<'a> Lowering<'a> {
         self.builder.bind(is_key);
         key
     }
-}
-
-/// The result of a comparison if the left side is below the right.
-const fn is_below(op: Binary) -> bool {
-    matches!(op, Binary::Less | Binary::LessEqual | Binary::NotEqual)
-}
-
-/// The result of a comparison if the left side is above the right.
-const fn is_above(op: Binary) -> bool {
-    matches!(op, Binary::Greater | Binary::GreaterEqual | Binary::NotEqual)
 }
 
 const fn compare(op: Binary, unsigned: bool) -> Compare {

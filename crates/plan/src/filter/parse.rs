@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn operators_are_those_of_c() {
-        for (text, wanted) in [
+        for (text, expected) in [
             ("arg0 > 10", true),
             ("1 + 2 * 3 + arg0 == 18", true),
             ("(1 + arg0) * 3 == 36", true),
@@ -302,7 +302,7 @@ mod tests {
             ("(arg0 > 10) + (fd > 10) == 2", true),
             ("fd & O_CREAT", false),
         ] {
-            assert_eq!(holds(text, 11, None), Some(wanted), "{text}");
+            assert_eq!(holds(text, 11, None), Some(expected), "{text}");
         }
         assert_eq!(holds("fd == -1", 0xffff_ffff, None), Some(true));
         assert_eq!(holds("arg0 == -1", 0xffff_ffff, None), Some(false));

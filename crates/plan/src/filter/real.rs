@@ -284,7 +284,7 @@ mod tests {
             facts
         };
         let tenth = at(0.1);
-        for (text, wanted) in [
+        for (text, expected) in [
             ("s == 0.1", false),
             ("s != 0.1", true),
             ("s == 0.1f", true),
@@ -298,10 +298,10 @@ mod tests {
             ("!s", false),
         ] {
             let text = format!("n == 0 && ({text})");
-            assert_eq!(holds(&text, &tenth), Some(wanted), "{text}");
+            assert_eq!(holds(&text, &tenth), Some(expected), "{text}");
         }
         let big = at(16_777_216.0);
-        for (text, wanted) in [
+        for (text, expected) in [
             ("s < 16777217", true),
             ("s <= 16777217", true),
             ("s == 16777216", true),
@@ -309,7 +309,7 @@ mod tests {
             ("x < 0xffffffffffffffff", true),
             ("x == 16777216 && x > -1", true),
         ] {
-            assert_eq!(holds(text, &big), Some(wanted), "{text}");
+            assert_eq!(holds(text, &big), Some(expected), "{text}");
         }
     }
 

@@ -126,6 +126,14 @@ impl Binary {
     pub const fn is_truth(self) -> bool {
         self.compares() || matches!(self, Self::Or | Self::And)
     }
+    /// The result of a comparison if the left side is below the right.
+    pub(crate) const fn holds_below(self) -> bool {
+        matches!(self, Self::Less | Self::LessEqual | Self::NotEqual)
+    }
+    /// The result of a comparison if the left side is above the right.
+    pub(crate) const fn holds_above(self) -> bool {
+        matches!(self, Self::Greater | Self::GreaterEqual | Self::NotEqual)
+    }
 }
 
 /// A condition, or a value in one.

@@ -1,6 +1,6 @@
 //! Where a module's generated code and its data may lie.
 //!
-//! In: what is mapped, what is requested. Out: a displacement K whose bytes all trap, and the module space that it leads to.
+//! In: what is mapped, what is requested. Out: a displacement K, of which all bytes trap, and the module space that it leads to.
 //! Invariant: SPACE-2 module, data alias and code region lie within 2 GiB of each other, end to end.
 //!
 //! ```text
@@ -143,6 +143,7 @@ fn requested_text(input: &ModuleInput<'_>) -> Option<(Svma, Svma)> {
     for request in input.requests {
         if let Action::CountAt(at)
         | Action::CallAt(at)
+        | Action::HoldAt(at, _)
         | Action::RecordAt(at, _)
         | Action::RecordMark(at, _) = request.action
         {

@@ -114,7 +114,7 @@ fn room_for(sites: usize, calls: bool) -> ModulePlan {
     part
 }
 
-/// Lays the sites whose stubs begin at `stub_starts` into `part`. The next site behind them begins at `end`.
+/// Lays the sites with stubs that begin at `stub_starts` into `part`. The next site behind them begins at `end`.
 fn lay_part(
     set: Setting<'_>,
     sites: &[PatchedSite],

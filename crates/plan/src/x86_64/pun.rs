@@ -25,7 +25,7 @@ pub(crate) struct Puns<'a> {
     /// The module space, which is not free.
     own: (RemoteAddr, RemoteAddr),
     /// Targets, five bytes each, sorted.
-    landings: Vec<RemoteAddr>,
+    targets: Vec<RemoteAddr>,
     /// Upper bound of the targets: each takes a region.
     most: usize,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Puns<'a> {
 impl<'a> Puns<'a> {
     pub(crate) fn new(space: &'a AddressSpace, own: (RemoteAddr, RemoteAddr), regions: u32) -> Self {
         let most = (regions.min(SMALL_REGIONS) / PLANNERS) as usize;
-        Self { space, own, landings: Vec::new(), most }
+        Self { space, own, targets: Vec::new(), most }
     }
 
     /// Chooses the free bytes of a displacement. `window` holds the five bytes at live address `site`, of
@@ -46,7 +46,7 @@ impl<'a> Puns<'a> {
         free: u64,
         boundaries: u8,
     ) -> Option<([u8; 4], RemoteAddr)> {
-        if self.landings.len() >= self.most {
+        if self.targets.len() >= self.most {
             return None;
         }
         let free = free.clamp(1, 4) as usize - 1;
@@ -66,8 +66,8 @@ impl<'a> Puns<'a> {
                         let rel = [b0, b1, b2, b3];
                         let target = to(rel);
                         if self.is_usable(target) {
-                            let at = self.landings.partition_point(|&l| l < target);
-                            self.landings.insert(at, target);
+                            let at = self.targets.partition_point(|&l| l < target);
+                            self.targets.insert(at, target);
                             return Some((rel, target));
                         }
                     }
@@ -94,13 +94,13 @@ impl<'a> Puns<'a> {
         let region = region_of(target);
         let (own_start, own_end) = self.own;
         let near = |a: RemoteAddr, b: RemoteAddr| a.0.abs_diff(b.0) < REACH;
-        let group_by = |a: RemoteAddr, b: RemoteAddr| b + PAGE <= own_start || own_end + PAGE <= a;
+        let apart = |a: RemoteAddr, b: RemoteAddr| b + PAGE <= own_start || own_end + PAGE <= a;
         let clear = |l: &RemoteAddr| *l + JUMP <= target || end <= *l;
         self.space.is_free(region.addr, region.end())
-            && group_by(region.addr, region.end())
+            && apart(region.addr, region.end())
             && near(target, own_start)
             && near(target, own_end)
-            && self.landings.iter().all(clear)
+            && self.targets.iter().all(clear)
     }
 
     /// A quick check that no target in `low..=high` is usable: all of it is mapped, or all of it is out of
@@ -117,8 +117,8 @@ impl<'a> Puns<'a> {
     /// The regions that hold all targets; sorted, disjoint.
     pub(crate) fn regions(&self) -> Vec<Region> {
         let mut regions: Vec<Region> = Vec::new();
-        for &landing in &self.landings {
-            let new = region_of(landing);
+        for &target in &self.targets {
+            let new = region_of(target);
             match regions.last_mut().filter(|last| new.addr <= last.end()) {
                 Some(last) => last.len = last.len.max(new.end() - last.addr),
                 None => regions.push(new),
@@ -129,24 +129,24 @@ impl<'a> Puns<'a> {
 
     /// Takes over the targets of another planner; false if both need the same bytes.
     pub(crate) fn merge(&mut self, other: &Self) -> bool {
-        let group_by = |a: &RemoteAddr, b: &RemoteAddr| a.0.abs_diff(b.0) >= JUMP;
-        let clear = other.landings.iter().all(|b| self.landings.iter().all(|a| group_by(a, b)));
-        self.landings.extend(&other.landings);
-        self.landings.sort_unstable();
+        let apart = |a: &RemoteAddr, b: &RemoteAddr| a.0.abs_diff(b.0) >= JUMP;
+        let clear = other.targets.iter().all(|b| self.targets.iter().all(|a| apart(a, b)));
+        self.targets.extend(&other.targets);
+        self.targets.sort_unstable();
         clear
     }
 
     pub(crate) fn mark(&self) -> Vec<RemoteAddr> {
-        self.landings.clone()
+        self.targets.clone()
     }
     pub(crate) fn rollback(&mut self, mark: Vec<RemoteAddr>) {
-        self.landings = mark;
+        self.targets = mark;
     }
 }
 
-fn region_of(landing: RemoteAddr) -> Region {
-    let addr = RemoteAddr(landing.0 & !(PAGE - 1));
-    let end = (landing.0 + JUMP).next_multiple_of(PAGE);
+fn region_of(target: RemoteAddr) -> Region {
+    let addr = RemoteAddr(target.0 & !(PAGE - 1));
+    let end = (target.0 + JUMP).next_multiple_of(PAGE);
     Region { addr, len: end - addr.0 }
 }
 

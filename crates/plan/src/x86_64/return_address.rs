@@ -1,4 +1,4 @@
-//! Functions whose return address may not be replaced, because they read it, or because the word that they
+//! Functions with a return address that may not be replaced, because they read it, or because the word that they
 //! are entered with is none.
 //!
 //! In: a function. Out: the instruction that reads the word at the entry's stack pointer, or takes its

@@ -68,7 +68,7 @@ impl Speculation {
     }
 }
 
-/// A batch: the functions whose entries are requested, in the batch's order, and their sites, by function.
+/// A batch: the functions of which the entries are requested, in the batch's order, and their sites, by function.
 #[derive(Debug)]
 pub(crate) struct SpeculativeSites {
     functions: Vec<FunctionIndex>,

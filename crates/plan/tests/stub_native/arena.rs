@@ -87,7 +87,7 @@ impl Arena {
     pub(crate) const fn stamps(&self) -> u64 {
         self.stamps
     }
-    /// The same with `count` return trampolines, whose code is written.
+    /// The same with `count` return trampolines, with their code in place.
     pub(crate) fn armed(&mut self, machine: &Machine, count: u32) -> (Latency, Trampolines) {
         self.armed_by(machine, count, trampoline_code)
     }

@@ -387,7 +387,7 @@ fn a_moved_instruction_pointer_and_stack_hold() {
     for saves in [false, true] {
         let mut out = Vec::new();
         let code = site(&mut arena, 1, saves);
-        // A site whose displaced code must not run.
+        // A site with displaced code that must not run.
         out.extend([0x0F, 0x0B]);
         let end = code + site_len(code);
         // SAFETY: overwrites the jump back of `site`, before anything runs there.

@@ -39,7 +39,7 @@ fn exit_at(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u3
     pending.finish(&mut out, None);
     arena.put(&out)
 }
-/// An entry stub and a `ret`: a call whose end is never seen.
+/// An entry stub and a `ret`: a call with an end that is never seen.
 fn entry(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32, loop_entry: bool) -> u64 {
     let mut out = Vec::new();
     let timed = Timed { machine, latency, function, site: Liveness::default() };

@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use trapline_plan::Hold;
+use trapline_plan::Origin::{Constant, Memory, Register, Unknown};
 use trapline_plan::x86_64::stub::hold;
-use trapline_record::control::fact::{CLOCK, FAULTS, FILTER};
+use trapline_record::control::fact::{CLOCK, FAULTS, FILTER, TRAPS};
 
 use crate::arena::Arena;
 
 type Function = extern "C" fn(u64, u64, u64) -> u64;
 
-/// A function at whose entry threads are held, and its two words. It returns a combination of its three
+/// A function with an entry at which threads are held, and its two words. It returns a combination of its three
 /// arguments.
 fn held(arena: &mut Arena, what: Hold, red_zone: bool) -> (Function, &'static AtomicU64, &'static AtomicU64) {
     let words = (arena.word(0), arena.word(0) + 8);
@@ -40,6 +41,10 @@ fn calls_that_change_a_fact_ask_and_no_others() {
         (Hold::Sigaction, [11, at(&default), 0], 0),
         (Hold::Sigaction, [11, 0, at(&default)], 0),
         (Hold::Sigaction, [10, at(&handler), 0], 0),
+        (Hold::Sigaction, [5, at(&handler), 0], TRAPS),
+        (Hold::Sigaction, [4, at(&handler), 0], TRAPS),
+        (Hold::Sigaction, [5, at(&default), 0], 0),
+        (Hold::Sigaction, [5, 0, at(&default)], 0),
         (Hold::Prctl, [26, 2, 0], CLOCK),
         (Hold::Prctl, [26, 1, 0], 0),
         (Hold::Prctl, [22, 2, 1], FILTER),
@@ -53,7 +58,18 @@ fn calls_that_change_a_fact_ask_and_no_others() {
         (Hold::Syscall, [157, 15, 2], 0),
         (Hold::Syscall, [13, 11, 0x1000], FAULTS),
         (Hold::Syscall, [13, 11, 0], 0),
+        (Hold::Syscall, [13, 5, 0x1000], TRAPS),
+        (Hold::Syscall, [13, 5, 0], 0),
         (Hold::Syscall, [39, 11, 2], 0),
+        // The number in rdx, the arguments in rsi and rdi.
+        (Hold::Call([Register(2), Register(6), Register(7)]), [2, 26, 157], CLOCK),
+        (Hold::Call([Register(2), Register(6), Register(7)]), [157, 26, 2], 0),
+        // What is not known counts as what changes the fact.
+        (Hold::Call([Constant(157), Register(7), Unknown]), [26, 0, 0], CLOCK),
+        (Hold::Call([Constant(157), Register(7), Unknown]), [22, 0, 0], FILTER | CLOCK),
+        (Hold::Call([Constant(157), Register(7), Unknown]), [38, 0, 0], 0),
+        (Hold::Call([Constant(13), Register(7), Unknown]), [11, 0, 0], FAULTS),
+        (Hold::Call([Constant(13), Register(7), Unknown]), [10, 0, 0], 0),
     ];
     for red_zone in [false, true] {
         for (what, [a, b, c], facts) in cases {
@@ -85,6 +101,54 @@ fn calls_that_change_a_fact_ask_and_no_others() {
                 (facts, facts),
                 "{what:?} {a} {b:#x} {c:#x}: only the answering side closed it"
             );
+            arena.unmap();
+        }
+    }
+}
+
+/// Words in registers that the stub uses itself, and on the stack. They are as before when the thread goes on.
+#[test]
+fn words_are_found_in_scratch_registers_and_on_the_stack() {
+    let on_stack = |offset| Memory { base: 4, offset };
+    let cases = [
+        // rax = rdi, rcx = rsi.
+        ([Register(0), Register(1), Constant(2)], [157, 26], CLOCK),
+        ([Register(0), Register(1), Constant(2)], [157, 38], 0),
+        ([Register(1), Register(0), Unknown], [11, 13], FAULTS),
+        ([on_stack(8), on_stack(0), Constant(2)], [26, 157], CLOCK),
+        ([on_stack(8), on_stack(0), Constant(2)], [157, 26], 0),
+        ([on_stack(0), on_stack(8), Constant(1)], [317, 1], FILTER),
+    ];
+    for red_zone in [false, true] {
+        for (words, [a, b], facts) in cases {
+            let mut arena = Arena::new();
+            let (asked_at, closed_at) = (arena.word(0), arena.word(0) + 8);
+            // mov rax, rdi; mov rcx, rsi; push rsi; push rdi
+            let mut out = vec![0x48, 0x89, 0xF8, 0x48, 0x89, 0xF1, 0x56, 0x57];
+            let at = arena.next() + out.len() as u64;
+            hold(&mut out, at, Hold::Call(words), (asked_at, closed_at), red_zone);
+            // add rax, rcx; pop rcx; add rax, rcx; pop rcx; add rax, rcx; ret
+            out.extend([0x48, 0x01, 0xC8, 0x59, 0x48, 0x01, 0xC8, 0x59, 0x48, 0x01, 0xC8, 0xC3]);
+            let code = arena.put(&out);
+            // SAFETY: the code was just put there, is a function of that type, and stays. Both words lie in
+            // the arena's data, which stays too.
+            let (function, asked, closed) = unsafe {
+                let word = |at: u64| &*(at as *const AtomicU64);
+                (core::mem::transmute::<u64, Function>(code), word(asked_at), word(closed_at))
+            };
+            // A fact that is closed keeps no thread.
+            closed.store(facts, Ordering::SeqCst);
+            assert_eq!((function(a, b, 0), asked.load(Ordering::SeqCst)), (2 * (a + b), 0), "{words:?}");
+            closed.store(0, Ordering::SeqCst);
+            std::thread::scope(|scope| {
+                let held = scope.spawn(|| function(a, b, 0));
+                while facts != 0 && asked.load(Ordering::SeqCst) != facts {
+                    std::hint::spin_loop();
+                }
+                closed.store(facts, Ordering::SeqCst);
+                assert_eq!(held.join().expect("returned"), 2 * (a + b), "{words:?}");
+            });
+            assert_eq!(asked.load(Ordering::SeqCst), facts, "{words:?} {a} {b}");
             arena.unmap();
         }
     }

@@ -157,7 +157,11 @@ fn a_handler_at_any_instruction_writes_a_record_of_its_own() {
         assert_eq!(seen, (0..=steps).map(|n| (1000 + n, PROBE)).collect::<Vec<_>>());
         (0..rings.area.rings)
             .for_each(|n| used += u32::from(view(&rings).get(rings.area.ring(n) + HEAD) > 0));
-        assert_eq!((used, arena.counted(0)), (2, 0), "the next ring is for who finds the first one taken");
+        assert_eq!(
+            (used, arena.counted(0)),
+            (2, 0),
+            "the next ring is for a thread that finds the first one taken"
+        );
     });
 }
 

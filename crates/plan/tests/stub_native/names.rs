@@ -101,7 +101,7 @@ fn passed_over(machine: &Machine) {
     a_thread_with_an_unknown_number_has_no_name(machine);
 }
 
-/// A thread with an unknown number is never filtered by name, whatever the table says.
+/// A thread with an unknown number is never filtered by name, whatever the table holds.
 fn a_thread_with_an_unknown_number_has_no_name(machine: &Machine) {
     let mut arena = Arena::new();
     let mut rings = rings_for(&arena, machine, 1 << 14, 64);

@@ -58,7 +58,7 @@ fn words() -> u64 {
     (&raw const tl_pair) as u64
 }
 
-/// Return trampolines whose code and entries lie together.
+/// Return trampolines with code and entries that lie together.
 fn trampolines() -> (Trampolines, CallFunctions) {
     let unplaced = Trampolines { code: 0, table: 0, count: 64 };
     let code_len = own_trampoline_code_len(&unplaced).next_multiple_of(4096);

@@ -1,4 +1,4 @@
-//! Generated code decides about a call's duration as its stamps say. The tests set the stamps, at the edges
+//! Generated code decides about a call's duration by its stamps. The tests set the stamps, at the edges
 //! of what a condition asks for.
 
 use trapline_plan::x86_64::stub::{Latency, Traced, trace};
@@ -22,7 +22,7 @@ fn place(latency: &Latency) -> u64 {
 
 /// Durations from a microsecond to a quarter of an hour, a little longer and a little shorter than the
 /// condition asks for. The exit's own clock is not known if it rejects the call, but lies between two
-/// readings of ours. A call that passes was as long as its records say. A call that does not pass was too
+/// readings of ours. A call that passes was as long as its records show. A call that does not pass was too
 /// short at the earlier reading.
 #[test]
 fn a_duration_is_what_the_stamps_say() {

@@ -199,7 +199,7 @@ fn default_and_ignored_end_as_they_would_have() {
                 disposition(signal, old, 0);
                 served.install(signal);
                 if sent {
-                    // SAFETY: sends a signal to this thread, whose handler is installed.
+                    // SAFETY: sends a signal to this thread; its handler is installed.
                     unsafe { libc::raise(signal) };
                 } else {
                     call(site, 0);

@@ -1,6 +1,6 @@
 //! COST-2: the lines that a hit stores to, for two CPUs, as an independent emulator sees them.
 //!
-//! Two threads hit the same stubs, each with an rseq area made by hand: one says CPU 0, the other CPU 1. Both
+//! Two threads hit the same stubs, each with an rseq area made by hand: one names CPU 0, the other CPU 1. Both
 //! run under valgrind's `lackey`, which prints the address of every instruction and store. A line that both
 //! CPUs' hits store to would travel between their caches at each hit. Beside them runs the same for what
 //! COST-2 forbids: one counter for all. First hits are ignored: a thread finds its stack page's block, or its
@@ -85,7 +85,7 @@ fn build(arena: &mut Arena) -> Vec<u64> {
 fn hits_of_two_cpus() {
     let mut arena = Arena::new();
     let code = build(&mut arena);
-    // A word for each (case, CPU): a store there announces whose hits follow. One more behind them announces
+    // A word for each (case, CPU): a store there announces which hits follow. One more behind them announces
     // none.
     let marks = vec![0_u64; (CASES.len() * CPUS + 1) * 8 + 8];
     let marker = (marks.as_ptr() as u64).next_multiple_of(LINE);

@@ -7,7 +7,8 @@ use trapline_plan::{Read, ThreadId};
 use trapline_record::ring::{RecordKind, RingArea};
 
 use super::gathered::{self, TRUE};
-use super::latency::{on, on_cpu, on_goroutine};
+use super::goroutine_latency::{on, on_goroutine};
+use super::latency::on_cpu;
 use super::records::{kept, machines};
 use super::stages::{Calls, late, read};
 use super::tallies::{self, by};
@@ -118,7 +119,7 @@ fn lowest(room: &CodeMemory, mut has_room: impl FnMut(&[u64; 2]) -> bool) -> u64
     let (mut there, mut gone) = (0, 4096);
     assert!(has_room(&[sp - 4096, sp + 4096]) && !has_room(&[sp, sp + 4096]));
     while gone - there > 16 {
-        let middle = (there + gone) / 2 & !15;
+        let middle = ((there + gone) / 2) & !15;
         match has_room(&[sp - 4096 + middle, sp + 4096]) {
             true => there = middle,
             false => gone = middle,

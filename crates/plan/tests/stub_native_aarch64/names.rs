@@ -110,7 +110,7 @@ fn hits_of_noted_threads_are_passed_over() {
     }
 }
 
-/// A thread with an unknown number is never filtered by name, whatever the table says.
+/// A thread with an unknown number is never filtered by name, whatever the table holds.
 #[test]
 fn a_thread_with_an_unknown_number_has_no_name() {
     for machine in machines(by_hand) {

@@ -142,7 +142,7 @@ fn values_fall_there_when_calls_return() {
     assert!(seen > 500 && unseen > 150 && rejected > 200, "{seen} {unseen} {rejected}");
 }
 
-/// A call whose field cannot be read is unseen once, and its mark is gone.
+/// A call with a field that cannot be read is unseen once, and its mark is gone.
 #[test]
 fn what_cannot_be_read_is_unseen_once() {
     for machine in machines(by_hand) {

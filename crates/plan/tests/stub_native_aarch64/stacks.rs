@@ -151,7 +151,7 @@ fn a_walk_follows_frames_and_nothing_else() {
     }
 }
 
-/// If only the page is known, a walk ends with it, and says so. A thread's own block gives more.
+/// If only the page is known, a walk ends with it, and the record shows it. A thread's own block gives more.
 #[test]
 fn a_walk_ends_where_the_stack_is_known_to() {
     let frame = [0_u64, 9];
@@ -185,7 +185,7 @@ fn a_walk_ends_where_the_stack_is_known_to() {
     }
 }
 
-/// A goroutine's stack ends where g says. There is no known end if the stack pointer is not on it, or if
+/// A goroutine's stack ends where g places its end. There is no known end if the stack pointer is not on it, or if
 /// there is no goroutine.
 #[test]
 fn a_walk_ends_where_the_goroutines_stack_does() {
@@ -195,7 +195,7 @@ fn a_walk_ends_where_the_goroutines_stack_does() {
     (frames[0], frames[1], frames[WORDS - 2], frames[WORDS - 1]) = (end - 16, 1, 7, 5);
     std::hint::black_box(&mut frames);
     for machine in machines(by_hand) {
-        // Another thread's block would say that the stack ends elsewhere.
+        // By another thread's block, the stack would end elsewhere.
         BLOCK.set([at - (64 << 10), (64 << 10) + 16]);
         let stacks = Stacks { block: block(), ..Stacks::default() };
         let mut bench = bench(machine, stacks, Unwind::Frames(FRAMES));

@@ -1,8 +1,8 @@
 //! LOSS-2: the stamp block of a stack page (`record::latency`, `plan::x86_64::stub::latency::stamp_cell`).
 //!
-//! Meanwhile: calls on a page whose key leads to the same block; a signal handler on the same page, at
-//! another stack pointer; a coroutine whose stack continues in another thread. What passed the coroutine on
-//! also ordered the accesses.
+//! Meanwhile: calls on a page with a key that leads to the same block; a signal handler on the same page, at
+//! another stack pointer; a coroutine that continues on its stack in another thread. What passed the
+//! coroutine on also ordered the accesses.
 
 use loom::sync::Arc;
 use loom::thread;

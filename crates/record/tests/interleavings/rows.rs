@@ -1,7 +1,7 @@
 //! LOSS-1: a thread claims its row of counters (`record::threads`, `plan::x86_64::stub::threads`).
 //!
-//! Meanwhile: a thread whose number leads to the same row; a signal handler of the same thread, or a thread
-//! with the same number in another PID namespace; a tracer that reads.
+//! Meanwhile: a thread with a number that leads to the same row; a signal handler of the same thread, or a
+//! thread with the same number in another PID namespace; a tracer that reads.
 
 use loom::sync::Arc;
 use loom::thread;

@@ -87,7 +87,7 @@ pub struct Inside<'a> {
 }
 
 impl Line {
-    /// Like [`enter_from`](Self::enter_from), for a hit whose registers are not saved on the stack.
+    /// Like [`enter_from`](Self::enter_from), for a hit that does not save the registers on the stack.
     #[inline]
     pub fn enter<'a>(&'a self, seal: &'a Seal) -> Inside<'a> {
         self.enter_from(seal, seal.frame())

@@ -32,7 +32,7 @@
 //! |---|---|
 //! | W1 | unlink: no pointer leads there any more |
 //! | W2 | `membarrier`: every running thread executes a full barrier; threads that do not run have passed one |
-//! | W3 | note each line whose `active` names a frame |
+//! | W3 | note each line with a frame in its `active` |
 //! | W4 | wait until each noted line's `active` has another value (acquire) |
 //! | W5 | free, or return from unregistering |
 //!

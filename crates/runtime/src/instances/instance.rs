@@ -6,8 +6,8 @@
 use crate::consumer::ConsumerId;
 use crate::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
 
-/// Maximum number of sessions of one call whose return handlers are called: as many as fit into two cache
-/// lines.
+/// Maximum number of return handlers that are called for one call (one for each session): as many as fit into
+/// two cache lines.
 pub const SESSIONS: usize = 5;
 
 /// What the exit finds of a call.

@@ -14,9 +14,9 @@ use crate::sync::{Acquire, AtomicU64, Relaxed, Release};
 #[repr(C, align(32))]
 pub struct KeptPlace {
     pub(crate) hint: Hint,
-    /// The stack pointer whose calls may be kept here, for good; 0: not bound yet.
+    /// The stack pointer of the calls that may be kept here, for good; 0: not bound yet.
     pub(crate) bound: AtomicU64,
-    /// The probe whose call is kept here; 0: none.
+    /// The probe of the call that is kept here; 0: none.
     pub(crate) keeps: AtomicU64,
     /// The address that this call hit.
     pub(crate) site: AtomicU64,

@@ -1,5 +1,5 @@
-//! Calls in flight whose return a consumer waits for. Each holds an instance of its probe's pool, from its
-//! entry to its exit.
+//! Calls in flight with a return that a consumer waits for. Each holds an instance of its probe's pool, from
+//! its entry to its exit.
 //!
 //! In: at an entry, the probe and the stack pointer. Out: an [`Instance`] to leave cookies in, or none: then
 //! the call is missed. At the exit with the same stack pointer: what was left there. Invariants: CAL-1 a
@@ -19,8 +19,8 @@
 //! | `instance.sp`: the key; 0: free, or held and not yet in use | its call; code that has proof that the call is over (`claim`) |
 //! | `instance.*`: address, thread, cookies | its call |
 //! | place, by hash of the stack pointer: `hint`: (stack pointer, number of an instance, or *no consumer*) | any call, by one store |
-//! | `bound`: the stack pointer whose calls may be kept there; 0: not bound | the first call that needs it (compare-and-swap), for good |
-//! | `keeps`: the probe whose call is kept there, or 0; `site`: its address | calls at the stack word that it is bound to |
+//! | `bound`: the stack pointer of the calls that may be kept there; 0: not bound | the first call that needs it (compare-and-swap), for good |
+//! | `keeps`: the probe of the call that is kept there, or 0; `site`: its address | calls at the stack word that it is bound to |
 //!
 //! A hint is a guess. It names the instance of the pool that a stack pointer had last; the instance itself
 //! decides. If the hint does not help, all instances of the probe are searched. So hints need no protocol.
@@ -50,8 +50,8 @@
 //! - *a call that was left* (`longjmp`, the end of a thread, a child of `vfork` that ran exec) stays in its
 //!   place until its probe is called there again (K2, K3). Meanwhile other probes' calls at that stack word
 //!   have instances.
-//! - *a call of one probe in a call of another at one stack word* (a tail call whose exit was not seen): K2
-//!   finds the other's call, and leaves it.
+//! - *a call of one probe in a call of another at one stack word* (a tail call with an exit that was not
+//!   seen): K2 finds the other's call, and leaves it.
 //! - *a stack that goes on in another thread* takes its words with it; the code that hands it over orders K2
 //!   before L1. *A forked child* has the same places, with the calls of its one thread.
 //! - *the list has changed since* (a session was added, the only consumer was removed): L1 calls the
@@ -63,7 +63,7 @@
 //! |---|---|
 //! | A1 the hint names an instance with this key: its call never returned; claim it, go on at A4 | B1 the hint says *no consumer*: done. It names an instance with this key: that one. Else the one with the key, if any |
 //! | A2 take one from the pool, go on at A4 | B2 copy what it holds |
-//! | A3 there is none: claim one whose call is over (below). None: missed, hint := *no consumer* | B3 `sp` := 0 (release), hint := 0 |
+//! | A3 there is none: claim one of a call that is over (below). None: missed, hint := *no consumer* | B3 `sp` := 0 (release), hint := 0 |
 //! | A4 write the rest, `sp` (release), hint | B4 put it back |
 //! | A5 consumers are called, and leave cookies | B5 consumers are called |
 //! | A6 if no consumer waits after all: B3 and B4 at once, hint := *no consumer* | |
@@ -71,7 +71,7 @@
 //! - *claim* is one compare-and-swap of `sp` to 0: if several threads have proof, one of them gets the
 //!   instance. The call itself does not compete, since it is over.
 //! - *a hint that is still there after B3* (`general` of the processors leaves it, which saves two stores for
-//!   each call) names an instance whose `sp` is 0, or another call's. A1 and B1 see that it is not this
+//!   each call) names an instance with the `sp` 0, or another call's. A1 and B1 see that it is not this
 //!   call's.
 //! - *a signal between any two steps*: its calls lie below on the same stack, so they have other keys, or on
 //!   another stack. Its hint may displace this call's, or be displaced by it: hints are guesses.

@@ -21,7 +21,7 @@ use crate::trampolines::TrampolineTable;
 pub(crate) struct ThreadPlace {
     /// Distance from a thread pointer to the thread's rseq area, in bytes; `None` if threads have none.
     pub(crate) rseq: Option<isize>,
-    /// Return trampolines whose addresses are keys.
+    /// Return trampolines, with their addresses as keys.
     pub(crate) trampolines: Option<&'static TrampolineTable>,
 }
 
@@ -129,8 +129,8 @@ impl Instances {
     fn pools(&self) -> impl Iterator<Item = &'static Pool> {
         core::iter::successors(self.newest(), |one| one.older)
     }
-    /// A1 to A4, for a call of `probe` with this key, whose frame is at `frame`. `ask` decides whether to
-    /// look for threads that have ended.
+    /// A1 to A4, for a call of `probe` with this key and its frame at `frame`. `ask` decides whether to look
+    /// for threads that have ended.
     #[inline]
     pub(crate) fn begin(
         &self,

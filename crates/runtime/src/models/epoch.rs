@@ -149,7 +149,7 @@ fn not_if_entering_is_relaxed() {
     enter_with(Relaxed);
 }
 
-/// Two threads whose first place is the same, and a signal's claim for a thread that is claiming.
+/// Two threads with the same first place, and a signal's claim for a thread that is claiming.
 fn claim(of: fn(&Lines, ThreadPointer) -> Option<usize>) {
     model(None, move || {
         let lines = lines();

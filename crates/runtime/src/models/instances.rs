@@ -1,5 +1,5 @@
-//! CAL-1, CAL-3: an instance whose call is over goes to one of the threads that have proof of it; what its
-//! next call leaves in it is that call's.
+//! CAL-1, CAL-3: the instance of a call that is over goes to one of the threads that have proof of it; what
+//! its next call leaves in it is that call's.
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;

@@ -11,7 +11,7 @@ use crate::instances::KeptPlace;
 
 const PROBE: u64 = 0x1000;
 
-/// Two threads whose stack words share a place.
+/// Two threads with stack words that share a place.
 fn two_bind(bind: fn(&KeptPlace, u64)) {
     model(None, move || {
         let place = Arc::new(KeptPlace::default());

@@ -23,7 +23,7 @@ use trapline_record::trampolines::Trampolines;
 use crate::epoch::{Barrier, Grace, Inside, Line, Lines, Seal, ThreadPointer, Writer};
 use crate::probe::Probe;
 use crate::registry::{FileSite, Registry};
-use crate::trampolines::{ReturnedCall, TakenTrampoline, TrampolineTable};
+use crate::trampolines::table::{ReturnedCall, TakenTrampoline, TrampolineTable};
 
 /// Used in place of `membarrier`.
 fn barrier() -> bool {
@@ -44,8 +44,8 @@ fn lines() -> Lines {
 }
 
 fn writer(lines: Lines, barrier: Barrier) -> Writer {
-    // SAFETY: each model has one writer, and its readers enter these lines. In a twin whose barrier does
-    // nothing, loom must find the error.
+    // SAFETY: each model has one writer, and its readers enter these lines. In a twin with a barrier that
+    // does nothing, loom must find the error.
     unsafe { Writer::new(lines, barrier) }
 }
 
@@ -74,10 +74,10 @@ fn take(table: &'static TrampolineTable, at: (u64, u64), probe: &Probe) -> Optio
     unsafe { table.take(at, 0, probe.address()) }
 }
 
-/// B2, for a call whose word holds this trampoline's address.
+/// B2, for a call with this trampoline's address in its word.
 fn returned(table: &TrampolineTable, number: u32) -> ReturnedCall {
     // SAFETY: the thread is the one that returns there.
-    unsafe { table.returned(number) }.expect("a slot")
+    unsafe { table.returned(number) }.expect("a return trampoline")
 }
 
 /// The quick hint that a hash selects, as assembly code reads it.

@@ -5,14 +5,14 @@
 //! Does not: decide (see `protocol`), free a region that was passed in.
 
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
-use core::fmt;
 use core::ptr::NonNull;
 
+use super::bad_region::{ALIGN, BadRegion, check};
 use super::magazine::Magazine;
 use super::protocol::{self, NotClosed, Parts, Returned};
 use super::sequence::{self, Magazines, Registered};
 use super::set;
-use super::size::{BadPoolSize, HEADER, PoolSize};
+use super::size::{HEADER, PoolSize};
 use super::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// The place where a caller runs.
@@ -30,47 +30,6 @@ pub enum At {
 #[must_use = "an object that is not put back is lost"]
 pub struct Held(u32);
 
-/// Why a region cannot be a pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BadRegion {
-    /// The pool cannot have that shape.
-    PoolSize(BadPoolSize),
-    /// The region is too small.
-    Small {
-        /// Size of the region in bytes.
-        bytes: usize,
-        /// Size of the pool in bytes.
-        wanted: usize,
-    },
-    /// It does not begin at a multiple of 128.
-    Misaligned(usize),
-    /// There is no pool in it.
-    NoPool(u64),
-    /// There was no memory of so many bytes.
-    OutOfMemory(usize),
-}
-
-impl fmt::Display for BadRegion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::PoolSize(shape) => shape.fmt(f),
-            Self::Small { bytes, wanted } => write!(f, "a pool of {wanted} bytes in {bytes}"),
-            Self::Misaligned(at) => write!(f, "a pool at {at:#x}: it must begin at a multiple of {ALIGN}"),
-            Self::NoPool(mark) => write!(f, "no pool lies here: its mark is {mark:#x}"),
-            Self::OutOfMemory(bytes) => write!(f, "no memory for a pool of {bytes} bytes"),
-        }
-    }
-}
-
-impl core::error::Error for BadRegion {}
-
-impl From<BadPoolSize> for BadRegion {
-    fn from(shape: BadPoolSize) -> Self {
-        Self::PoolSize(shape)
-    }
-}
-
-const ALIGN: usize = 128;
 /// "Trapline pool", layout 1.
 const MARK: u64 = u64::from_le_bytes(*b"TRLPOOL\x01");
 
@@ -270,13 +229,6 @@ impl Held {
     pub const unsafe fn from_number(number: u32) -> Self {
         Self(number)
     }
-}
-
-fn check(region: NonNull<u8>, bytes: usize, wanted: usize) -> Result<(), BadRegion> {
-    if !region.addr().get().is_multiple_of(ALIGN) {
-        return Err(BadRegion::Misaligned(region.addr().get()));
-    }
-    if bytes < wanted { Err(BadRegion::Small { bytes, wanted }) } else { Ok(()) }
 }
 
 impl Parts for Pool {

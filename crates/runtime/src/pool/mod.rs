@@ -8,8 +8,8 @@
 //! the other, beside a thread that stands still for ever, and in a forked child. POOL-5 objects in magazines
 //! never make a get fail while fewer than `maxactive` are held. POOL-6 after closing, exactly one put, or the
 //! closing itself, is reported as the last.
-//! Does not: look into objects, count misses, find an instance again at the function's exit, allocate (except
-//! [`OwnedPool`], when it is made and freed), or make sure that no get runs on memory that is gone. The code
+//! Does not: look into objects, count misses, find an instance again at the function's exit, or make sure
+//! that no get runs on memory that is gone. Only [`OwnedPool`] allocates, when it is made and freed. The code
 //! that closes has made sure of that (`epoch`).
 //!
 //! # The parts
@@ -122,6 +122,8 @@
 
 #[cfg(all(not(loom), target_arch = "aarch64"))]
 mod aarch64;
+#[cfg(not(loom))]
+mod bad_region;
 pub mod magazine;
 #[cfg(not(loom))]
 mod memory;
@@ -139,9 +141,11 @@ pub use crate::kernel::{register_restarts, restart_sequences};
 #[cfg(all(not(loom), target_arch = "aarch64"))]
 use aarch64 as native;
 #[cfg(not(loom))]
+pub use bad_region::BadRegion;
+#[cfg(not(loom))]
 pub(crate) use memory::Raw;
 #[cfg(not(loom))]
-pub use memory::{At, BadRegion, Held, Leaving, OwnedPool, Pool};
+pub use memory::{At, Held, Leaving, OwnedPool, Pool};
 pub use protocol::{NotClosed, Returned};
 #[cfg(not(loom))]
 pub use sequence::Registered;

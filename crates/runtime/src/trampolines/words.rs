@@ -37,7 +37,7 @@ impl TableWords {
         // SAFETY: an aligned word of an entry, inside the table, which stays mapped (`new`).
         unsafe { &*(at as *const AtomicU64) }
     }
-    /// Where a search for a free trampoline begins, for each home (a CPU, or a hash of the stack).
+    /// Where a search for a free trampoline begins, for each CPU or each hash of a stack.
     #[inline]
     pub(super) fn first(&self, cpu: u32) -> &AtomicU32 {
         let at = self.0.table + (u64::from(cpu) & (trapline_record::trampolines::HINT_LINES - 1)) * 64;

@@ -5,9 +5,9 @@
 //! default action about to happen. Invariants: TRAP-1: a foreign signal ends as it would have: same handler,
 //! same arguments, same mask, SA_NODEFER and SA_RESETHAND honoured; an ignored fault kills, as in the kernel.
 //!
-//! Two things are decided when the kernel builds the frame, before any handler knows whose signal it is: the
-//! stack, and whether a system call is restarted. Our own action takes both over from the earlier one
-//! ([`Saved::inherited`]).
+//! Two things are decided when the kernel builds the frame, before any handler can find out what the signal
+//! belongs to: the stack, and whether a system call is restarted. Our own action takes both over from the
+//! earlier one ([`Saved::inherited`]).
 //!
 //! | thread A | thread B | |
 //! |---|---|---|

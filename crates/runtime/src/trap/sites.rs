@@ -60,7 +60,7 @@ pub enum Role {
     Exit,
 }
 
-/// A probe whose consumers are called at a trap.
+/// A probe; its consumers are called at a trap.
 #[derive(Clone, Copy, Debug)]
 pub struct Called {
     /// The probe. It outlives every trap that names it.
@@ -123,7 +123,7 @@ impl Sites {
         let (marks, table) = (regions.marks(), TrapTable::new(room));
         Self { engine, regions, marks, table, windows: Windows::default() }
     }
-    /// Patched windows of several instructions, whose interior boundaries trap as well.
+    /// Patched windows of several instructions: their interior boundaries trap as well.
     #[must_use]
     pub const fn windows(&self) -> &Windows {
         &self.windows
@@ -152,8 +152,8 @@ impl Sites {
             self.table.set(addr, entry | TAKEN_OUT);
         }
     }
-    /// Looks up again the sites whose regions have changed. For the writer, after changes; until then their
-    /// hits take the full lookup.
+    /// Looks up again the sites with regions that have changed. For the writer, after changes; until then
+    /// their hits take the full lookup.
     pub fn refresh(&self, map: &Map) {
         self.table.each(|addr, _| {
             if let Some(entry) = self.last(addr).filter(|entry| !self.marks.has(entry.region.load(Relaxed))) {

@@ -29,8 +29,8 @@ pub enum Answer<'a> {
 
 /// Looks up our traps. Handlers call it, so it neither locks nor allocates nor panics.
 pub trait Traps: Sync {
-    /// If a site of ours is at `addr`, this is a hit: its consumers run, and may change `regs`, whose
-    /// instruction pointer is at `addr`. Otherwise nothing happens.
+    /// If a site of ours is at `addr`, this is a hit: its consumers run, and may change `regs`; the
+    /// instruction pointer there is `addr`. Otherwise nothing happens.
     ///
     /// # Safety
     /// `regs` is the state of the calling thread at the site.

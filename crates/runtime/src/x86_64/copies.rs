@@ -37,7 +37,7 @@ pub enum CopyError {
     },
 }
 
-/// The copy at `to` of the first instruction of `bytes`, whose original is at `original`.
+/// The copy at `to` of the first instruction of `bytes`; the original is at `original`.
 ///
 /// # Errors
 /// Why there is no copy.

@@ -88,7 +88,7 @@ fn a_larger_pool_forgets_no_call() {
     assert_eq!(free(probe, log), 100);
 }
 
-/// Calls whose stack pointers share a hint find their own instances.
+/// Calls with stack pointers that share a hint find their own instances.
 #[test]
 fn hints_that_are_wrong_mislead_no_call() {
     let (engine, log) = (engine(4), log());

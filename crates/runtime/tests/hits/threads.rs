@@ -64,7 +64,7 @@ fn a_signal_in_a_handler_is_nested_on_any_stack() {
             libc::stack_t { ss_sp: stack.as_ptr().cast_mut().cast(), ss_flags: 0, ss_size: stack.len() };
         // SAFETY: memory that stays until the stack is disabled below.
         assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
-        // Once in a thread whose stack is above the heap, and (since a thread's stack may be anywhere) once
+        // Once in a thread with its stack above the heap, and (since a thread's stack may be anywhere) once
         // on the frames of this thread.
         hit(probe);
         assert_eq!(probe.counts().nested, n as u64 + 1);
@@ -147,7 +147,7 @@ fn threads_without_a_line_are_missed() {
     assert_eq!((tally.hits, tally.unplaced), (2000, 6000));
 }
 
-/// Consumers are added and removed under hits; each call is of one whose grace period has not ended.
+/// Consumers are added and removed under hits; each call is of one before the end of its grace period.
 #[test]
 fn no_consumer_is_called_after_unregistering() {
     struct Counting {

@@ -119,7 +119,7 @@ fn a_signal_that_is_sent_is_no_trap() {
     let site = trapped(&[0x90, 0xC3], nothing);
     let seen = expecting(Answer::Nothing, || {
         site.call(0, 0);
-        // SAFETY: sent to this thread, whose handler returns.
+        // SAFETY: sent to this thread; its handler returns.
         unsafe { libc::raise(libc::SIGTRAP) };
     });
     assert_eq!((seen.expect("a call").signal, site.hits()), (libc::SIGTRAP, 1));

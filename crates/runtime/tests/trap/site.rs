@@ -175,7 +175,7 @@ pub(crate) fn guard(at: u64, to: u64) {
     TABLE.guards.store(Box::into_raw(Box::new(guards)), Ordering::Release);
 }
 
-/// A function whose first instruction has a trap.
+/// A function with a trap at its first instruction.
 pub(crate) fn trapped(bytes: &[u8], consumer: Consumer) -> &'static Site {
     let at = code(bytes);
     let site = site(at, bytes, consumer);

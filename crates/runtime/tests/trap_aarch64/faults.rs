@@ -121,7 +121,7 @@ fn a_push_below_a_crooked_stack_pointer_is_a_bus_error() {
     assert_eq!((seen.signal, seen.code, seen.pc, seen.sp, seen.addr), (libc::SIGBUS, 1, site.addr, sp, sp));
 }
 
-/// A literal whose page is gone, and a load that runs in a copy.
+/// A literal on a page that is gone, and a load that runs in a copy.
 #[test]
 fn loads_that_fault_go_on_once_there_is_a_page() {
     let text = text!(literal: "ldr x0, .+8", "ret");

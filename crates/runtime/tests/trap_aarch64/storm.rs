@@ -18,7 +18,7 @@ extern "C" fn hits_too(_: i32) {
 const THREADS: usize = 8;
 const CALLS: u64 = 4_000;
 
-/// Signals whose handler hits a probe arrive at threads that hit probes.
+/// Signals with a handler that hits a probe arrive at threads that hit probes.
 #[test]
 fn a_storm_of_signals() {
     arena();

@@ -3,7 +3,7 @@
 //! In: a file, an offset, an address. Out: a page of that file as spare code, which then replaces another
 //! page. What is written into it meanwhile, and why code is changed like this here, is described in
 //! `trapline_patch::own::protocol`. Does not: decide anything, stop a thread.
-#![allow(unsafe_code, reason = "calls whose preconditions the patching room keeps")]
+#![allow(unsafe_code, reason = "the patching code keeps the preconditions of these calls")]
 
 use std::fs::File;
 use std::os::fd::AsFd;

@@ -1,7 +1,8 @@
 //! Which thread makes our calls, or that each does in its turn.
 //!
 //! Input: a seized process. Output: a held thread and a session on it. Threads are tried in the order of
-//! [`Fitness`]. One whose finite timeout begins anew is tried last, after waiting for others (and reported).
+//! [`Fitness`]. One with a finite timeout that begins anew is tried last, after waiting for others (and
+//! reported).
 //! Invariant: a thread that was held for a session which did not begin runs on. Does not: make the calls.
 
 use std::collections::HashSet;
@@ -64,7 +65,7 @@ impl<'b, 'p, 'a> Choice<'b, 'p, 'a> {
         }
     }
     /// Makes each thread make calls in its turn, until `ask` returns false. A thread is stopped only for its
-    /// own calls. One that is born meanwhile is asked too. One whose call has a timeout gets
+    /// own calls. One that is born meanwhile is asked too. One in a call with a timeout gets
     /// `options.patience` to leave it first. One that no signal reaches in all that time is not asked: it
     /// waits for the child of its vfork, or for a device.
     pub(super) fn each(

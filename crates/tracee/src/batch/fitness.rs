@@ -2,8 +2,8 @@
 //!
 //! Input: what /proc shows of each thread. Output: the threads, best first. First choice is a thread that does
 //! not notice: it sleeps in a call that the kernel restarts by itself, or for ever in one that can be made
-//! again. Next is one that runs. Last is one whose finite timeout begins anew. Does not: stop a thread, so what
-//! it finds may be outdated at once.
+//! again. Next is one that runs. Last is one with a finite timeout that begins anew. Does not: stop a thread,
+//! so what it finds may be outdated at once.
 
 use crate::calls::Interruption;
 use crate::error::TargetError;

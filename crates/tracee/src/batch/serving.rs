@@ -191,7 +191,7 @@ impl<'p> Serving<'p> {
         self.tracees.send_on(tid, 0)?;
         Ok(true)
     }
-    /// Orders one thread to stop, and answers its other stops, guard traps included, until it has.
+    /// Orders one thread to stop, and answers all other stops, guard traps included, until it has.
     pub(super) fn hold(&mut self, tid: u32, guard: Guard<'_>) -> Result<(), TargetError> {
         if !self.tracees.want(tid) {
             return Ok(());
@@ -217,7 +217,13 @@ impl<'p> Serving<'p> {
             match wait::peek(tid).map_err(fail)? {
                 Some(stop) => self.answer(stop, guard, &mut Served::default()).map_err(fail)?,
                 None if late => {}
-                None => pause(start.elapsed()),
+                // The thread may wait for its child made by vfork, which is seized and stops at its birth.
+                None => {
+                    self.serve(guard)?;
+                    if !self.tracees.is_held(tid) {
+                        pause(start.elapsed());
+                    }
+                }
             }
             self.check_gone()?;
             if self.tracees.is_held(tid) {

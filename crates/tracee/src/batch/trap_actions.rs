@@ -2,8 +2,8 @@
 //!
 //! Input: a thread that is about to receive SIGTRAP or SIGILL, and where guarded places go on. Output: a thread
 //! without that signal, at its place in the copy. Invariants: the pc is written before anything else, so a
-//! thread whose tracer dies needs no help any more; an action that the trap reset is put back before the thread
-//! runs. Does not: know what a guard is for, or let the thread run.
+//! thread needs no help any more if its tracer dies; an action that the trap reset is put back before the
+//! thread runs. Does not: know what a guard is for, or let the thread run.
 
 use std::io;
 use std::time::Instant;

@@ -33,7 +33,7 @@ fn count_and_exit(code: &mut Vec<Insn>, counts: BorrowedFd<'_>) {
     code.extend(EXIT);
 }
 
-/// Counts each hit in the entry whose number is the site's cookie.
+/// Counts each hit in the entry that the site's cookie numbers.
 pub(super) fn count(counts: BorrowedFd<'_>) -> Vec<Insn> {
     let mut code = vec![call(COOKIE), spill32(-4, 0)];
     count_and_exit(&mut code, counts);

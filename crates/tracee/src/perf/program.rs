@@ -3,8 +3,8 @@
 //! It runs in the overflow handler of the breakpoint, on the CPU that made the access, and before that thread
 //! executes anything else. So it reads what the access left, unless another CPU wrote in between. It writes
 //! `(tgid << 32 | tid, watched address, word at that address rounded down to 8, error or 0)` into the ring of
-//! its CPU, right before the sample of the same trap, and keeps the sample. Because the address is rounded
-//! down, the word lies in the page of the watched bytes.
+//! its CPU. That comes right before the sample of the same trap, which it keeps. Because the address is
+//! rounded down, the word lies in the page of the watched bytes.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

@@ -130,7 +130,7 @@ impl SampleRings {
         rings.make(attr, 0)?;
         Ok(rings)
     }
-    /// Opens rings whose events take a BPF program's output.
+    /// Opens rings with events that take a BPF program's output.
     fn with_values(&mut self) -> io::Result<()> {
         let attr = Attr {
             kind: TYPE_SOFTWARE,
@@ -266,9 +266,9 @@ impl SampleRings {
         }
         Ok(held.len() as u32)
     }
-    /// Takes all records, and calls `each` with CPU, type and body. Returns the CPUs whose records are
-    /// doubtful: the ring may have been full since its last record, so that a loss is not recorded yet; or it
-    /// held something that makes no sense.
+    /// Takes all records, and calls `each` with CPU, type and body. Returns the CPUs with doubtful records:
+    /// the ring may have been full since its last record, so that a loss is not recorded yet; or it held
+    /// something that makes no sense.
     pub fn drain(&self, mut each: impl FnMut(u32, u32, &[u8])) -> Vec<u32> {
         /// Bytes. Longer than any record: without a call chain, and with one (`perf_event_max_stack`).
         const LONGEST: [u64; 2] = [1 << 10, 36 << 10];

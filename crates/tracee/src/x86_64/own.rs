@@ -2,7 +2,7 @@
 //! by stores, the extended state.
 //!
 //! In: plain values. Out: the system's results. Does not: decide anything.
-#![allow(unsafe_code, reason = "calls whose preconditions the patching room keeps")]
+#![allow(unsafe_code, reason = "the patching code keeps the preconditions of these calls")]
 
 use trapline_record::RemoteAddr;
 
@@ -18,8 +18,8 @@ impl OwnCaller {
     /// When the system refuses.
     pub fn sigaction(&mut self, signal: i32, new: Option<&Handler>) -> Result<Handler, TargetError> {
         let new = new.map(|action| action.to_bytes());
-        // SAFETY: only `trapline_patch` calls this, with its generated handler, whose code it never unmaps
-        // here, or with an action that was in force before.
+        // SAFETY: only `trapline_patch` calls this, with its generated handler (it never unmaps that code
+        // here), or with an action that was in force before.
         let old = unsafe { own::sigaction(signal, new.as_ref()) };
         old.map(|old| Handler::from_bytes(&old)).map_err(failed(format!("set the action of signal {signal}")))
     }

@@ -1,7 +1,7 @@
 //! A change of patches that is being prepared: the sites that it is about, and what is to be written.
 //!
-//! In: the sites that were requested; neighbours whose patches are in their way. Out: each of them once. Does
-//! not: patch (`probes`).
+//! In: the sites that were requested; neighbours with patches that are in their way. Out: each of them once.
+//! Does not: patch (`probes`).
 
 use std::collections::HashSet;
 

@@ -141,8 +141,8 @@ impl Consumer {
     pub fn returns(handler: impl Fn(&mut Hit<'_>) + Send + Sync + 'static) -> Self {
         Self { returns: Some(Box::new(handler)), ..Self::default() }
     }
-    /// Both: `returns` is called for exactly those calls whose entry handler was called, unless that
-    /// declined. It finds the cookie that the entry handler left.
+    /// Both: `returns` is called for exactly those calls for which the entry handler was called and did not
+    /// decline. It finds the cookie that the entry handler left.
     #[must_use]
     pub fn session(
         entry: impl Fn(&mut Hit<'_>) -> Verdict + Send + Sync + 'static,
@@ -172,12 +172,12 @@ impl Consumer {
         self
     }
     /// Selects how the function's returns are seen; by default [`Returns::Exits`]: its return instructions
-    /// are patched. A function that ends in a jump to another, or whose exits cannot all be found or patched,
-    /// is refused. [`Returns::Stack`] replaces the return address by that of a return trampoline, of which
-    /// this process' unwinders are told. [`Returns::Auto`] does so only where exits cannot be patched.
-    /// Refused are then functions that read their return address (`setjmp`, `vfork`), Go, and processes with
-    /// a shadow stack or with an unwinder that cannot be told. On arm64, a call of a signal handler is missed
-    /// and counted, as it returns into the vdso.
+    /// are patched. A function is refused if it ends in a jump to another, or if its exits cannot all be
+    /// found or patched. [`Returns::Stack`] replaces the return address by that of a return trampoline, of
+    /// which this process' unwinders are informed. [`Returns::Auto`] does so only where exits cannot be
+    /// patched. Refused are then functions that read their return address (`setjmp`, `vfork`), Go, and
+    /// processes with a shadow stack or with an unwinder that cannot be informed. On arm64, a call of a
+    /// signal handler is missed and counted, as it returns into the vdso.
     ///
     /// A site has one form for all its consumers. The first that asks for return trampolines brings them for
     /// all that wait there, until the last of these is gone. Calls in flight at that moment are not seen

@@ -1,7 +1,7 @@
 //! Waits until no thread can be in a handler that was taken out.
 //!
-//! In: the engine's lines. Out: the proof (see `trapline_runtime::epoch`, W2 to W4). A hit that was left by
-//! `longjmp`, or whose thread ended in it, never reports its end. Its thread is then found by its number, and
+//! In: the engine's lines. Out: the proof (see `trapline_runtime::epoch`, W2 to W4). A hit never reports its
+//! end if it was left by `longjmp`, or if the thread ended in it. Its thread is then found by its number, and
 //! inspected from outside. Does not: unlink anything.
 #![allow(unsafe_code, reason = "one promise to the engine: for which hits it need not wait")]
 

@@ -65,7 +65,7 @@ thread_local! {
 
 extern "C" fn before_fork() {
     let guard = lock();
-    // A thread whose local storage is gone forks without the lock; there is no place to keep it.
+    // A thread forks without the lock if its local storage is gone; there is no place to keep it.
     HELD.try_with(|held| *held.borrow_mut() = Some(guard)).unwrap_or_default();
 }
 

@@ -13,7 +13,7 @@ use trapline_runtime::regions::{self, Access, Mapped, PictureError, Range, Regio
 use trapline_runtime::registry::{FileSite, Files};
 use trapline_tracee::Mapping;
 
-use super::memory::{made, slots};
+use super::memory::{made, mapping_entries};
 use super::notice::missed;
 
 static REGIONS: OnceLock<Option<Regions>> = OnceLock::new();
@@ -21,7 +21,7 @@ static REGIONS: OnceLock<Option<Regions>> = OnceLock::new();
 /// Regions of this process, as hits look them up; for the holder of the engine's lock (see
 /// [`engine`](super::memory::engine)).
 pub(super) fn regions() -> Option<&'static Regions> {
-    REGIONS.get_or_init(|| slots().map(Regions::new)).as_ref()
+    REGIONS.get_or_init(|| mapping_entries().map(Regions::new)).as_ref()
 }
 
 /// How often a region that is just changing is read before the reader gives up.
@@ -49,9 +49,9 @@ pub struct Code {
     pub takes_breakpoints: bool,
 }
 
-/// Finds the file whose code an address lies in, and the offset there; a stack is read with it. Takes no
-/// lock, allocates nothing and may be called anywhere, even in a [`Consumer`](super::Consumer). It knows what
-/// was mapped at the last look (see [`noticed`](super::noticed)).
+/// Finds the file with an address in its code, and the offset there; a stack is read with it. Takes no lock,
+/// allocates nothing and may be called anywhere, even in a [`Consumer`](super::Consumer). It knows what was
+/// mapped at the last look (see [`noticed`](super::noticed)).
 ///
 /// `None` means one of three things. No file's code is known there; then the maps are read again soon, and a
 /// later question for the same address finds what is there. Or the mapping kept changing while it was read.
@@ -169,7 +169,7 @@ pub(super) fn takes_breakpoints(one: &Mapping) -> bool {
     code_of(one).is_some_and(|one| one.access.takes_breakpoints())
 }
 
-/// Whether a mapping is of hugetlbfs, whose mappings all consist of whole huge pages. Only such a mapping is
+/// Whether a mapping is of hugetlbfs: those mappings all consist of whole huge pages. Only such a mapping is
 /// worth reading `smaps`, which walks all page tables.
 fn is_huge(one: &Mapping) -> bool {
     const HUGE: u64 = 2 << 20;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_told_by_the_system() {
+    fn huge_pages_are_as_the_system_shows_them() {
         let smaps = "400000-600000 r-xp 0 0:1 5 /x\nSize: 2048 kB\nKernelPageSize:        4 kB\nMMUPageSize: 4 kB\n\
                      800000-a00000 r-xp 0 0:1 6 /y\nSize: 2048 kB\nKernelPageSize:     2048 kB\n";
         let of = |start| page_kib(smaps, RemoteAddr(start));

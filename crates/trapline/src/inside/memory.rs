@@ -224,7 +224,7 @@ fn rseq() -> Option<isize> {
 }
 
 /// An entry for each mapping of code.
-pub(super) fn slots() -> Option<&'static [MappingEntry]> {
+pub(super) fn mapping_entries() -> Option<&'static [MappingEntry]> {
     zeroed(0, REGIONS, 0)
 }
 

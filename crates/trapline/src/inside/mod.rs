@@ -54,24 +54,24 @@
 //!
 //! # What differs from the kernel's probes
 //!
-//! - Registering again may change a patch that is in place: for a first consumer of returns whose windows
-//!   meet the entry's, or for another probe within the same few bytes. Hits during the change come by trap,
-//!   so none is missed.
+//! - Registering again may change a patch that is in place: for a first consumer of returns, if the windows
+//!   of exits meet the entry's, or for another probe within the same few bytes. Hits during the change come
+//!   by trap, so none is missed.
 //! - Returns are seen at the function's return instructions. A function that ends in a jump to another has
 //!   none there, and is refused unless its consumer asks for another form ([`Consumer::returns_by`]). That
 //!   form replaces return addresses, as the kernel does, but in a way that exceptions and `backtrace` still
 //!   work.
-//! - A consumer of returns may be registered during a call. It is told of that call's return if any consumer
+//! - A consumer of returns may be registered during a call. It receives that call's return if any consumer
 //!   waited for it. The kernel also requires that one of those present at the entry is still there.
 //! - A hit inside a consumer of the same thread is not seen, and counted ([`Registration::counts`]).
 //! - [`Verdict::Remove`] takes effect at the next call of this module.
 //! - Handlers for SIGTRAP, SIGSEGV, SIGBUS, SIGFPE and SIGILL stand in front of the program's from the first
 //!   registration on, and pass on what does not concern the engine. So the program sees faults of displaced
 //!   instructions at the original address. Handlers of other signals are called through signal wrappers of
-//!   the engine. So a handler whose signal arrives in a displaced instruction sees the original address as
-//!   well. Handlers that are set later by libc's `sigaction` get wrappers at once, unless the way to notice
-//!   changes is [`NoticeMode::Asked`]; those set by raw system calls get them at the next registration or
-//!   [`rescan`]. Asked for its handlers, libc shows the program its own; a raw system call shows the
+//!   the engine. So a handler sees the original address as well if its signal arrives in a displaced
+//!   instruction. Handlers that are set later by libc's `sigaction` get wrappers at once, unless the way to
+//!   notice changes is [`NoticeMode::Asked`]; those set by raw system calls get them at the next registration
+//!   or [`rescan`]. Asked for its handlers, libc shows the program its own; a raw system call shows the
 //!   engine's. Two cases are not covered. If a handler moves the instruction pointer, and the shown address
 //!   is used again later, that hits once more. A signal in a stub, before its displaced instructions, sees
 //!   the stub's address; so do ptrace and perf.

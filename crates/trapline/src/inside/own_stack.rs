@@ -34,7 +34,7 @@ pub fn is_inside_handler() -> bool {
     made().is_some_and(|engine| engine.lines().inside(ThreadPointer::own(), is_live))
 }
 
-/// Whether the hit still goes on whose seal is at this address, above the current frame on the same stack.
+/// Whether the hit with its seal at this address still goes on, above the current frame on the same stack.
 fn is_live(seal: u64) -> bool {
     let mut search = Search::new(seal, trapline_runtime::trap::handler_address());
     walk(|frame| search.frame(frame.low, frame.function));

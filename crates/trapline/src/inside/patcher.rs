@@ -1,7 +1,7 @@
 //! What is patched: groups of sites, which are put in place, taken out, and put back as they were.
 //!
-//! In: sites whose needs have changed. Out: bytes that are the file's again, or that lead to the stubs of a
-//! group. Invariants: INS-6 a live group was written as a whole, and its traps are in the table. Does not:
+//! In: sites with needs that have changed. Out: bytes that are the file's again, or that lead to the stubs of
+//! a group. Invariants: INS-6 a live group was written as a whole, and its traps are in the table. Does not:
 //! choose what is patched (`probes`), choose windows or write (`patch_sites` in the twin folders).
 
 use std::collections::{HashMap, HashSet};
@@ -32,7 +32,7 @@ pub(super) struct Patcher {
     groups: Vec<Group>,
     /// Traps that are in place while patches change.
     soft: Vec<EngineTrap>,
-    /// Sites whose patches the last change took out.
+    /// Sites with patches that the last change took out.
     disturbed: Vec<u32>,
     /// A look is going on for which a thread in the loader may wait.
     looking: bool,
@@ -71,7 +71,7 @@ impl Patcher {
     pub(super) fn begin(&mut self) {
         self.disturbed.clear();
     }
-    /// Sites whose patches the last change took out.
+    /// Sites with patches that the last change took out.
     pub(super) fn take_disturbed(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.disturbed)
     }
@@ -123,8 +123,8 @@ impl Patcher {
         groups.iter().flat_map(|&group| &self.groups[group].traps).for_each(EngineTrap::take_out);
         Ok(())
     }
-    /// Takes groups out that are planned anew. It leaves a trap at each instruction whose hits a consumer
-    /// waits for, so none is lost (S1).
+    /// Takes groups out that are planned anew. It leaves a trap at each instruction at which a consumer waits
+    /// for hits, so none is lost (S1).
     pub(super) fn soften(
         &mut self,
         registry: &Registry,
@@ -263,7 +263,7 @@ impl Patcher {
     fn sites(&self, groups: &[usize]) -> Vec<OwnSite> {
         groups.iter().flat_map(|&group| self.groups[group].sites.iter().copied()).collect()
     }
-    /// Lets sites arm calls whose patch was planned for that.
+    /// Lets sites arm calls if their patch was planned for that.
     pub(super) fn arm(&self, registry: &Registry, probed_sites: &[u32]) {
         for &probed_site in probed_sites {
             let one = &registry[probed_site];

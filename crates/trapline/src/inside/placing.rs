@@ -137,7 +137,7 @@ impl<T> ByHead<T> {
         all.sort_by_key(|one| one.0);
         Self { rest: all.into_iter().peekable(), left: Vec::new() }
     }
-    /// All of one head, whose address is higher than those requested before.
+    /// All of one head; its address is higher than those requested before.
     fn at(&mut self, head: u64) -> impl Iterator<Item = T> {
         while let Some((_, one)) = self.rest.next_if(|one| one.0 < head) {
             self.left.push(one);

@@ -314,7 +314,7 @@ impl Probes {
     pub(super) const fn notices(&mut self) -> &mut Notices {
         &mut self.notices
     }
-    /// Whether an unwinder is mapped that cannot be told yet.
+    /// Whether an unwinder is mapped that cannot be informed yet.
     pub(super) const fn is_unwinder_loading(&self) -> bool {
         self.unwinders.is_loading()
     }
@@ -327,8 +327,8 @@ impl Probes {
     pub(super) fn look(&mut self, asked: bool, missed: bool) -> bool {
         self.notices.drain();
         if self.unwinders.is_loading() {
-            // If an unwinder cannot be told yet, return trampolines stay closed.
-            drop(self.tell_unwinders());
+            // If an unwinder cannot be informed yet, return trampolines stay closed.
+            drop(self.inform_unwinders());
         }
         // Anonymous code, which compilers at run time make all the time, matters only where a file's code
         // was.
@@ -386,8 +386,8 @@ impl Probes {
         let engine = engine().ok_or(Error::NoEngine)?;
         let changed = self.known.follow(self.registry.writer(engine), maps);
         if !changed.is_empty() || self.unwinders.is_loading() {
-            // If an unwinder cannot be told, return trampolines are closed.
-            drop(self.tell_unwinders());
+            // If an unwinder cannot be informed, return trampolines are closed.
+            drop(self.inform_unwinders());
         }
         if !changed.is_empty()
             && let (Some(sites), Some(map)) = (traps::sites(), self.known.map())
@@ -397,8 +397,8 @@ impl Probes {
         self.notices.add(changed);
         Ok(())
     }
-    fn tell_unwinders(&mut self) -> Result<(), String> {
-        self.unwinders.tell(self.patcher.process(), self.files.all())
+    fn inform_unwinders(&mut self) -> Result<(), String> {
+        self.unwinders.inform(self.patcher.process(), self.files.all())
     }
     /// Drops groups that have a site where the mapping may have changed, if their code is not there any more.
     fn let_go(&mut self, may_have_changed: impl Fn(RemoteAddr) -> bool) -> Result<(), Error> {

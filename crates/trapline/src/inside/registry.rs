@@ -202,8 +202,8 @@ impl Registry {
         }
         files
     }
-    /// Prepares return trampolines for sites whose consumers request them; `lend` provides them. Returns the
-    /// sites that use them from now on.
+    /// Prepares return trampolines for sites with consumers that request them; `lend` provides them. Returns
+    /// the sites that use them from now on.
     pub(super) fn armed_by(
         &mut self,
         probed_sites: &[u32],
@@ -226,8 +226,8 @@ impl Registry {
         armed.iter().for_each(|&probed_site| self.probed_sites[probed_site as usize].set_armed(true));
         Ok(armed)
     }
-    /// Uses return trampolines at a site whose exits cannot be patched, if one of its consumers leaves the
-    /// choice to the engine, and `lend` provides them.
+    /// Uses return trampolines at a site with exits that cannot be patched, if one of its consumers leaves
+    /// the choice to the engine, and `lend` provides them.
     pub(super) fn arm_instead(
         &mut self,
         probed_site: u32,

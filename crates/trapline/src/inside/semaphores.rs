@@ -17,7 +17,7 @@
 //! | code placed, data not mapped yet | raised in what the loader has there for now | the maps show no writable mapping of that offset: delayed |
 //! | the maps read, the word written | the data is unmapped: no word | the write fails, and is delayed. Mapped anew: the word is 0 again |
 //! | two looks | the library was unloaded and loaded at the same place: the word is fresh | a word that is 0 though it was raised is raised again; groups that were let go of are not lowered |
-//! | the records taken, the maps read | the same, and no record has told of it yet: the maps look as before, and the group seems to be in place | only a group whose sites hold the patch is counted; the fresh mapping is counted when a record tells of it, once |
+//! | the records taken, the maps read | the same, and no record has shown it yet: the maps look as before, and the group seems to be in place | only a group with the patch in its sites is counted; the fresh mapping is counted when a record shows it, once |
 //! | data records asked for, after the maps were read | the mapping came between | the maps are read once more |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,7 +104,7 @@ impl Semaphores {
         }
         wanted
     }
-    /// Forgets the words of a group whose mapping is gone.
+    /// Forgets the words of a group after its mapping is gone.
     pub(super) fn forget(&mut self, registry: &Registry, group: &Group) {
         for part in &group.parts {
             if let Some(semaphore) = registry[part.probed_site].semaphore() {

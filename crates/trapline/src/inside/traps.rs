@@ -1,9 +1,10 @@
 //! The trap path of the own process: the handlers that serve its traps, and what they know of each.
 //!
-//! In: traps that are about to be written, each with the copy of what it displaces and the probes whose
-//! consumers it calls. Out: the runtime's handlers in front of the program's; the table of traps that they
-//! use. Invariants: TRAP-1 to TRAP-3, kept by `trapline_runtime::trap`. PATCH-4: a trap is in the table
-//! before its byte is written, and taken out after the byte is changed back. Does not: write bytes (`patcher`).
+//! In: traps that are about to be written, each with the copy of what it displaces and the probes of the
+//! consumers that it calls. Out: the runtime's handlers in front of the program's; the table of traps that
+//! they use. Invariants: TRAP-1 to TRAP-3, kept by `trapline_runtime::trap`. PATCH-4: a trap is in the table
+//! before its byte is written, and taken out after the byte is changed back. Does not: write bytes
+//! (`patcher`).
 //!
 //! The handlers are code of this program, so they also exist in a forked child and after `vfork`, and need
 //! nothing that an outside tracer brings. They stay when the last probe goes: there is no way to know that no

@@ -35,7 +35,7 @@ pub enum SavedError {
     #[error("it ends at byte {0}, before it says what it is of")]
     Cut(u64),
     /// It has bytes that no session writes.
-    #[error("it is damaged: the block at byte {at} {what}; what stands before it is told")]
+    #[error("it is damaged: the block at byte {at} {what}; what stands before it is reported")]
     Damaged {
         /// Offset of the block.
         at: u64,

@@ -177,8 +177,8 @@ fn put_values(put: &mut Put, values: &Values) {
         }
         Values::Marked(marked) => {
             put.u8(1);
-            for slot in marked.slots {
-                match slot {
+            for source in marked.sources {
+                match source {
                     ArgumentSource::Unknown => {
                         put.u8(0);
                     }
@@ -202,9 +202,9 @@ fn get_values(get: &mut Get<'_>) -> Option<Values> {
         let (bits, signed) = (get.u8()?, flag(get)?);
         matches!(bits, 8 | 16 | 32 | 64).then_some(Int { bits, signed })
     };
-    let mut marked = Marked { slots: [ArgumentSource::Unknown; 6], texts: Vec::new() };
-    for slot in &mut marked.slots {
-        *slot = match get.u8()? {
+    let mut marked = Marked { sources: [ArgumentSource::Unknown; 6], texts: Vec::new() };
+    for source in &mut marked.sources {
+        *source = match get.u8()? {
             0 => ArgumentSource::Unknown,
             1 => ArgumentSource::Value(int(get)?),
             2 => ArgumentSource::Field(get.u8()?, int(get)?),

@@ -317,7 +317,7 @@ fn the_reader_may_choose() {
 fn values_come_back_as_they_were() {
     const HEAD: usize = 16;
     let int = Int { bits: 32, signed: true };
-    let slots = [
+    let sources = [
         ArgumentSource::Value(int),
         ArgumentSource::Field(1, Int::U64),
         ArgumentSource::Unknown,
@@ -325,7 +325,7 @@ fn values_come_back_as_they_were() {
         ArgumentSource::Value(int),
         ArgumentSource::Unknown,
     ];
-    let marked = Values::Marked(Box::new(Marked { slots, texts: vec![(1, 2), (5, 3)] }));
+    let marked = Values::Marked(Box::new(Marked { sources, texts: vec![(1, 2), (5, 3)] }));
     for values in [Values::AsRecorded, Values::Unknown, marked] {
         let mut probes = Probes::default();
         let known =

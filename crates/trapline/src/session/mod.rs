@@ -177,8 +177,8 @@ impl Session {
         let there = self.processes.traced.iter_mut().flat_map(|traced| traced.tallies(by));
         self.processes.past.tallies().chain(there).collect()
     }
-    /// Pids of processes whose calls belong to goroutines: such a call may end, or call another function, on
-    /// another thread than it began on.
+    /// Pids of processes in which calls belong to goroutines: such a call may end, or call another function,
+    /// on another thread than it began on.
     #[must_use]
     pub fn goroutines(&self) -> Vec<u32> {
         let there = self.processes.traced.iter().filter(|traced| traced.is_go()).map(Traced::pid);

@@ -242,11 +242,11 @@ impl Processes {
         let following = &mut self.following;
         match traced.look(&mut self.files, &self.requested, &mut || following.pause()) {
             Ok(_) => {}
-            Err(error) if error.is_gone() => traced.end(Ended::Exited),
+            Err(error) if error.is_gone() => traced.end_if_gone(),
             Err(error) => traced.notices.push(error.to_string()),
         }
     }
-    /// Lets threads go on whose held calls are about to change what patches rely on.
+    /// Lets threads go on that wait in held calls, which are about to change what patches rely on.
     fn answer(&mut self, index: usize, look: bool) {
         self.traced[index].answer(&mut self.files, &self.requested, look, &mut self.following);
     }

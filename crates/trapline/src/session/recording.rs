@@ -1,6 +1,6 @@
 //! Saving of a session's records, round by round.
 //!
-//! In: processes whose rings hold records. Out: a file's bytes, by `crate::saved`'s order of writing.
+//! In: processes with records in their rings. Out: a file's bytes, by `crate::saved`'s order of writing.
 //! Invariant: each process keeps one number in the file. Does not: open or write files.
 
 use trapline_tracee::TickClock;

@@ -36,7 +36,7 @@ pub(crate) struct Sum {
 pub(crate) struct Ended {
     pub(crate) buckets: Vec<u64>,
     pub(crate) tail_exits: u64,
-    /// Calls whose exit was not seen.
+    /// Calls with an exit that was not seen.
     pub(crate) unreturned: u64,
     pub(crate) total: u64,
     pub(crate) min: u64,

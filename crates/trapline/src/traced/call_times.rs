@@ -80,7 +80,9 @@ fn add_armed(attached: &Attached, process: &Process, sums: &mut [HashMap<u32, u6
         attached.trampolines().and_then(|trampolines| armed(process, &trampolines).ok()).unwrap_or_default();
     for call in calls.iter().filter(|call| call.word != 0) {
         let segments = attached.segments().iter().zip(&mut *sums);
-        for (function, sum) in segments.filter_map(|(home, sum)| Some((home.function_of(call.what)?, sum))) {
+        for (function, sum) in
+            segments.filter_map(|(segment, sum)| Some((segment.function_of(call.what)?, sum)))
+        {
             *sum.entry(function).or_default() += 1;
         }
     }

@@ -48,7 +48,7 @@ impl ControlGroup {
             }
         }
     }
-    /// What to report of a process whose own share of the probes' memory has grown too large (SAFE-7).
+    /// What to report of a process after its own share of the probes' memory has grown too large (SAFE-7).
     pub(super) fn overgrown(&self, target: &TargetProcess, attached: &Attached) -> Option<Unprobed> {
         let segments = attached.segments().iter();
         let stamps = || segments.map(|segment| stamps_resident(&target.process, segment)).sum();
@@ -95,7 +95,7 @@ mod tests {
     use super::ending;
 
     #[test]
-    fn what_ended_it_is_told_unless_it_is_usual() {
+    fn what_ended_it_is_reported_unless_it_is_usual() {
         assert_eq!(ending(None, false, "/a"), None);
         assert_eq!(ending(Some(15), false, "/a"), None);
         assert_eq!(ending(Some(11), false, "/a").as_deref(), Some("was ended by signal 11 (SIGSEGV)"));

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_from_the_last_look_without_it_to_the_first_without_it_again() {
+    fn a_change_is_reported_from_the_last_look_without_it_to_the_first_without_it_again() {
         let began = Instant::now();
         let mut foreign = Foreign::new(began);
         assert!(!foreign.take(&[], began + STEP));

@@ -2,42 +2,54 @@
 //! right to read the clock.
 //!
 //! In: facts that held calls are about to change (`trapline_patch`'s `hold`), and changes that /proc shows
-//! after calls that bypassed the C library. Out: patches that relied on those facts taken out; their places
-//! probed in another way, where there is one; held threads let go; notices. Invariant: HLD-1 a place that is
-//! no longer probed is reported. Does not: stop the calling thread; its stub does.
+//! after calls that were not held. Out: patches that relied on those facts taken out; their places
+//! probed in another way, where there is one; held threads let go; notices. Invariants: HLD-1 a place that is
+//! no longer probed is reported. HLD-2 each module is asked once where its calls are held, and again when it
+//! was mapped anew. Does not: stop the calling thread; its stub does.
 //!
-//! Some calls bypass the C library: those of Go, of static programs without symbols, and a program's own
-//! `syscall` instructions. /proc/PID/status shows what they changed: a handler of faults up to ten
-//! milliseconds later, a filter up to fifty. It never shows that a thread lost the right to read the clock.
+//! | module | held at |
+//! |---|---|
+//! | each C library | its functions, by their names |
+//! | a static program | the same, and its other system calls |
+//! | a program, and what is probed besides | its own system calls (`plan`'s `system_calls`) |
+//! | a Go program of which nothing is probed | nothing |
+//!
+//! /proc/PID/status shows what other calls changed: a handler of faults up to ten milliseconds later, a filter
+//! up to fifty. It never shows that a thread lost the right to read the clock.
 
 use std::collections::HashSet;
 
-use trapline_image::ProbeSpec;
+use trapline_image::{FunctionIndex, Image, ProbeSpec};
 use trapline_patch::Attached;
 use trapline_plan::{Action, Hold};
+use trapline_record::Svma;
 use trapline_record::control::fact;
-use trapline_tracee::Process;
+use trapline_tracee::{FileId, Process};
 
 use super::site_table::SiteKey;
 use crate::arch::HOLDS_CALLS;
 use crate::error::Error;
-use crate::files::Files;
+use crate::files::{Files, ModuleFile};
 use crate::modules::{Mapped, Module, name_of};
 use crate::report::Refused;
 use crate::session_request::SessionRequest;
 use crate::sites::{ProbedPlace, ProbedPlaces};
 use crate::values::Values;
 
-/// Functions at which calls are held.
-const FUNCTIONS: [(&str, Hold); 3] =
-    [("sigaction", Hold::Sigaction), ("prctl", Hold::Prctl), ("syscall", Hold::Syscall)];
+/// Functions of a C library at which calls are held, and the facts that they change.
+const FUNCTIONS: [(&str, Hold, u64); 3] = [
+    ("sigaction", Hold::Sigaction, fact::FAULTS | fact::TRAPS),
+    ("prctl", Hold::Prctl, fact::FILTER | fact::CLOCK),
+    ("syscall", Hold::Syscall, u64::MAX),
+];
 
 /// State of these changes in one process.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// The functions were looked for.
-    wanted: bool,
-    /// A static program in which none of them was found: its calls are not seen before they are made.
+    /// Modules that were asked where their calls are held.
+    asked: HashSet<(FileId, u64)>,
+    /// A static program in which no call that installs handlers was found: such calls are not seen before they
+    /// are made.
     blind: bool,
     /// Sites that are being probed anew.
     again: Option<HashSet<SiteKey>>,
@@ -83,49 +95,144 @@ impl Held {
             places.refused.clear();
         }
     }
-    /// Adds the functions of the C library at which calls are held, once.
+    /// Forgets modules that were mapped anew, in which no call is held yet.
+    pub(super) fn forget(&mut self, fresh: &[Mapped]) {
+        if !self.again() {
+            self.asked.retain(|asked| !fresh.iter().any(|one| load(one) == *asked));
+        }
+    }
+    /// Adds the places of `mapped` modules at which calls are held. `modules` holds those that are probed.
     pub(super) fn request_holds(
         &mut self,
         process: &Process,
         files: &mut Files,
         requested: &SessionRequest,
-        fresh: &[Mapped],
+        mapped: &[Mapped],
         modules: &mut Vec<Module>,
         found: &mut Vec<ProbedPlace>,
     ) {
-        let program_is_go = modules.iter().any(|module| module.is_program && module.file.image.is_go());
-        let counts = !requested.hit_action.is_timed()
-            && !requested.hit_action.is_reported()
-            && !requested.hit_action.is_recorded();
-        let needless = counts && requested.options.faults_are_fatal;
-        if std::mem::replace(&mut self.wanted, true) || program_is_go || needless || !HOLDS_CALLS {
+        let facts = facts_of(requested);
+        if !HOLDS_CALLS {
             return;
         }
-        for one in fresh {
+        for one in mapped {
             let is_library = is_c_library(&one.mapping.path);
-            if !is_library && !one.is_program {
-                continue;
-            }
             let known =
                 modules.iter().position(|module| module.file.id == one.id && module.is_at(&one.mapping));
-            let module = match known {
-                Some(module) => module,
-                None => match one.open(process, files) {
-                    Ok(module) if is_library || module.file.image.is_static() => {
-                        modules.push(module);
-                        modules.len() - 1
-                    }
-                    _ => continue,
-                },
-            };
-            if is_library || modules[module].file.image.is_static() {
-                let holds = holds_in(modules, module);
-                self.blind = holds.is_empty();
-                found.extend(holds);
-                return;
+            if !(is_library || one.is_program || known.is_some()) || !self.asked.insert(load(one)) {
+                continue;
             }
+            let opened = known.is_none().then(|| one.open(process, files));
+            let module = match (known, &opened) {
+                (Some(known), _) => &modules[known],
+                // A program that is not probed does not make the others Go's.
+                (None, Some(Ok(opened))) if is_library || !opened.file.image.is_go() => opened,
+                _ => continue,
+            };
+            let image = &module.file.image;
+            let has_names = is_library || image.is_static() && !image.is_go();
+            let mut holds = if has_names { named(image, module.basename()) } else { Vec::new() };
+            if !is_library {
+                holds.extend(own_calls(&module.file, facts, &holds));
+            }
+            self.blind |= has_names && !holds.iter().any(|hold| hold.facts & fact::FAULTS != 0);
+            if holds.is_empty() {
+                continue;
+            }
+            let at = known.unwrap_or(modules.len());
+            found.extend(holds.into_iter().filter_map(|hold| hold.place(image, at)));
+            modules.extend(opened.and_then(Result::ok));
         }
     }
+}
+
+/// A place where calls are held.
+struct HeldPlace {
+    function: FunctionIndex,
+    at: Svma,
+    action: Action,
+    /// Facts that are changed there.
+    facts: u64,
+    name: String,
+}
+
+impl HeldPlace {
+    /// The place in the module of this index.
+    fn place(self, image: &Image, module: usize) -> Option<ProbedPlace> {
+        Some(ProbedPlace {
+            module,
+            at: self.at,
+            offset: image.offset_of(self.at)?,
+            function: Some(self.function),
+            action: self.action,
+            probe: self.name,
+            aliases: Vec::new(),
+            label: String::new(),
+            semaphore: None,
+            filter: None,
+            values: Values::default(),
+            asked: None,
+            arguments: None,
+        })
+    }
+}
+
+/// Facts that patches of this session may rely on.
+fn facts_of(requested: &SessionRequest) -> u64 {
+    let action = requested.hit_action;
+    let counts = !action.is_timed() && !action.is_reported() && !action.is_recorded();
+    let faults = if requested.options.faults_are_fatal { 0 } else { fact::FAULTS };
+    let calls = if counts && !requested.options.by_thread { 0 } else { fact::FILTER };
+    let clock = if counts { 0 } else { fact::CLOCK };
+    faults | calls | clock | fact::TRAPS
+}
+
+fn load(one: &Mapped) -> (FileId, u64) {
+    (one.id, one.mapping.start.0)
+}
+
+/// Whether a file is a C library, or a loader that contains one.
+fn is_c_library(path: &str) -> bool {
+    ["libc.so", "libc-2.", "libc.musl-", "ld-musl-"].iter().any(|start| name_of(path).starts_with(start))
+}
+
+/// The C library's functions at which calls are held.
+fn named(image: &Image, basename: &str) -> Vec<HeldPlace> {
+    let places = |(name, hold, facts): (&'static str, Hold, u64)| {
+        let spec = name.parse::<ProbeSpec>().ok();
+        let selected = spec.and_then(|spec| image.select(&spec.func, basename).ok()).unwrap_or_default();
+        selected.into_iter().map(move |one| HeldPlace {
+            function: one.function,
+            at: image.function(one.function).start,
+            action: Action::Hold(hold),
+            facts,
+            name: name.to_owned(),
+        })
+    };
+    FUNCTIONS.into_iter().flat_map(places).collect()
+}
+
+/// A file's own system calls that may change one of these facts. `named`: where its C library's calls are held
+/// already. That library's own actions are none of the program's.
+fn own_calls(file: &ModuleFile, facts: u64, named: &[HeldPlace]) -> Vec<HeldPlace> {
+    let has_sigaction = named.iter().any(|place| place.action == Action::Hold(Hold::Sigaction));
+    // Go's runtime has its signals from its first instruction.
+    let signals = fact::FAULTS | fact::TRAPS;
+    let facts = if has_sigaction || file.image.is_go() { facts & !signals } else { facts };
+    if facts == 0 {
+        return Vec::new();
+    }
+    let is_named = |function| named.iter().any(|place| place.function == function);
+    let calls = file.system_calls().iter();
+    let calls = calls.filter(|call| call.facts & facts != 0 && !is_named(call.function));
+    let held = calls.map(|call| HeldPlace {
+        function: call.function,
+        at: call.at,
+        action: Action::HoldAt(call.at, call.hold),
+        facts: call.facts,
+        name: format!("{:#x}", call.at.0),
+    });
+    held.collect()
 }
 
 /// Sites that are not probed any more.
@@ -154,7 +261,7 @@ impl Change {
     }
     /// Whether the places can be probed in another way.
     pub(super) const fn has_another_way(self) -> bool {
-        self.facts & !fact::FAULTS == 0
+        self.facts & !(fact::FAULTS | fact::TRAPS) == 0
     }
     /// The places that are lost where there is no other way.
     pub(super) fn loses(self, sites: u64) -> Lost {
@@ -166,6 +273,8 @@ impl Change {
             fact::FAULTS => "it handles SIGSEGV or SIGBUS now",
             fact::FILTER => "it filters its system calls now (seccomp)",
             fact::CLOCK => "it denies a thread the time-stamp counter now (PR_SET_TSC)",
+            fact::TRAPS => "it handles SIGTRAP or SIGILL now",
+            facts if facts & !(fact::FAULTS | fact::TRAPS) == 0 => "it handles faults and traps now",
             _ => "it restricts its threads now",
         }
     }
@@ -213,41 +322,6 @@ fn shown(process: &Process, attached: &Attached, look: bool) -> u64 {
     if look && relied & fact::FILTER != 0 && process.restricted().is_ok_and(|restricted| restricted.is_some())
     {
         found |= fact::FILTER;
-    }
-    found
-}
-
-/// Whether a file is a C library, or a loader that contains one.
-fn is_c_library(path: &str) -> bool {
-    ["libc.so", "libc-2.", "libc.musl-", "ld-musl-"].iter().any(|start| name_of(path).starts_with(start))
-}
-
-/// The functions of a C library at which calls are held, as places.
-fn holds_in(modules: &[Module], module: usize) -> Vec<ProbedPlace> {
-    let image = &modules[module].file.image;
-    let mut found = Vec::new();
-    for (name, hold) in FUNCTIONS {
-        let Ok(spec) = name.parse::<ProbeSpec>() else { continue };
-        let selected = image.select(&spec.func, modules[module].basename()).unwrap_or_default();
-        for one in selected {
-            let at = image.function(one.function).start;
-            let Some(offset) = image.offset_of(at) else { continue };
-            found.push(ProbedPlace {
-                module,
-                at,
-                offset,
-                function: Some(one.function),
-                action: Action::Hold(hold),
-                probe: name.to_owned(),
-                aliases: Vec::new(),
-                label: String::new(),
-                semaphore: None,
-                filter: None,
-                values: Values::default(),
-                asked: None,
-                arguments: None,
-            });
-        }
     }
     found
 }

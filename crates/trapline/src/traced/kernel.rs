@@ -125,7 +125,7 @@ fn replaced(place: &ProbedPlace) -> Refused {
 }
 
 fn refusal(place: &ProbedPlace, error: &TargetError, among: usize) -> Refused {
-    let others = if among > 1 { format!(", for one of {among} places or more") } else { String::new() };
+    let others = if among > 1 { format!(", for one of {among} sites or more") } else { String::new() };
     let reason = format!("no jump fits, and {error}{others}");
     Refused { probe: place.probe.clone(), kind: "kernel-uprobe", reason }
 }

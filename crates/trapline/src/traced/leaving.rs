@@ -30,8 +30,8 @@
 //!   is refused.
 //! - *exec*: the old memory is gone before the program is held at its entry point, and children forked before
 //!   have mappings of their own.
-//! - *Double fork, a child of another session, a child whose parent is init*: the mapping counts, whichever
-//!   process has it.
+//! - *Double fork, a child of another session, a child of init*: the mapping counts, whichever process has
+//!   it.
 //! - *A child that ends between P2's look and its answer*: refused, and tried again.
 //! - *A hit during P2*: it is a store through a mapping that exists, so P2 is refused, and the word is in the
 //!   memory that is mapped again.

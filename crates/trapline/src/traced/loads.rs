@@ -159,7 +159,7 @@ impl Loads {
         self.read_ns = [self.read_ns[1], monotonic_ns()];
     }
     /// Forgets loads that the maps no longer show as they were looked at: unmapped, or mapped anew. Of loads
-    /// that were reported and are unmapped, those whose file a probe names count as passed.
+    /// that were reported and are unmapped, those of files that a probe names count as passed.
     pub(super) fn forget_unmapped(&mut self, maps: &[Mapping], requested: &SessionRequest) {
         let there: HashSet<Load> = maps.iter().filter_map(|m| Some((m.file?, m.start.0))).collect();
         let reported = &self.reported;
@@ -235,7 +235,8 @@ impl Loads {
         fresh: &[Mapped],
         gone: &HashSet<usize>,
     ) {
-        let found: HashSet<usize> = places.iter().map(|place| place.module).collect();
+        let probed = places.iter().filter(|place| !place.is_hold());
+        let found: HashSet<usize> = probed.map(|place| place.module).collect();
         for index in found {
             let module = &modules[index];
             let place = |one: &&Mapped| one.id == module.file.id && module.is_at(&one.mapping);
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_exact_and_else_the_time_since_the_look_before() {
+    fn what_was_reported_is_exact_and_else_the_time_since_the_look_before() {
         let (mut known, load) = loads();
         known.probed("/lib/libp.so", load, false);
         known.looked_at.fresh = HashSet::from([load]);
@@ -309,14 +310,17 @@ mod tests {
         }
     }
 
-    /// The module was probed before, and is mapped anew while a look goes on that does not probe it.
+    /// The module is mapped anew while a look goes on that does not probe it: it was probed before, or the look
+    /// found nothing to probe in it.
     #[test]
     fn a_look_that_does_not_probe_a_module_leaves_its_record() {
-        for began in [None, Some(250)] {
+        for (began, fresh) in [(Some(250), false), (None, false), (None, true)] {
             let (mut known, load) = loads();
+            known.reported.insert(load, (240, "/lib/libp.so".to_owned()));
             known.looked_at.loads = HashSet::from([load]);
+            known.looked_at.fresh = fresh.then_some(load).into_iter().collect();
             known.looked(began);
-            assert!(!known.last.has(&load, 240), "{began:?}");
+            assert!(!known.last.has(&load, 240) && known.reported.contains_key(&load), "{began:?} {fresh}");
         }
     }
 }

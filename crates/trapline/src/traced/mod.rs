@@ -175,8 +175,8 @@ impl Traced {
         if self.ended.is_some() {
             return false;
         }
-        if cpu_time(self.target.pid()).is_none() || !self.target.process.alive() {
-            self.end(Ended::Exited);
+        self.end_if_gone();
+        if self.ended.is_some() {
             return false;
         }
         self.target.look_for_children();
@@ -192,6 +192,13 @@ impl Traced {
             self.readings.recorder.rings.forget(self.prober.patches.segments());
         }
         true
+    }
+    /// Notes the end of the process if it is over. A process loses its memory before it ends, and how it
+    /// ends is known only then.
+    pub(crate) fn end_if_gone(&mut self) {
+        if cpu_time(self.target.pid()).is_none() || !self.target.process.alive() {
+            self.end(Ended::Exited);
+        }
     }
     pub(crate) fn end(&mut self, how: Ended) {
         if self.ended.is_some() {
@@ -347,7 +354,7 @@ impl Traced {
         let forked = self.forked();
         if kernel > 0 && forked > 0 {
             notices.push(format!(
-                "{kernel} places are probed by the kernel, in process {pid} alone: hits of its {forked} forked children there are not seen"
+                "{kernel} sites are probed by the kernel, in process {pid} alone: hits of its {forked} forked children there are not seen"
             ));
         }
         notices

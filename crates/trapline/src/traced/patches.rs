@@ -30,7 +30,7 @@ use crate::unwinders::{Unwinding, unwinding, unwinding_now};
 
 /// Notice for a program without an unwinder in which return addresses are replaced.
 const NOT_REGISTERED: &str = "the process has loaded no unwinder (libgcc_s); one that it loads while probed (for pthread_exit, \
-                           pthread_cancel or backtrace) is told of replaced return addresses a moment later, and until \
+                           pthread_cancel or backtrace) is informed of replaced return addresses a moment later, and until \
                            then sees no further than a probed call";
 
 /// Places that are to be patched together.
@@ -351,7 +351,7 @@ fn slow_notice(pid: u32, report: &AttachReport, is_blind: bool) -> Option<String
     let kernel = report.kernel.len();
     (report.fault_handler && kernel > 0).then(|| {
         format!(
-            "{kernel} places of process {pid} are probed by the kernel, at microseconds a hit: the process {} SIGSEGV \
+            "{kernel} sites of process {pid} are probed by the kernel, at microseconds a hit: the process {} SIGSEGV \
              or SIGBUS, so that instructions that may fault stay where they are; if its handler only reports and ends it, \
              try --faults-are-fatal",
             if is_blind { "may come to catch unseen (a static program without symbols)" } else { "catches" }

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use trapline_patch::{PatchError, translator};
+use trapline_tracee::Mapping;
 use trapline_tracee::perf::monotonic_ns;
-use trapline_tracee::{Mapping, Process};
 
 use super::held::{Change, Held};
 use super::loads::Loads;
@@ -94,11 +94,7 @@ impl Prober {
         self.loads.reads();
         let maps = with.target.process.maps()?;
         self.loads.read_records(with.target.pid());
-        if maps.is_empty() && !self.loads.is_first_look() {
-            // It is about to end: its memory is gone, and not yet its threads.
-            return Ok(Looked::Nothing);
-        }
-        if self.loads.executed() || self.has_lost_segments(&with.target.process, &maps)? {
+        if self.loads.executed() || self.has_lost_segments(&maps) {
             // The follower probes the new program at its entry point.
             return Ok(Looked::Executed);
         }
@@ -108,7 +104,9 @@ impl Prober {
         }
         self.loads.forget_unmapped(&maps, requested);
         let first = self.loads.is_first_look();
-        let fresh = self.loads.take_fresh(mapped(process, &maps));
+        let mapped = mapped(process, &maps);
+        let fresh = self.loads.take_fresh(mapped.clone());
+        self.held.forget(&fresh);
         let has_more = !fresh.is_empty() && !first;
         self.patches.register_unwinders(process, files, has_more, with.notices);
         if fresh.is_empty() {
@@ -117,7 +115,7 @@ impl Prober {
             }
             return Ok(Looked::Nothing);
         }
-        let (modules, mut places) = self.choose(with, files, requested, (&fresh, first), &maps);
+        let (modules, mut places) = self.choose(with, files, requested, (&fresh, first), (&maps, &mapped));
         if places.found.is_empty() {
             self.sites.refuse(places.refused);
             return Ok(Looked::New);
@@ -139,7 +137,7 @@ impl Prober {
         files: &mut Files,
         requested: &SessionRequest,
         (fresh, first): (&[Mapped], bool),
-        maps: &[Mapping],
+        (maps, mapped): (&[Mapping], &[Mapped]),
     ) -> (Vec<Module>, ProbedPlaces) {
         let process = &with.target.process;
         let chosen = choose(process, &with.target.name, files, requested, fresh, self.loads.matched());
@@ -152,8 +150,9 @@ impl Prober {
             *with.misses = vec![PatchError::Translated { pid: process.pid(), by }.to_string()];
         }
         self.held.keep_closed(&modules, &mut places);
-        if !places.found.is_empty() {
-            self.held.request_holds(process, files, requested, fresh, &mut modules, &mut places.found);
+        // Another C library may come after what is probed.
+        if !places.found.is_empty() || !self.patches.segments().is_empty() {
+            self.held.request_holds(process, files, requested, mapped, &mut modules, &mut places.found);
         }
         if !first {
             with.misses.clear();
@@ -161,15 +160,10 @@ impl Prober {
         with.target.note_program(&modules);
         (modules, places)
     }
-    /// Whether segments were made, and none is mapped any more, so the process runs another program.
-    ///
-    /// The maps of a process that loses its memory while they are read break off somewhere. A second reading
-    /// then shows nothing.
-    fn has_lost_segments(&self, process: &Process, maps: &[Mapping]) -> Result<bool, Error> {
+    /// Whether segments were made, and none is mapped any more.
+    fn has_lost_segments(&self, maps: &[Mapping]) -> bool {
         let is_ours = |mapping: &Mapping| mapping.path.starts_with("/memfd:trapline");
-        let lacks_ours = |maps: &[Mapping]| !maps.is_empty() && !maps.iter().any(is_ours);
-        let may = !self.patches.segments().is_empty() && lacks_ours(maps);
-        Ok(may && lacks_ours(&process.maps()?))
+        !self.patches.segments().is_empty() && !maps.iter().any(is_ours)
     }
     /// Patches the places that were found. Returns the modules, by index, of which places are unmapped.
     fn patch(
@@ -196,9 +190,9 @@ impl Prober {
         let sorted = self.sites.sort_refusals(modules, &places.found, outcome.refused);
         if self.held.again() {
             self.held.note_lost(sorted.partly);
-        } else if let Some((places, first)) = sorted.partly {
+        } else if let Some((sites, first)) = sorted.partly {
             with.notices.push(format!(
-                "{places} places are probed in one mapping of their file and not in another, where their hits are not seen; for example {}: {}",
+                "{sites} sites are probed in one mapping of their file and not in another, where their hits are not seen; for example {}: {}",
                 first.probe, first.reason
             ));
         }

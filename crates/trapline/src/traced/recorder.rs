@@ -90,7 +90,7 @@ impl Recorder {
         let taken = self.take(attached.segments());
         let is_renumbered = are_renumbered(target.pid());
         if self.are_named || is_renumbered {
-            // An exit is on a thread whose entry was read before, or is in the same round.
+            // An exit is on a thread with an entry that was read before, or is in the same round.
             let threads: HashSet<u32> = self.decoder.threads();
             names.look(target, &threads, false);
             names.note(&threads, attached.segments());

@@ -75,7 +75,7 @@ impl Rings {
     /// Clears page notes from time to time, where no rings are read.
     pub(super) fn forget(&mut self, segments: &[Segment]) {
         if self.is_time_to_forget() {
-            segments.iter().for_each(|home| home.layout().pages.forget(home.view()));
+            segments.iter().for_each(|one| one.layout().pages.forget(one.view()));
         }
     }
     fn is_time_to_forget(&mut self) -> bool {
@@ -93,8 +93,8 @@ impl Rings {
         mut each: impl FnMut(Ring<'_>) -> Result<bool, E>,
     ) -> Result<(), E> {
         let forgets = self.is_time_to_forget();
-        for (segment, home) in segments.iter().enumerate() {
-            let (area, view) = (home.rings(), home.view());
+        for (segment, one) in segments.iter().enumerate() {
+            let (area, view) = (one.rings(), one.view());
             if self.tails.len() == segment {
                 self.tails.push(vec![0; area.rings as usize]);
             }
@@ -103,7 +103,7 @@ impl Rings {
                 self.broken += u64::from(!whole);
             }
             if forgets {
-                home.layout().pages.forget(view);
+                one.layout().pages.forget(view);
             }
         }
         Ok(())

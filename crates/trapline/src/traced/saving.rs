@@ -184,10 +184,10 @@ fn losses(sites: &SiteTable, attached: &Attached) -> Vec<Loss> {
     let owned = attached.counts_by_cpu();
     let recorded = sites.iter().filter(|tracked| tracked.is_recorded());
     for (segment, probe) in recorded.flat_map(|tracked| tracked.counters()) {
-        let home = &attached.segments()[segment];
-        let area = home.counters();
+        let one = &attached.segments()[segment];
+        let area = one.counters();
         for line in 0..area.lines {
-            let records = area.read_line(home.view(), probe, line);
+            let records = area.read_line(one.view(), probe, line);
             let cpu = (owned && line + 1 < area.lines).then_some(line);
             let loss = Loss { segment: segment as u32, probe, cpu, records };
             losses.extend((records > 0).then_some(loss));

@@ -57,7 +57,7 @@ pub(super) struct Tracked {
     pub(super) action: Action,
     pub(super) filter: Option<Arc<Filter>>,
     values: Values,
-    /// Of a USDT probe whose arguments are read: the filter as requested, for the reader. `filter` then names
+    /// If arguments of a USDT probe are read: the filter as requested, for the reader. `filter` then names
     /// the probe's operands instead.
     asked: Option<Arc<Filter>>,
     pub(super) sources: Vec<Source>,
@@ -142,7 +142,7 @@ pub(super) struct RefusedPlaces {
     pub(super) new: Vec<Refused>,
     /// Modules, by index, of which places are unmapped.
     pub(super) gone: HashSet<usize>,
-    /// Number of places whose site is probed in another mapping of the file, and one example.
+    /// Number of sites that are probed in another mapping of the file, and one example.
     pub(super) partly: Option<(u64, Refused)>,
 }
 

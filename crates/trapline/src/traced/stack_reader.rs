@@ -64,7 +64,7 @@ impl StackReading {
 #[derive(Debug, Default)]
 pub(super) struct StackReader {
     sums: Sums,
-    /// Stacks of entries whose calls have not ended.
+    /// Stacks of entries of calls that have not ended.
     waiting: InTurn<TextKey, StackId>,
 }
 
@@ -116,7 +116,7 @@ impl StackReader {
     /// Pairs entries and exits, and adds the calls that ended. `begun` is as in
     /// [`Pairing::feed`](crate::pairing::Pairing::feed).
     fn end_calls(&mut self, decoder: &mut Decoder, mut round: Vec<FoundRecord>, begun: Option<u64>) {
-        // All records of the round belong to probes whose exits are recorded.
+        // All records of the round belong to probes with recorded exits.
         let mut ended = Vec::new();
         decoder.pairing.feed(&mut round, begun, |_, _| true, |paired| ended.push(paired));
         decoder.round = round;

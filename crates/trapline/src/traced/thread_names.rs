@@ -43,7 +43,7 @@ use crate::threads::{Names, Thread};
 const CHECK: Duration = Duration::from_secs(1);
 const CHECK_UNREPORTED: Duration = Duration::from_millis(50);
 
-/// Threads whose names decide something.
+/// Threads with names that decide something.
 #[derive(Debug)]
 struct Called {
     /// Names that some filter asks for.
@@ -62,8 +62,8 @@ impl Called {
         let watcher = NameWatcher::new(pid).ok();
         Self { wanted, watcher, over: HashSet::new(), checked: Instant::now(), rows }
     }
-    /// N1: takes threads out of the tables whose entries are no longer true. Returns threads whose names may
-    /// be new.
+    /// N1: takes threads out of the tables where their entries are no longer true. Returns threads with names
+    /// that may be new.
     fn read_changes(
         &mut self,
         target: &TargetProcess,
@@ -98,21 +98,21 @@ impl Called {
         }
         changed_threads
     }
-    /// N3: adds threads to the tables whose names no filter asks for.
+    /// N3: adds threads to the tables if no filter asks for their names.
     fn note(&mut self, threads: &HashSet<u32>, names: &Names, segments: &[Segment]) {
         // Without a filter by name, no thread is passed over.
         for &tid in threads.iter().filter(|_| !self.wanted.is_empty()) {
             if !self.over.contains(&tid) && names.is_known(tid) && !self.is_wanted(tid, names) {
                 self.over.insert(tid);
-                for home in segments {
-                    home.layout().names.pass_over(home.view(), tid);
+                for segment in segments {
+                    segment.layout().names.pass_over(segment.view(), tid);
                 }
             }
         }
     }
     fn take_back(&mut self, tid: u32, segments: &[Segment]) {
         self.over.remove(&tid);
-        segments.iter().for_each(|home| home.layout().names.take_back(home.view(), tid));
+        segments.iter().for_each(|segment| segment.layout().names.take_back(segment.view(), tid));
     }
     fn is_wanted(&self, tid: u32, names: &Names) -> bool {
         names.get(tid).comm.is_some_and(|comm| self.wanted.contains(&comm))
@@ -173,7 +173,7 @@ impl ThreadNames {
         }
         self.note(&changed_threads, attached.segments());
     }
-    /// N3, for threads whose names were looked up.
+    /// N3, for threads with names that were looked up.
     pub(super) fn note(&mut self, threads: &HashSet<u32>, segments: &[Segment]) {
         let Some(called) = &mut self.called else { return };
         called.note(threads, &self.known, segments);

@@ -158,7 +158,7 @@ fn blind_spots(watching: &Watching) -> Vec<String> {
     let mut notices = Vec::new();
     if let Some(why) = watching.no_bpf() {
         notices.push(format!(
-            "values that neither registers nor the value before tell are read late: no BPF program may read them at the trap ({why})"
+            "values that neither registers nor the value before show are read late: no BPF program may read them at the trap ({why})"
         ));
     }
     if !watching.inherits() {
@@ -186,7 +186,7 @@ fn neighbours(watched: &[Watched]) -> Option<String> {
     };
     let (a, b) = data.iter().enumerate().find_map(close).filter(|_| REPORTS_ONE_PLACE)?;
     Some(format!(
-        "{a} and {b} lie close together: of an instruction that touches both, such as stp, arm64's kernel tells one"
+        "{a} and {b} lie close together: of an instruction that touches both, such as stp, arm64's kernel reports one"
     ))
 }
 

@@ -146,7 +146,7 @@ fn used(process: &Process, locator: &Locator, module: &Module, at: Svma) -> Remo
     if module.is_program {
         return own;
     }
-    let filled = |slot: Svma| process.read_u64(module.bias.live(slot)).ok().map(RemoteAddr);
+    let filled = |word: Svma| process.read_u64(module.bias.live(word)).ok().map(RemoteAddr);
     let is_mapped = |addr: &RemoteAddr| locator.maps().iter().any(|one| one.contains(*addr));
     let words = module.file.image.data_words(at);
     words.into_iter().filter_map(filled).find(is_mapped).unwrap_or(own)
@@ -222,7 +222,7 @@ fn finish(process: &Process, name: &str, spec: &WatchSpec, found: &Found) -> Res
     let len = match (spec.access, spec.len) {
         (Access::Execute, _) => 1,
         (_, Some(len)) => len,
-        // A part of a variable whose type is not known: as many bytes as fit.
+        // A part of a variable of an unknown type: as many bytes as fit.
         (_, None) if found.size == 0 || matches!(&spec.place, WatchPlace::Name { offset: 1.., .. }) => {
             let fits = |len: &u64| addr.0.is_multiple_of(*len) && (found.size == 0 || *len <= found.size);
             [8, 4, 2, 1].into_iter().find(fits).unwrap_or(1)

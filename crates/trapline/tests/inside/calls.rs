@@ -1,6 +1,6 @@
-//! Handlers are called as often as the functions are, and what they see and change is right. Tests whose
-//! results must not depend on the form run by jump and by trap, and with consumers for which only general
-//! registers are saved.
+//! Handlers are called as often as the functions are, and what they see and change is right. Tests run in
+//! each form if their results must not depend on it: by jump and by trap, and with consumers for which only
+//! general registers are saved.
 #![allow(unsafe_code, reason = "handlers that change registers, and that promise to use general ones only")]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -34,7 +34,7 @@ fn changing(change: impl Fn(&mut Regs) + Send + Sync + 'static) -> Consumer {
 pub(crate) type Probing<'a> = &'a dyn Fn(&str, Consumer) -> Registration;
 
 /// Runs a test in each form, with a library of its own each time: by jump, by trap, and both again without
-/// saving vector registers. For tests whose functions keep nothing in those.
+/// saving vector registers. For tests with functions that keep nothing in those.
 pub(crate) fn every_way(test: impl Fn(&Victim, Probing<'_>)) {
     ways(&test, &[(false, false), (true, false), (false, true), (true, true)]);
 }

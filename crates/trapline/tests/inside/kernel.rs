@@ -377,8 +377,8 @@ fn what_is_in_the_way_has_the_kernels_number() {
     assert_eq!(or_skip!(bpf::refusal(own[1], &[add], none, std::process::id())), 0);
 }
 
-/// A trap of this engine, in a thread whose last exception was another, while the kernel has probes of its
-/// own in the process. The kernel tries those first, and its signal then does not name the exception.
+/// A trap of this engine, in a thread with another last exception, while the kernel has probes of its own in
+/// the process. The kernel tries those first, and its signal then does not name the exception.
 #[test]
 fn traps_are_ours_beside_the_kernels_probes() {
     let twins = Twins::load();

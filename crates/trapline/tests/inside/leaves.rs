@@ -19,7 +19,7 @@ unsafe extern "C" {
     fn longjmp(place: *mut Place, value: i32) -> !;
 }
 
-/// Calls a function whose handler jumps back to here, through the buffer that it finds in `to`.
+/// Calls a function with a handler that jumps back to here, through the buffer that it finds in `to`.
 #[inline(never)]
 fn leave(add: extern "C" fn(u64, u64) -> u64, to: &AtomicU64) {
     let mut place = Place([0; 64]);
@@ -120,7 +120,7 @@ extern "C" fn run(add: *mut libc::c_void) -> *mut libc::c_void {
     unreachable!("the handler ends the thread")
 }
 
-/// A probe whose handler ends the thread, and the thread pointer of a thread that it has ended.
+/// A probe with a handler that ends the thread, and the thread pointer of a thread that it has ended.
 fn ended_in_a_handler(victim: &Victim) -> (Registration, u64) {
     let consumer = Consumer::entry(|_| {
         // SAFETY: the thread is made below for this, and holds nothing.

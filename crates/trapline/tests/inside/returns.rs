@@ -1,5 +1,5 @@
-//! Return handlers: what they see and change, and which call they belong to. Tests whose results must not
-//! depend on it run with vector registers saved and without.
+//! Return handlers: what they see and change, and which call they belong to. Tests run in both ways if their
+//! results must not depend on it: with vector registers saved and without.
 #![allow(unsafe_code, reason = "handlers that promise to use general registers only")]
 
 use std::sync::Mutex;

@@ -20,7 +20,7 @@ const MAPPERS: usize = 2;
 
 /// What all threads share.
 struct Storm {
-    /// Library whose functions are hit all the time.
+    /// Library with functions that are hit all the time.
     steady: Victim,
     over: AtomicBool,
     calls: AtomicU64,
@@ -38,7 +38,7 @@ fn counting(into: &Arc<AtomicU64>) -> Consumer {
     })
 }
 
-/// Counts returns, each of a call whose entry was seen.
+/// Counts returns, each of a call with an entry that was seen.
 fn session(into: &Arc<AtomicU64>) -> Consumer {
     let into = Arc::clone(into);
     Consumer::session(

@@ -87,7 +87,7 @@ impl Victim {
     }
     /// First bytes of a function as they are now.
     pub(crate) fn bytes(&self, name: &str) -> [u8; 16] {
-        // SAFETY: code of the library, whose handle is open.
+        // SAFETY: code of the library; its handle is open.
         unsafe { (self.address(name) as *const [u8; 16]).read_volatile() }
     }
     /// A version of a function.

@@ -1,4 +1,4 @@
-//! Code within whose reach all address space is taken, except a few single pages: stubs and copies are in
+//! Code with all address space within its reach taken, except a few single pages: stubs and copies are in
 //! those.
 #![allow(unsafe_code, reason = "a mapping of the library, and functions that are called in it")]
 

@@ -80,7 +80,7 @@ fn what_is_registered_again_finds_its_stubs() {
                 [entry, whole].concat()
             })
             .collect();
-        // Rounds whose words differ from those of the first one, and where they differ.
+        // Rounds with other words than the first one, and where they differ.
         let differs = patched.iter().map(|one| one.iter().zip(&patched[0]).position(|(a, b)| a != b));
         assert_eq!(differs.collect::<Vec<_>>(), [None; 5]);
         assert!(patched[0] != [&plain[..], &plain].concat());

@@ -183,7 +183,7 @@ fn a_thread_that_ends_in_a_handler_delays_no_other() {
         assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
     }
     probe.unregister().expect("unregistered");
-    // The C library gives its stack and its thread pointer to the next thread, whose hits are its own.
+    // The C library gives its stack and its thread pointer to the next thread; the hits there are its own.
     let (count, probe) = (word(), victim.register("moves", counting(word())));
     let moves = victim.function("moves");
     std::thread::spawn(move || count.store(moves(6, 7), Relaxed)).join().expect("no panic");

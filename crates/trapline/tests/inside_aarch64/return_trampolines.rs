@@ -317,7 +317,7 @@ fn an_unwinder_of_its_own_may_ask() {
     let _inner = victim.register("add", inner);
     assert_eq!(victim.function("tail")(1, 0), 13);
     let (trampoline, caller) = (real.load(SeqCst), LINK.load(SeqCst));
-    let leads = returns_to(trampoline).expect("a slot");
+    let leads = returns_to(trampoline).expect("a return trampoline");
     assert!(leads != 0 && leads % 4 == 0 && returns_to(caller).is_none() && returns_to(leads).is_none());
 }
 

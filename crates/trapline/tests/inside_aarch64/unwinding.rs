@@ -1,6 +1,5 @@
-//! Unwinders walk through frames whose return address is replaced: exceptions with something to clean up on
-//! the way, and backtrace(), by libgcc; through functions that sign their return addresses, and through
-//! others.
+//! Unwinders walk through frames with replaced return addresses: exceptions with something to clean up on the
+//! way, and backtrace(), by libgcc; through functions that sign their return addresses, and through others.
 #![allow(unsafe_code, reason = "exceptions out of foreign functions")]
 
 use trapline::inside::Tally;

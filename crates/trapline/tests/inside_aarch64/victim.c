@@ -143,7 +143,7 @@ FUNCTION(target, "ret");
 FUNCTION(elsewhere, "ret");
 AROUND(around_call, "bl target");
 
-// The same for registers whose length depends on the processor: 32 Z, 16 P, FFR.
+// The same for registers of a length that depends on the processor: 32 Z, 16 P, FFR.
 #define SCALABLE(op, at, predicates) \
 	".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n" op " z\\n, [" at ", #\\n, mul vl]\n.endr\n" \
 	".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n" op " p\\n, [" predicates ", #\\n, mul vl]\n.endr\n"

@@ -230,7 +230,7 @@ pub(crate) mod fault {
     pub(crate) fn install() {
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(|| {
-            // SAFETY: an action whose handler accesses words of this test, and its own context.
+            // SAFETY: an action with a handler that accesses words of this test, and its own context.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = on_fault as *const () as usize;

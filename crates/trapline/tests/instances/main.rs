@@ -1,14 +1,16 @@
-//! Calls whose return is waited for, in all circumstances: recursion, `longjmp`, other stacks, other threads,
-//! ends of threads and processes, children. By jump and by trap, with all registers saved and without
-//! vectors, and beside the kernel's uretprobe where that works too.
+//! Calls with a return that is waited for, in all circumstances: recursion, `longjmp`, other stacks, other
+//! threads, ends of threads and processes, children. By jump and by trap, with all registers saved and
+//! without vectors, and beside the kernel's uretprobe where that works too.
 //!
 //! A program of its own: what is patched stays mapped, and the libraries of all tests must find room near
 //! each other.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code, reason = "stacks, jumps, children")]
 
+mod children;
 mod places;
 mod return_trampolines;
+mod stacks;
 mod unwinding;
 #[path = "../inside/victim.rs"]
 #[allow(dead_code, reason = "shared with `inside`, which asks for more")]
@@ -39,7 +41,7 @@ type Called = extern "C" fn(u64) -> u64;
 struct Seen {
     entries: &'static AtomicU64,
     returns: &'static AtomicU64,
-    /// Returns whose cookie did not belong to their call.
+    /// Returns with a cookie that did not belong to their call.
     wrong: &'static AtomicU64,
 }
 
@@ -297,129 +299,6 @@ fn longjmp_leaves_nothing_behind() {
     }
 }
 
-/// A coroutine: its context, and that of the code that resumed it.
-struct Coroutine {
-    own: libc::ucontext_t,
-    back: libc::ucontext_t,
-    _stack: Box<[u8]>,
-}
-
-thread_local!(static CURRENT: Cell<*mut Coroutine> = const { Cell::new(std::ptr::null_mut()) });
-static WITH: AtomicU64 = AtomicU64::new(0);
-
-extern "C" fn pauses(x: u64) -> u64 {
-    // SAFETY: this runs on the coroutine that `resume` made current.
-    unsafe {
-        let at = CURRENT.get();
-        libc::swapcontext(&raw mut (*at).own, &raw const (*at).back);
-    }
-    x
-}
-
-extern "C" fn body() {
-    // SAFETY: the address of `with`.
-    let with: extern "C" fn(Called, u64) -> u64 = unsafe { std::mem::transmute(WITH.load(SeqCst)) };
-    assert_eq!(with(pauses, 10), 11);
-    pauses(0);
-}
-
-impl Coroutine {
-    fn new() -> Box<Self> {
-        let mut stack = vec![0_u8; 1 << 17].into_boxed_slice();
-        // SAFETY: zero is what `getcontext` fills; the stack lives as long as the coroutine.
-        unsafe {
-            let mut own: libc::ucontext_t = std::mem::zeroed();
-            libc::getcontext(&raw mut own);
-            own.uc_stack.ss_sp = stack.as_mut_ptr().cast();
-            own.uc_stack.ss_size = stack.len();
-            let mut one = Box::new(Self { own, back: std::mem::zeroed(), _stack: stack });
-            libc::makecontext(&raw mut one.own, body, 0);
-            one
-        }
-    }
-    /// Runs it until it pauses.
-    fn resume(&mut self) {
-        CURRENT.set(self);
-        // SAFETY: the context was made, or paused; nothing else resumes it.
-        unsafe { libc::swapcontext(&raw mut self.back, &raw const self.own) };
-    }
-}
-
-/// Held by tests that set `WITH`.
-static COROUTINES: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-#[test]
-fn stacks_return_in_any_order() {
-    let _alone = COROUTINES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    every_way(|victim, how| {
-        let seen = Seen::new();
-        let _probe = probe(victim, "with", seen.session().maxactive(9), how);
-        WITH.store(victim.address("with"), SeqCst);
-        let mut all: Vec<_> = (0..9).map(|_| Coroutine::new()).collect();
-        all.iter_mut().for_each(|one| one.resume());
-        seen.expect(9, 0);
-        [4, 0, 8, 1, 7, 2, 6, 3, 5].into_iter().for_each(|n: usize| all[n].resume());
-        seen.expect(9, 9);
-    });
-}
-
-#[test]
-fn a_stack_goes_on_in_another_thread() {
-    let _alone = COROUTINES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    every_way(|victim, how| {
-        let seen = Seen::new();
-        let _probe = probe(victim, "with", seen.session(), how);
-        WITH.store(victim.address("with"), SeqCst);
-        for n in 1..20 {
-            let mut one = Coroutine::new();
-            one.resume();
-            let at = std::ptr::from_mut(&mut *one) as u64;
-            // SAFETY: this thread waits meanwhile.
-            std::thread::scope(|scope| scope.spawn(|| unsafe { (*(at as *mut Coroutine)).resume() }).join())
-                .expect("it returns");
-            seen.expect(n, n);
-        }
-    });
-}
-
-#[test]
-fn a_signal_on_a_stack_of_its_own() {
-    static INNER: AtomicU64 = AtomicU64::new(0);
-    extern "C" fn handler(_: i32) {
-        // SAFETY: the address of `with`.
-        let with: extern "C" fn(Called, u64) -> u64 = unsafe { std::mem::transmute(INNER.load(SeqCst)) };
-        with(same, 1);
-    }
-    extern "C" fn raises(x: u64) -> u64 {
-        // SAFETY: a signal to this thread.
-        unsafe { libc::raise(libc::SIGUSR2) };
-        x
-    }
-    let run = |victim: &Victim| {
-        INNER.store(victim.address("with"), SeqCst);
-        (0..100).for_each(|n| assert_eq!(with(victim)(raises, n), n + 1));
-    };
-    let mut stack = vec![0_u8; 1 << 17];
-    let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
-    let mut before = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
-    // SAFETY: a handler that is async-signal-safe, on memory that stays until the old stack is back.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = handler as extern "C" fn(i32) as usize;
-        action.sa_flags = libc::SA_ONSTACK;
-        libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut());
-        assert_eq!(libc::sigaltstack(&raw const stack, &raw mut before), 0);
-    }
-    every_way(|victim, how| {
-        let seen = Seen::new();
-        let _probe = probe(victim, "with", seen.session().maxactive(2), how);
-        run(victim);
-        seen.expect(200, 200);
-    });
-    // SAFETY: the previous stack.
-    unsafe { libc::sigaltstack(&raw const before, std::ptr::null_mut()) };
-}
-
 #[test]
 fn threads_that_end_in_a_call() {
     extern "C" fn ends(_: u64) -> u64 {
@@ -447,81 +326,6 @@ fn threads_that_end_in_a_call() {
             std::thread::yield_now();
         }
         assert_eq!(seen.wrong.load(SeqCst), 0);
-    });
-}
-
-#[test]
-fn a_child_returns_by_itself_and_the_parent_too() {
-    static PARENT: AtomicU64 = AtomicU64::new(0);
-    extern "C" fn forks(x: u64) -> u64 {
-        // SAFETY: the child returns through the probed call and ends; it allocates nothing.
-        let child = unsafe { libc::fork() };
-        PARENT.store(child as u64, SeqCst);
-        x
-    }
-    every_way(|victim, how| {
-        let seen = Seen::new();
-        let _probe = probe(victim, "with", seen.session(), how);
-        assert_eq!(with(victim)(forks, 4), 5);
-        let child = PARENT.load(SeqCst) as i32;
-        let reported = seen.returns.load(SeqCst) == 1 && seen.wrong.load(SeqCst) == 0;
-        if child == 0 {
-            let again = with(victim)(same, 1) == 2 && seen.returns.load(SeqCst) == 2;
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(i32::from(!reported) | i32::from(!again) << 1) };
-        }
-        let mut status = -1;
-        // SAFETY: our child.
-        unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert!(reported);
-        assert_eq!(status, 0);
-    });
-}
-
-#[test]
-fn a_child_that_ends_in_a_call() {
-    extern "C" fn exits(_: u64) -> u64 {
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(3) }
-    }
-    every_way(|victim, how| {
-        let seen = Seen::new();
-        let probe = probe(victim, "with", seen.session().maxactive(1), how);
-        for _ in 0..20 {
-            // SAFETY: the child calls and ends.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                with(victim)(exits, 0);
-            }
-            let mut status = -1;
-            // SAFETY: our child.
-            unsafe { libc::waitpid(child, &raw mut status, 0) };
-            assert_eq!(libc::WEXITSTATUS(status), 3);
-            assert_eq!(with(victim)(same, 1), 2);
-        }
-        seen.expect(20, 20);
-        assert_eq!(probe.counts(), Tally { hits: 20, ..Tally::default() });
-    });
-}
-
-#[test]
-fn a_child_in_our_own_memory() {
-    let run = |victim: &Victim| {
-        // SAFETY: `vforks` is one.
-        let vforks: extern "C" fn(Called, u64) -> u64 =
-            unsafe { std::mem::transmute(victim.address("vforks")) };
-        // SAFETY: both take and return numbers.
-        let twice: Called = unsafe { std::mem::transmute(victim.address("twice")) };
-        for _ in 0..20 {
-            assert_eq!(vforks(twice, 1), 7);
-            assert_eq!(twice(1), 2);
-        }
-    };
-    every_way(|victim, how| {
-        let seen = Seen::new();
-        let _probe = probe(victim, "twice", seen.session(), how);
-        run(victim);
-        seen.expect(40, 40);
     });
 }
 

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use trapline::inside::{Consumer, Gpr, Registration, Tally};
 use trapline_tests::alone;
 
+use crate::stacks::{COROUTINES, Coroutine, WITH};
 use crate::victim::Victim;
-use crate::{Called, Coroutine, How, Seen, deeper, probe, same, thrown, throws, word};
+use crate::{Called, How, Seen, deeper, probe, same, thrown, throws, word};
 
 /// Number of returns so far.
 #[derive(Clone, Copy)]
@@ -86,10 +87,10 @@ fn calls_that_are_kept_in_place_take_no_instance() {
 
 #[test]
 fn stacks_return_in_any_order_and_in_other_threads() {
-    let _alone = crate::COROUTINES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = COROUTINES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (victim, return_count) = (Victim::load(), ReturnCount::new());
     let with = waits(&victim, "with", return_count);
-    crate::WITH.store(victim.address("with"), SeqCst);
+    WITH.store(victim.address("with"), SeqCst);
     for _ in 0..3 {
         let mut all: Vec<_> = (0..9).map(|_| Coroutine::new()).collect();
         all.iter_mut().for_each(|one| one.resume());
@@ -257,7 +258,7 @@ fn a_place_that_keeps_a_call_that_was_left() {
     assert_eq!(first.return_count(), 0);
 }
 
-/// More stack words than places: later ones use instances. In a process of its own, whose places are used up.
+/// More stack words than places: later ones use instances. In a process of its own: its places are used up.
 #[test]
 fn more_stack_words_than_places() {
     alone("places::more_stack_words_than_places", every_word);

@@ -151,7 +151,7 @@ fn returns_alone() {
     assert_eq!(seen(), (100, 0));
 }
 
-/// One call instruction that calls two functions in turn has one return trampoline for both, whose entry
+/// One call instruction that calls two functions in turn has one return trampoline for both; the entry there
 /// keeps the site and way of the last call. Each return is reported for its own function. That also holds
 /// when the probes, and the code that leads through them, have changed.
 #[test]
@@ -209,7 +209,7 @@ fn a_trampoline_is_had_the_long_way_and_the_short_one_in_turn() {
 }
 
 /// A consumer that waits only for returns. A child and its parent both return, each by itself; so does a call
-/// whose probe is gone.
+/// after its probe is gone.
 #[test]
 fn calls_that_were_entered_from_their_trampolines_return_to_their_callers() {
     static CHILD: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! Unwinders walk through frames whose return address is replaced: C++ exceptions, Rust panics, backtrace(),
+//! Unwinders walk through frames with replaced return addresses: C++ exceptions, Rust panics, backtrace(),
 //! with libgcc and with a second unwinder that is loaded later.
 
 use std::ffi::{CString, c_void};
@@ -99,10 +99,18 @@ fn backtraces_are_what_they_were() {
 }
 
 /// The same for calls that were entered from within their trampolines, as calls are when a consumer waits
-/// only for returns and the trampoline is bound; and exceptions out of such calls.
+/// only for returns and the trampoline is bound; and exceptions out of such calls. In a process of its own: at
+/// most half of all trampolines are bound, and calls of other tests may have them.
 #[test]
-#[allow(ffi_unwind_calls, reason = "that is what is tested")]
 fn unwinders_walk_through_calls_that_were_entered_from_their_trampolines() {
+    alone(
+        "unwinding::unwinders_walk_through_calls_that_were_entered_from_their_trampolines",
+        entered_from_them,
+    );
+}
+
+#[allow(ffi_unwind_calls, reason = "that is what is tested")]
+fn entered_from_them() {
     extern "C-unwind" fn panics(x: u64) -> u64 {
         std::panic::resume_unwind(Box::new(x))
     }
@@ -143,7 +151,7 @@ fn unwinders_walk_through_calls_that_were_entered_from_their_trampolines() {
     }
     let paired = |at: &&u64| **at + 1 >= trapline_record::trampolines::PAIRED;
     assert_eq!(ways.len(), 3);
-    assert!(ways.iter().filter(paired).count() >= 1, "none was entered from its slot: {ways:?}");
+    assert!(ways.iter().filter(paired).count() >= 1, "none was entered from its return trampoline: {ways:?}");
 
     let victim = Victim::load();
     let probe = probe(&victim, "with", waits(), How::TrampolineGeneral);
@@ -270,10 +278,10 @@ fn framehop_walks_through() {
 
 /// A library that looks like one with an unwinder, and stores the unwind information that it is given.
 const LATER: &str = "\
-const void *told;
+const void *given;
 const void *_Unwind_Find_FDE(const void *pc, void *bases) { return 0; }
-void __register_frame(const void *info) { told = info; }
-void __deregister_frame(const void *info) { told = 0; }
+void __register_frame(const void *info) { given = info; }
+void __deregister_frame(const void *info) { given = 0; }
 ";
 
 /// A library that has an unwinder and accepts no unwind information.
@@ -306,12 +314,12 @@ fn unwinders_that_are_loaded_later() {
         let _probe = probe(&victim, "add", seen.session(), How::Trampoline);
         let handle = load_later(LATER);
         // SAFETY: a word of that library.
-        let registered = unsafe { *libc::dlsym(handle, c"told".as_ptr()).cast::<u64>() };
+        let registered = unsafe { *libc::dlsym(handle, c"given".as_ptr()).cast::<u64>() };
         let registered_in_time = registered != 0;
         // The engine's thread does this soon; here it is done now.
         trapline::inside::rescan().expect("a look");
         // SAFETY: as above.
-        let registered = unsafe { *libc::dlsym(handle, c"told".as_ptr()).cast::<u64>() };
+        let registered = unsafe { *libc::dlsym(handle, c"given".as_ptr()).cast::<u64>() };
         assert!(
             trampolines().contains(&registered),
             "registered: {registered:#x}, in time: {registered_in_time}"
@@ -353,9 +361,9 @@ fn unwinders_that_cannot_be_informed_rule_out_trampolines() {
     });
 }
 
-/// gdb's backtrace of a thread that is blocked below armed calls (`docs/gdb/trapline_slots.py`). In a process
-/// of its own: a gdb that attaches while a thread is at an int3 takes the signal for its own, and threads of
-/// other tests hit such instructions.
+/// gdb's backtrace of a thread that is blocked below armed calls (`docs/gdb/trapline_return_trampolines.py`).
+/// In a process of its own: a gdb that attaches while a thread is at an int3 takes the signal for its own,
+/// and threads of other tests hit such instructions.
 #[test]
 fn gdb_walks_through_trampolines() {
     match debugger::ready() {

@@ -1,4 +1,4 @@
-//! A Go program, probed from outside: goroutines whose stacks grow inside probed calls, and that go on in
+//! A Go program, probed from outside: goroutines that grow their stacks inside probed calls, and go on in
 //! other threads. As many calls as the program reports.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -192,7 +192,7 @@ fn calls_are_recorded_with_what_they_return() {
         };
         assert!(ended.iter().all(|&(given, returned)| returned == wanted(given)), "{name}: {ended:?}");
     }
-    assert!(!finished.summary.notices.iter().any(|notice| notice.contains("whose entry was not recorded")));
+    assert!(!finished.summary.notices.iter().any(|notice| notice.contains("without a recorded entry")));
     grows.run(TIMES);
 }
 

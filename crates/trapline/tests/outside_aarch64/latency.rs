@@ -12,7 +12,7 @@ const TIMES: u64 = 100;
 /// holds the return address, and it is none that Trapline patches during the session. For functions where
 /// each such word is patched, the kernel counts after the session. There is none for `victim_signed`: the
 /// kernel does not accept its first word, and after that the register is signed. There is none for the loop
-/// either, whose first word runs eight times.
+/// either: its first word runs eight times.
 const MEANWHILE: [(&str, u64); 5] =
     [("victim_nop", 4), ("victim_sub", 4), ("victim_branch", 8), ("victim_zero", 4), ("victim_address", 4)];
 const AFTERWARDS: [(&str, u64); 5] =

@@ -103,8 +103,8 @@ fn a_filter_decides_in_the_target_what_is_recorded() {
     }
 }
 
-/// Of calls whose returns are recorded too: by their arguments, by their returned value, and by their
-/// duration. The kernel counts all of them.
+/// Of calls with recorded returns: by their arguments, by their returned value, and by their duration. The
+/// kernel counts all of them.
 #[test]
 fn a_filter_decides_in_the_target_which_calls_are_recorded() {
     type Passes = fn(u64) -> bool;
@@ -227,15 +227,14 @@ fn what_is_lost_is_counted() {
         let (calls, lost, finished) = ended(session, Vec::new());
         println!("{} calls, {lost} records lost", calls.len());
         assert_right(&calls);
-        // Two records for each call, each of them written or lost; a call whose entry was lost is not
-        // reported.
+        // Two records for each call, each of them written or lost; a call with a lost entry is not reported.
         let (entries, exits) =
             (calls.len() as u64, calls.iter().filter(|call| call.took.is_some()).count() as u64);
         let unpaired: u64 = finished
             .summary
             .notices
             .iter()
-            .filter(|notice| notice.contains("whose entry was not recorded"))
+            .filter(|notice| notice.contains("without a recorded entry"))
             .filter_map(|notice| notice.split(' ').next()?.parse::<u64>().ok())
             .sum();
         assert_eq!(

@@ -175,12 +175,12 @@ fn trampolines_of_calls_that_were_left_are_had_again() {
     let times = times_of(&finished.reports[0], "unwound_throws");
     let found = (times.calls, times.in_flight, times.unreturned, finished.summary.missed);
     println!("{calls} calls: {found:?}");
-    assert!(times.unreturned > 0, "none was had again: {found:?}");
+    assert!(times.unreturned > 0, "none was reused: {found:?}");
     assert!(times.calls <= calls / 2);
     assert_eq!(found.0 + found.1 + found.2 + found.3, calls, "{found:?}");
 }
 
-/// A function with a jump through a register, whose exits cannot be known, is timed by its return address by
+/// A function with a jump through a register (so its exits cannot be known) is timed by its return address by
 /// default.
 #[test]
 fn where_exits_are_not_known_return_addresses_are_replaced() {

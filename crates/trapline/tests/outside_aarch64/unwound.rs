@@ -1,4 +1,4 @@
-//! Functions of the victim whose calls are left by exceptions, or wait until they may go on; with return
+//! Functions of the victim with calls that exceptions leave, or that wait until they may go on; with return
 //! addresses that are signed by either key, or not signed.
 //!
 //! In: a name, how often. Out: how many calls returned with the right value, or the wrong one. Does not:

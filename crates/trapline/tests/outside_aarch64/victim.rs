@@ -1,5 +1,5 @@
-//! The victim: functions whose first words are of all kinds, called by two threads as often as requested. And
-//! what starts it.
+//! The victim: functions with first words of all kinds, called by two threads as often as requested. And what
+//! starts it.
 //!
 //! Protocol. In, a line `NAME N`: each thread calls that function N times, all at once, or one thread after
 //! the other for `turns-NAME N`. Out, a line: how many calls returned the right value; before it a line for

@@ -113,7 +113,7 @@ fn copy_of_cpuid(library: &Library, at: u64) -> u64 {
 
 /// Whether a copy continues at that address, at once or after the nops behind it.
 fn leads_back(copy: u64, to: u64) -> bool {
-    // SAFETY: in generated code, whose last page has room left.
+    // SAFETY: in generated code: its last page has room left.
     let after = unsafe { std::slice::from_raw_parts((copy + 2) as *const u8, 8) };
     let nops = after.iter().take_while(|byte| **byte == 0x90).count();
     let jump = &after[nops..];

@@ -1,4 +1,5 @@
-// Functions whose displaced instructions fault, take long, are in the middle of a window, or are between vector instructions.
+// Functions with displaced instructions that fault, take long, are in the middle of a window, or are between
+// vector instructions.
 #define FUNCTION(name, body) \
 	asm(".text\n.p2align 6\n.globl " #name "\n.type " #name ",@function\n" #name ":\n" body "\n.size " #name ",.-" #name "\n")
 

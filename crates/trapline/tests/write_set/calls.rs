@@ -57,7 +57,7 @@ impl CallCount {
     }
 }
 
-/// Adds one to the word whose address the thread left in r12.
+/// Adds one to the word at the address that the thread left in r12.
 unsafe extern "C" fn report_thread(_: *mut c_void, hit: *mut Hit) -> Verdict {
     // SAFETY: this hit, its registers, and a `CallCount` of the caller's.
     unsafe {

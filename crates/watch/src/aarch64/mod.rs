@@ -3,9 +3,9 @@
 //!
 //! In: samples' registers, code. Out: which instruction it is, and what it will do. Does not: read memory.
 //!
-//! So no operand is lost, and the instruction is the one whose address the sample has. But a thread may be
-//! kept waiting between its sample and its store for any time. Which of several threads' accesses was first
-//! is known only once each has been sampled again (`watching::access`).
+//! So no operand is lost, and the instruction is the one at the sample's address. But a thread may be kept
+//! waiting between its sample and its store for any time. Which of several threads' accesses was first is
+//! known only once each has been sampled again (`watching::access`).
 //!
 //! An exclusive store that traps fails, because the return from the trap ends the exclusive state that its
 //! load began (Arm ARM B2.12). Its program then tries again for ever, so the watch must end ([`never_ends`]).

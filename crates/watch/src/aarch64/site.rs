@@ -1,4 +1,4 @@
-//! Which instruction makes an access: the one whose address the sample has.
+//! Which instruction makes an access: the one at the sample's address.
 //!
 //! In: code bytes. Out: the instruction, if it accesses memory. Does not: read code.
 

@@ -197,7 +197,7 @@ pub fn nine_cases(machine: &Machine, t: TaskId, u: TaskId) -> Vec<(&'static str,
 /// Runs a case, and releases everything afterwards.
 ///
 /// # Errors
-/// The number and the content of the first line whose result differs.
+/// The number and the content of the first line with another result.
 pub fn run_case(accounting: &(impl Accounting + ?Sized), case: &[Check]) -> Result<(), (usize, Check)> {
     let mut fitted: Vec<Option<Reservation>> = Vec::new();
     let wrong = case.iter().enumerate().find(|&(_, &check)| match check {

@@ -46,12 +46,12 @@
 //! | `pinned[c]`, `most` | with all lanes closed | in a lane |
 //!
 //! A *lane* is a readers-writer lock on cache lines of its own. There are about as many lanes as CPUs, and
-//! each thread always uses the same one, its own lane (`home`). To be in any one lane is the read side; to
-//! close all of them, in order, is the write side. This is a big-reader lock, as Linux 2.4's `brlock` and the
-//! `lglock` after it. Histograms are *modified without being used* in a lane, as the commits that brought
-//! this design to the kernel put it. Additions commute, so tasks need not exclude each other. An operation
-//! that needs the sum closes the lanes. A task may go up in one lane and down in another: a lane's own
-//! numbers wrap, their sum does not.
+//! each thread always uses the same one, its own lane. To be in any one lane is the read side; to close all
+//! of them, in order, is the write side. This is a big-reader lock, as Linux 2.4's `brlock` and the `lglock`
+//! after it. Histograms are *modified without being used* in a lane, as the commits that brought this design
+//! to the kernel put it. Additions commute, so tasks need not exclude each other. An operation that needs the
+//! sum closes the lanes. A task may go up in one lane and down in another: a lane's own numbers wrap, their
+//! sum does not.
 //!
 //! ## An operation on a task
 //!

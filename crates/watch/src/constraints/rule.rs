@@ -27,7 +27,7 @@ pub(super) struct Exchange {
     takes: Option<Share>,
 }
 
-/// The task or CPU whose count an operation changes.
+/// The task or CPU of which an operation changes the count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CountOwner {
     /// A task's, for any CPU or for one.
@@ -56,7 +56,7 @@ pub(super) struct Account {
 /// The step of a task from one count to another in one histogram; 0 means that it is not in the histogram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Move {
-    /// The CPU whose histogram it is; `None` for the histogram of all CPUs.
+    /// The CPU that the histogram belongs to; `None` for the histogram of all CPUs.
     pub(super) cpu: Option<Cpu>,
     pub(super) pool: usize,
     pub(super) from: u8,

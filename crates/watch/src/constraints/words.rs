@@ -48,7 +48,7 @@ pub struct Machine {
 /// The error for numbers that no machine has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{cpus} CPUs with {registers:?}: at least 1 CPU and at most {MAX_REGISTERS} slots of a kind are possible"
+    "{cpus} CPUs with {registers:?}: at least 1 CPU and at most {MAX_REGISTERS} registers of a kind are possible"
 )]
 pub struct BadMachine {
     /// Number of CPUs given.
@@ -84,7 +84,7 @@ pub struct Request {
 
 /// A breakpoint that fits. It stays in the accounting that granted it until it is given back to that one.
 #[derive(PartialEq, Eq, Hash, Debug)]
-#[must_use = "slots stay taken until the reservation is released"]
+#[must_use = "registers stay taken until the reservation is released"]
 pub struct Reservation(Request);
 
 /// Why a breakpoint does not fit.
@@ -92,7 +92,7 @@ pub struct Reservation(Request);
 pub enum Refusal {
     /// The registers are used up.
     #[error(
-        "no slot free: of {registers} on CPU {cpu}, {by_cpu} are pinned by breakpoints of the CPU and {by_task} by those of a task; {weight} more do not fit"
+        "no register free: of {registers} on CPU {cpu}, {by_cpu} are pinned by breakpoints of the CPU and {by_task} by those of a task; {weight} more do not fit"
     )]
     NoRegister {
         /// A CPU on which it does not fit.

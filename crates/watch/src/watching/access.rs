@@ -4,8 +4,8 @@
 //! from what was known before only while nothing can have been missed. Does not: read rings.
 //!
 //! **The first value.** When all threads are armed, the bytes are read. Then the tracer waits until every CPU
-//! has left the trap handler that it may be in. A write before the reading has a sample whose time is before
-//! the end of this wait. A write after the reading has one whose time is after the reading began. So if no
+//! has left the trap handler that it may be in. A write before the reading has a sample with a time before
+//! the end of this wait. A write after the reading has one with a time after the reading began. So if no
 //! sample has a time between these two, the next access finds the value that was read ([`First`]).
 //!
 //! **Dispute.** If two CPUs accessed the bytes at about the same time, only what the store's own registers

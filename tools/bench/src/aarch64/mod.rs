@@ -27,7 +27,7 @@ pub(crate) struct Options {
     /// The number of the first row, for a person who watches the processor.
     #[arg(long, default_value_t = 1)]
     first_row: u64,
-    /// What would be simulated is not: what tells the two apart must notice.
+    /// What would be simulated is not: what distinguishes the two must notice.
     #[arg(long, value_name = "WAY")]
     no_simulation: Option<Instead>,
 }

@@ -39,7 +39,7 @@ struct Counted {
     hits: u64,
     instructions: f64,
     user_instructions: f64,
-    /// Ratios to a hit that steps over a copy, to one whose copy jumps back, and to the kernel's.
+    /// Ratios to a hit that steps over a copy, to one with a copy that jumps back, and to the kernel's.
     of_stepped: Option<f64>,
     of_out_of_line: Option<f64>,
     of_kernel: Option<f64>,

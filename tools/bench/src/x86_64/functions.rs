@@ -53,7 +53,7 @@ unsafe extern "C" {
 pub(crate) enum Work {
     /// One function.
     One(Function),
-    /// One function, whose argument points to text.
+    /// One function; its argument points to text.
     Text(Function, u64),
     /// One function, with [`DEPTH`] callers by frame pointers.
     Deep(Function),
@@ -208,6 +208,6 @@ pub(crate) fn pin_to(cpu: usize) {
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set is a local, and the CPU number is small.
     unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the kernel only reads the set, whose size is stated.
+    // SAFETY: the kernel only reads the set; its size is stated.
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
 }

@@ -53,7 +53,7 @@ impl Kernel {
         let (path, offsets) = sites(case, limit)?;
         Ok(Self::Latency(KernelLatency::attach(&path, &offsets, Some(pid))?))
     }
-    /// Hits so far. A row whose hits the probe did not see does not count.
+    /// Hits so far. A row does not count if the probe did not see its hits.
     pub(crate) fn hits(&self) -> Result<u64> {
         Ok(match self {
             Self::Count(link) => link.counts()?.iter().sum(),

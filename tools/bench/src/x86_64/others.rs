@@ -1,7 +1,7 @@
 //! Other tracers on the same functions: bpftrace from outside, uftrace around a victim of its own.
 //!
 //! In: a process or nothing, and what to do at a hit. Out: a running tracer, and at its end the number of
-//! hits that it saw. A row whose hits the tracer did not see does not count. If a tracer is not installed,
+//! hits that it saw. A row does not count if the tracer did not see its hits. If a tracer is not installed,
 //! the error says so. Does not: install anything.
 
 use std::io::{BufRead as _, BufReader};

@@ -113,7 +113,7 @@ impl Ours {
             process.counts.iter().map(|count| count.site.tactic).collect()
         })
     }
-    /// Reported calls whose text has `long` bytes, and all reported calls.
+    /// Reported calls with a text of `long` bytes, and all reported calls.
     pub(crate) fn reported(&mut self, long: usize) -> (u64, u64) {
         let (mut reported, mut all) = (0, 0);
         for call in self.session.calls() {

@@ -106,7 +106,7 @@ impl Victim {
         }
         Self::by(command)
     }
-    /// Starts one by a command whose last argument becomes `victim`.
+    /// Starts one by a command; its last argument becomes `victim`.
     pub(crate) fn by(mut command: Command) -> Result<Self> {
         command.arg("victim").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("the victim does not start")?;

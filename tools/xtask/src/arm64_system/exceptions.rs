@@ -87,8 +87,9 @@ fn exceptions(row: &Value) -> [f64; 3] {
     ["traps", "steps", "calls"].map(|field| row[field].as_f64().unwrap_or(f64::NAN))
 }
 
-/// Of a hit, calls that are another thread's, as of the engine's own that looks at mappings: the account is the processor's, not a thread's. Half a dozen were seen in a row whose
-/// own thread ran not one instruction more. A way that makes one more for each hit is far above.
+/// Of a hit, calls that are another thread's, as of the engine's own that looks at mappings: the account is
+/// the processor's, not a thread's. Half a dozen were seen in a row; its own thread ran not one instruction
+/// more. A way that makes one more for each hit is far above.
 const OTHERS: f64 = 0.25;
 
 /// Whether these are the traps, single steps and calls that are expected.

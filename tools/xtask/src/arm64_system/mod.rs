@@ -1,9 +1,11 @@
 //! arm64 under a whole system: the distribution's own kernel, booted in an emulator, with our tests as its only programs.
 //!
 //! In: the distribution's kernel and shell for arm64, which are fetched and not installed; names of parts, or none for all. Out: the tests' lines, counted like
-//! any others; for each way to do a hit, instructions and exceptions. Each part is a boot of its own with a log of its own, so one that failed can be had again alone:
-//! every test program on two processors (all at once), and `figures`, which is `trapline-bench uprobe` and `uretprobe`, on one that counts instructions exactly. Emulated, not silicon.
-//! What cannot be fetched or built is a skip by name, never a pass.
+//! any others; for each way to do a hit, instructions and exceptions. Each part is a boot of its own with a
+//! log of its own, so one that failed can be repeated alone. One is every test program, all at once, on two
+//! processors. The other is `figures`, which is `trapline-bench uprobe` and `uretprobe`, on one that counts
+//! instructions exactly. Emulated, not silicon. What cannot be fetched or built is a skip by name, never a
+//! pass.
 
 mod boot;
 mod exceptions;
@@ -25,7 +27,7 @@ use boot::System;
 use fetch::{fetch, first_in, kernel_package};
 use initramfs::Initramfs;
 
-/// Crates whose tests run there.
+/// Crates with tests that run there.
 const CRATES: &[&str] =
     &["trapline-runtime", "trapline-plan", "trapline-tracee", "trapline-watch", "trapline"];
 /// Their test programs that do.

@@ -1,7 +1,8 @@
 //! Documents that a text refers to and the repository does not have.
 //!
-//! In: a file, the paths of all files. Out: what it refers to in vain: paths that begin with `docs/` or lead to a bench run,
-//! names in capitals that end in `.md`, sections (`DESIGN §4`) of such, and a Markdown file's relative links.
+//! In: a file, the paths of all files. Out: what it refers to in vain. That is paths that begin with `docs/`
+//! or lead to a bench run, names in capitals that end in `.md`, sections (`DESIGN §4`) of such, and a
+//! Markdown file's relative links.
 //! Does not: look at headings behind `#`, or at addresses of other sites.
 
 use std::collections::BTreeSet;

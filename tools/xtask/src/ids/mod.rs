@@ -3,7 +3,7 @@
 //!
 //! In: the sources and documents. Out: what is wrong; docs/design/invariants.md and docs/promises-tests.md, compared or
 //! written (`--write`).
-//! Does not: judge whether an invariant is kept, or look into this folder, whose tests are full of made-up ids.
+//! Does not: judge whether an invariant is kept, or look into this folder: its tests are full of made-up ids.
 
 mod definitions;
 mod documents;

@@ -179,10 +179,17 @@ mod tests {
 
     #[test]
     fn the_same_lines_in_another_order_are_no_difference() {
-        let bare = ran(0, "troff 1.22\ngrops 1.22\n", "");
-        let judged = |output: &str| judge([&bare, &bare], &ran(0, output, ""));
-        assert_eq!(judged("grops 1.22\ntroff 1.22\n"), Verdict::Same(Measure::Lines));
-        assert!(matches!(judged("grops 1.23\ntroff 1.22\n"), Verdict::Differs(_)));
+        let (one, other) = ("troff 1.22\ngrops 1.22\n", "grops 1.22\ntroff 1.22\n");
+        let bare = ran(0, one, one);
+        let judged = |output: &str, errors: &str| judge([&bare, &bare], &ran(0, output, errors));
+        assert_eq!(judged(other, one), Verdict::Same(Measure::Lines));
+        assert_eq!(judged(one, other), Verdict::Same(Measure::Lines));
+        // Another number, a line more, and a line twice.
+        for output in
+            ["grops 1.23\ntroff 1.22\n", "grops 1.22\ntroff 1.22\n\n", "grops 1.22\ntroff 1.22\ntroff 1.22\n"]
+        {
+            assert!(matches!(judged(output, one), Verdict::Differs(_)), "{output}");
+        }
     }
 
     #[test]

@@ -166,7 +166,7 @@ impl Drop for NoServices {
     }
 }
 
-/// Of the file system that programs are installed on, as df(1) tells it.
+/// Of the file system that programs are installed on, as df(1) shows it.
 fn free_bytes() -> Option<u64> {
     let output = Command::new("df").args(["--output=avail", "-B1", "/usr"]).output().ok()?;
     String::from_utf8_lossy(&output.stdout).lines().nth(1)?.trim().parse().ok()

@@ -26,7 +26,7 @@ pub(crate) enum Aggregation {
         returns: bool,
         /// For each probe, the arguments that point to text, as bits.
         texts: Vec<u8>,
-        /// Those of them whose text ends at a 0.
+        /// Those of them with a text that ends at a 0.
         ended: Vec<u8>,
         /// The floats of each probe.
         floats: Vec<Floats>,

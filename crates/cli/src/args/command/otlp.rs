@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// The path at a collector whose URL has none, as OpenTelemetry's environment variables define it.
+/// The path at a collector if its URL has none, as OpenTelemetry's environment variables define it.
 const PATH: &str = "/v1/metrics";
 
 /// The collector to which metrics are sent.

@@ -25,7 +25,7 @@ pub(crate) enum Type {
     Char,
     /// `float` or `double`.
     Float(Float),
-    /// A number whose values have names.
+    /// A number with names for its values.
     Enum(Arc<Enumeration>),
     /// The text that it points to, up to a 0; only for arguments.
     Str,
@@ -118,7 +118,7 @@ impl Signature {
         };
         self.parameters.iter().map(bit).fold(0, |all, one: u8| all | one)
     }
-    /// Those of them whose text ends at a 0.
+    /// Those of them with a text that ends at a 0.
     pub(crate) fn ended(&self) -> u8 {
         let ends = |parameter: &&Parameter| parameter.shown == Type::Str;
         let bit =

@@ -168,7 +168,7 @@ impl Value {
             Self::Text(_) => None,
         }
     }
-    /// The argument whose text the value is, if the target can read that text.
+    /// The argument that the text belongs to, if the value is a text that the target can read.
     const fn text(&self) -> Option<u8> {
         match self {
             Self::Text(Parameter { place: ArgumentPlace::General(n), shown: Type::Str, .. }) => Some(*n),
@@ -179,7 +179,7 @@ impl Value {
     fn ended(&self) -> u8 {
         self.text().map_or(0, |nth| 1 << nth)
     }
-    /// The argument whose text records must contain, as a bit.
+    /// The argument with the text that records must contain, as a bit.
     const fn texts(&self) -> u8 {
         match self {
             Self::Text(Parameter { place: ArgumentPlace::General(n), .. }) => 1 << *n,

@@ -122,7 +122,9 @@ pub(crate) enum UsageError {
     #[error("--maxactive {0}: possible are 1 to {most}", most = Returns::MOST_ACTIVE)]
     MaxActive(u32),
     /// Patched exits need no return trampolines.
-    #[error("--maxactive and --ret=exits cannot go together: only a replaced return address takes a slot")]
+    #[error(
+        "--maxactive and --ret=exits cannot go together: only a replaced return address takes a return trampoline"
+    )]
     MaxActiveByExits,
     /// `lat` times only whole functions.
     #[error("cannot time `{0}`: lat takes functions; write PATH:func, or use count for uretprobe and usdt")]

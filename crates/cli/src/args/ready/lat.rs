@@ -1,5 +1,4 @@
-//! `count` and `lat`, checked and converted: the verbs that report at intervals, and whose figures can be
-//! exported.
+//! `count` and `lat`, checked and converted: the verbs that report at intervals and can export their figures.
 //!
 //! In: typed words. Out: [`Count`], [`Lat`], or what is wrong. Does not: trace.
 

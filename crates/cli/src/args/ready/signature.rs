@@ -1,7 +1,7 @@
 //! A function's signature as typed: `libc:openat(fd, char path, int flags) -> int`.
 //!
 //! In: a probe, with or without a signature. Out: the probe's own text, and the names and types of its
-//! arguments and its returned value. Does not: read memory; it only tells which arguments point to text.
+//! arguments and its returned value. Does not: read memory; it only determines which arguments point to text.
 
 use trapline::filter::Float;
 

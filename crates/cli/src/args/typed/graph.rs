@@ -8,8 +8,8 @@ use super::shared::{Common, TypedEnds};
 /// The call tree below a function, with durations
 ///
 /// Shows what FUNC calls, how often, and how long that took. Entries and exits of FUNC and BELOW are recorded
-/// and put together, thread by thread. Functions whose exits are not all known are left out; what they call
-/// stands where they would. All functions of a large program are many records: name some.
+/// and put together, thread by thread. Functions with unknown exits are left out; what they call stands where
+/// they would. All functions of a large program are many records: name some.
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(MORE, TRACED))]
 pub(crate) struct TypedGraph {

@@ -109,7 +109,7 @@ pub(crate) struct TypedEnds {
     /// How the end of a call is seen [default: auto]
     #[arg(long, value_name = "FORM", value_enum, help_heading = "Calls")]
     pub(crate) ret: Option<TypedReturns>,
-    /// Calls whose return address can be replaced at a time [default: 16384].
+    /// Calls that can have a replaced return address at a time [default: 16384].
     ///
     /// The number is for all threads together. Calls beyond it are not timed, and count as missed. Each takes 97 bytes of the target's memory.
     #[arg(long, value_name = "CALLS", help_heading = "Calls")]

@@ -25,7 +25,7 @@ pub(crate) struct TypedTrace {
     pub(crate) from: Option<PathBuf>,
     /// Record entries only, which is cheaper.
     ///
-    /// This also works for functions whose exits are not all known. Lines have no value and no duration.
+    /// This also works for functions with unknown exits. Lines have no value and no duration.
     #[arg(long, conflicts_with_all = ["ret", "maxactive"], help_heading = "Calls")]
     pub(crate) entry_only: bool,
     #[command(flatten)]

@@ -2,8 +2,9 @@
 //!
 //! In: the time since the run's begin, what happened last, and the interval of reports. Out: what to do next.
 //! Invariants: TICK-1 reports keep to the interval's grid, begin + n × interval: what was missed is skipped,
-//! and nothing drifts; TICK-2 whatever ends a run comes before a report that is due; TICK-3 between two reports
-//! there is a wait, however short the interval is. Does not: read a clock, wait, know what is reported.
+//! and nothing drifts. TICK-2 whatever ends a run comes before a report that is due. TICK-3 between two
+//! reports there is a wait, however short the interval is. Does not: read a clock, wait, know what is
+//! reported.
 
 use std::time::Duration;
 

@@ -216,7 +216,7 @@ mod tests {
         let last: Value = serde_json::from_str(&json::lat(&timed(), None)).expect("JSON");
         assert_eq!(data["processes"][0]["last"], last);
         assert_eq!(data["processes"][0]["samples"][0]["set"][0][1], last["probes"][0]["log2_ns"]);
-        assert!(data["summary"].as_str().is_some_and(|text| text.starts_with("places: 0 matched")));
+        assert!(data["summary"].as_str().is_some_and(|text| text.starts_with("sites: 0 matched")));
         assert!(!page.contains("{{"), "all places are filled");
     }
 

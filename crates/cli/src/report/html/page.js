@@ -174,7 +174,7 @@ function rates(points) {
   return svg;
 }
 
-// Who called: the process, then functions from the outermost on, each with what was counted in it.
+// The callers: the process, then functions from the outermost on, each with what was counted in it.
 function tree(process, probe) {
   const root = { name: process.name, value: 0, inside: new Map(), depth: 0, above: null };
   for (const stack of data.stacks) {
@@ -215,7 +215,7 @@ function colour(name) {
 const TALL = 18, LETTER = 6.7, THIN = 0.4;
 const counted = (value) => (timed ? duration(value) : `${grouped(value)} hits`);
 const part = (value, of) => `${((100 * value) / Math.max(of, 1)).toFixed(2)} %`;
-function said(box) {
+function caption(box) {
   const place = box.place ? `, ${box.place}` : "";
   return `${box.name}${box.inlined ? " (inlined)" : ""}: ${counted(box.value)}, ${part(box.value, state.root.value)}${place}`;
 }
@@ -224,7 +224,7 @@ function box(one, from, wide, high) {
   const found = words && one.name.toLowerCase().includes(words);
   const below = one !== state.zoomed && one.depth < state.zoomed.depth;
   const kinds = ["frame", ...(one.inlined ? ["inlined"] : []), ...(below ? ["below"] : []), ...(found ? ["found"] : [])];
-  const group = drawn("g", { class: kinds.join(" "), tabindex: "0", "data-name": one.name, "data-value": one.value, "data-depth": one.depth }, said(one));
+  const group = drawn("g", { class: kinds.join(" "), tabindex: "0", "data-name": one.name, "data-value": one.value, "data-depth": one.depth }, caption(one));
   const y = high - (one.depth + 1) * TALL;
   group.append(drawn("rect", { x: from, y, width: wide, height: TALL - 1, fill: colour(one.name), rx: 1 }));
   const letters = Math.floor((wide - 4) / LETTER);
@@ -236,7 +236,7 @@ function box(one, from, wide, high) {
   const zoom = () => { state.zoomed = one; flame(); };
   group.addEventListener("click", zoom);
   group.addEventListener("keydown", (event) => { if (event.key === "Enter") zoom(); });
-  for (const when of ["mouseenter", "focus"]) group.addEventListener(when, () => { $("box").textContent = said(one); });
+  for (const when of ["mouseenter", "focus"]) group.addEventListener(when, () => { $("box").textContent = caption(one); });
   return group;
 }
 function flame() {
@@ -266,7 +266,7 @@ function flame() {
   $("whole").hidden = state.zoomed === state.root;
   $("found").textContent = state.find ? `${part(found, state.zoomed.value)} in functions with that name` : `${counted(state.root.value)} in all`;
   $("found").dataset.value = state.find ? found : state.root.value;
-  $("box").textContent = said(state.zoomed);
+  $("box").textContent = caption(state.zoomed);
 }
 function callers(process, probe) {
   $("callers").hidden = !data.stacks;

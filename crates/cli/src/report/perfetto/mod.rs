@@ -143,7 +143,7 @@ impl<'a> Timeline<'a> {
             ..packet()
         });
     }
-    /// The end of a call whose begin has been written.
+    /// The end of a call, after its begin has been written.
     fn end(&self, call: &Call, lane: usize) -> TracePacket {
         let track = self.threads[&(call.pid, call.tid)].tracks[lane];
         TracePacket {

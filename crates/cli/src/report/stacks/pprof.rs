@@ -1,7 +1,7 @@
 //! A profile for pprof: the messages of google/pprof's proto/profile.proto that stacks need, compressed.
 //!
-//! In: stacks. Out: the bytes of a `.pb.gz`. Every text is an index into one table, whose first entry is
-//! empty. A location is an address of a file; it has a line for each function that was inlined there,
+//! In: stacks. Out: the bytes of a `.pb.gz`. Every text is an index into one table; the table's first entry
+//! is empty. A location is an address of a file; it has a line for each function that was inlined there,
 //! innermost first. Locations are identified by file and offset, so one that was mapped twice is one
 //! location. Field numbers are the format's.
 
@@ -104,7 +104,7 @@ struct FunctionRow {
     filename: i64,
 }
 
-/// The tables whose entries have numbers, from 1 on.
+/// The tables with numbered entries, from 1 on.
 #[derive(Debug, Default)]
 struct Numbers {
     texts: HashMap<String, i64>,

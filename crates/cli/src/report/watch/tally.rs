@@ -40,7 +40,7 @@ pub(crate) struct Tallied {
     writers: HashMap<Writer, Accesses>,
     /// Accesses shown or counted.
     pub(crate) shown: u64,
-    /// Those of them whose value is exact.
+    /// Those of them with an exact value.
     pub(crate) exact: u64,
     /// Accesses for which the condition could not be decided.
     pub(crate) undecided: u64,

@@ -73,7 +73,7 @@
 //! - *A fork between O5 of two pages*: the child has the patches of the first, rooms, the table that knows
 //!   them, and a handler. Its first registration opens its own memory.
 //! - *`mremap` fails behind the point where the old page is gone* (the kernel has no memory for a few hundred
-//!   bytes): the program ends at its next step there, as it would for lack of memory anywhere. The number of
+//!   bytes). The program ends at its next step there, as it would for lack of memory anywhere. The number of
 //!   mappings, which might be exhausted, is checked before. All failures but this one leave everything as it
 //!   was.
 //! - *The file was replaced on disk*: it is opened through what is mapped (`/proc/self/map_files`), or by its

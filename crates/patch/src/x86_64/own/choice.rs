@@ -5,7 +5,7 @@
 //! There are some hundred displacements, but any number of single registrations. The first batches of a module
 //! have regions of their own, which saves their hits a jump; so have large ones, and those with punned jumps.
 //! Then the module gets a region that its batches share: a mirrored range for the whole text, with room for
-//! [`SITES`]. If there is no space within reach for either, sites become traps, whose stubs may lie anywhere.
+//! [`SITES`]. If there is no space within reach for either, sites become traps: their stubs may lie anywhere.
 
 use trapline_plan::{
     CallInput, Callee, CodeRegion, DataCounts, DataLayout, PlanError, bounds, find_code_region,

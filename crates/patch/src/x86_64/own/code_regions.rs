@@ -1,9 +1,9 @@
 //! Code regions into which one batch after another of a module is laid.
 //!
 //! In: batches as they are laid. Out: which regions a module has, and whether a plan fits into one. Invariants:
-//! HOME-1 what was laid into a region is never overwritten: its stubs lie one behind the other, and a site whose
-//! jump would meet another's in the mirrored range goes elsewhere. Does not: decide where a batch goes (see
-//! `choice`), map, or write.
+//! HOME-1 what was laid into a region is never overwritten: its stubs lie one behind the other, and a site
+//! goes elsewhere if its jump would meet another's in the mirrored range. Does not: decide where a batch goes
+//! (see `choice`), map, or write.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,7 +1,7 @@
 //! What the handler of traps, and the engine, must have before a site is written (PATCH-4).
 //!
-//! In: a batch whose code is in place. Out: regions, copies and guards for the handler; calls. They are taken out
-//! of the batch. Does not: write sites.
+//! In: a batch with its code in place. Out: regions, copies and guards for the handler; calls. They are taken
+//! out of the batch. Does not: write sites.
 
 use trapline_plan::{Call, Tactic};
 use trapline_runtime::x86_64::{Brought, Windows};

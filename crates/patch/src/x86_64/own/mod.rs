@@ -6,7 +6,6 @@
 //! shared with the outside attach.
 //! Does not: lock (the caller does), know consumers, wait for them.
 
-mod caller;
 mod choice;
 mod code_regions;
 mod guards;
@@ -26,6 +25,7 @@ use trapline_tracee::{FileId, OwnCaller, Process, comm};
 
 use crate::batches::Batches;
 use crate::error::PatchError;
+use crate::install::caller::impl_caller;
 use crate::install::compare::refuse;
 use crate::install::map::{map_by, unmap_by};
 use crate::install::prepared::{Prepared, PreparedSite};
@@ -49,6 +49,15 @@ use hand_over::{calls, hand_over};
 use live::Live;
 pub use site::OwnSite;
 use softened::Softened;
+
+impl_caller!(
+    OwnCaller,
+    memfd: |caller: &mut OwnCaller, name| caller.memfd(name),
+    close: |caller: &mut OwnCaller, fd| {
+        caller.close(fd);
+        Ok(())
+    }
+);
 
 /// What a batch placed.
 #[derive(Debug, Default)]
@@ -101,7 +110,7 @@ impl Own {
     pub const fn process(&self) -> &Process {
         &self.process
     }
-    /// Whether this is the copy in a forked child, whose descriptors lead to the parent.
+    /// Whether this is the copy in a forked child: its descriptors lead to the parent.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         self.process.pid() != std::process::id()

@@ -65,8 +65,8 @@
 //! `Sites` after it was removed. A thread that has trapped and is on its way to the handler then finds
 //! nothing, sees that the byte is no int3, and goes back to the instruction (`trap`, T6). The segment's guard
 //! table has the trap too, leading to a stub that does the same as the handler. So a tool that serves traps
-//! from outside (a tracer that cleans up a forked child whose parent is gone) finds code there that calls the
-//! consumers.
+//! from outside (a tracer that cleans up a forked child after its parent is gone) finds code there that calls
+//! the consumers.
 //!
 //! # Many small batches
 //!

@@ -10,8 +10,8 @@ use trapline_record::Svma;
 use trapline_record::ring::RecordKind;
 
 use super::action::{Record, SiteAction, deciding, loads};
+use super::emit::patch::entry_index;
 use super::go::{copies, is_go, is_goroutines, reads_g};
-use super::patch::entry_index;
 use super::return_address::may_arm_behind;
 use super::site::PatchedSite;
 use super::supported::{check, may_fault, readable};

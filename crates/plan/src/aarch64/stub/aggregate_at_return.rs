@@ -23,19 +23,20 @@ use trapline_record::ring::RecordKind;
 
 use super::asm::{Asm, Fix};
 use super::deferred::{self, Deferred, Looked, PLACE, asks_for_duration};
+use super::filter::ARGUMENTS;
 use super::filtering::Rare;
 use super::pending::Code;
 use super::rows::Copied;
 use super::tally::{Into, TableLocation, Tallied, one_more, unseen, value};
 use super::threads;
-use super::traced::{ARGUMENTS, Traced};
+use super::traced::Traced;
 
 /// A stub that waits for its displaced code.
 #[derive(Debug)]
 #[must_use]
 pub struct UnfinishedAggregation<'a> {
     asm: Asm,
-    defer: Deferred<'a>,
+    deferred: Deferred<'a>,
     looked: Looked,
     table: TableLocation,
     rejected: Vec<Fix>,
@@ -54,31 +55,31 @@ pub fn aggregate_call<'a>(
     what: Tallied<'_>,
     kind: RecordKind,
 ) -> Option<UnfinishedAggregation<'a>> {
-    let defer = Deferred::of(traced, ARGUMENTS)?;
+    let deferred = Deferred::of(traced, ARGUMENTS)?;
     let (machine, id) = (traced.machine, traced.rings.id);
     let Tallied { tally, table, .. } = what;
     let mut asm = Asm::new(at);
-    let condition = defer.condition(kind);
+    let condition = deferred.condition(kind);
     let seen = kind == RecordKind::Return || !tally.asks_for_end();
     deferred::enter(&mut asm);
     if condition.asks_for_thread() || seen && tally.asks_for_thread() {
         threads::ask(id, &mut asm);
     }
-    let looked = defer.look(&mut asm);
+    let looked = deferred.look(&mut asm);
     if [&condition].into_iter().chain(tally.trees()).any(asks_for_duration) {
-        defer.time(&mut asm, true);
+        deferred.time(&mut asm, true);
     }
-    let rejected = defer.known().branch(&mut asm, &condition, false);
+    let rejected = deferred.known().branch(&mut asm, &condition, false);
     let copied = Copied::Left(PLACE);
     let into = Into::of(table, tally, (copied, 0), seen);
-    let unread = if seen { value(&mut asm, what, (defer.known(), copied), into) } else { Vec::new() };
+    let unread = if seen { value(&mut asm, what, (deferred.known(), copied), into) } else { Vec::new() };
     let mut rare = Rare::default();
     one_more(&mut asm, machine, table, into, &mut rare);
     let done = asm.here();
-    defer.unmark(&mut asm);
+    deferred.unmark(&mut asm);
     let leave = asm.here();
-    defer.leave(&mut asm);
-    Some(UnfinishedAggregation { asm, defer, looked, table, rejected, unread, rare, done, leave })
+    deferred.leave(&mut asm);
+    Some(UnfinishedAggregation { asm, deferred, looked, table, rejected, unread, rare, done, leave })
 }
 
 impl Code for UnfinishedAggregation<'_> {
@@ -86,16 +87,16 @@ impl Code for UnfinishedAggregation<'_> {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
-        let Self { mut asm, defer, looked, table, rejected, unread, mut rare, done, leave } = self;
+        let Self { mut asm, deferred, looked, table, rejected, unread, mut rare, done, leave } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
             asm.b(back);
         }
-        unseen(&mut asm, defer.traced.machine, table, unread, done, &mut rare);
+        unseen(&mut asm, deferred.traced.machine, table, unread, done, &mut rare);
         rejected.into_iter().for_each(|fix| asm.bind(fix));
-        defer.counted(&mut asm, defer.words.rejected_late, done, &mut rare.sections);
-        defer.unmarked(&mut asm, looked, leave);
-        rare.finish(&mut asm, defer.traced.machine, done);
+        deferred.counted(&mut asm, deferred.words.rejected_late, done, &mut rare.sections);
+        deferred.unmarked(&mut asm, looked, leave);
+        rare.finish(&mut asm, deferred.traced.machine, done);
         asm.pool();
         asm.words()
     }

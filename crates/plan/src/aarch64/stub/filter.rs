@@ -1,9 +1,9 @@
 //! A condition as code: it falls through if the condition holds, and jumps if not.
 //!
-//! In: a tree whose values are known where the code runs: at an entry, or at a return. Out: the code of its program
+//! In: a tree with values that are known where the code runs: at an entry, or at a return. Out: the code of its program
 //! (`filter::lower`), and the jumps that are taken if the condition does not hold. It reads argument registers, and x0
-//! at a return, as the program left them (AAPCS64 6.8.2: six of the eight), and vector registers. This file says where
-//! a program's inputs are.
+//! at a return, as the program left them (AAPCS64 6.8.2: six of the eight), and vector registers. FLT-1: it
+//! decides as [`Tree::holds`] does. This file says where a program's inputs are.
 //!
 //! ```text
 //!   x0 to x5, d0 to d7   the program's, at an entry
@@ -28,8 +28,8 @@ use crate::filter::{Asked, Compiled, MAX_WORDS, Question, Source, TargetFilter, 
 use crate::machine::ThreadId;
 use crate::request::Read;
 
-/// Number of general registers that hold arguments: x0 to x5.
-const ARGUMENTS: u32 = 6;
+/// Number of arguments that a record can hold, of those in registers: x0 to x5.
+pub const ARGUMENTS: usize = 6;
 /// Number of vector registers that hold arguments: d0 to d7.
 const FLOATS: u32 = 8;
 /// Upper bound of the bytes that load an input.
@@ -128,7 +128,7 @@ impl Conditions<'_> {
     /// The register that holds a value, unless it is in memory.
     fn register(&self, source: Source) -> Option<Reg> {
         match source {
-            Source::Argument(nth) if self.left.is_none() => Some(u32::from(nth) % ARGUMENTS),
+            Source::Argument(nth) if self.left.is_none() => Some(argument(nth)),
             Source::Returned => Some(0),
             _ => None,
         }
@@ -137,9 +137,9 @@ impl Conditions<'_> {
         match (source, self.left) {
             (Source::Thread, _) => threads::load_below(self.id, asm, to, self.depth),
             (Source::Argument(nth), Some(left)) => {
-                left.word(asm, to, FIRST_VALUE + u64::from(u32::from(nth) % ARGUMENTS));
+                left.word(asm, to, FIRST_VALUE + u64::from(argument(nth)));
             }
-            (Source::Argument(nth), None) => asm.mov(to, u32::from(nth) % ARGUMENTS),
+            (Source::Argument(nth), None) => asm.mov(to, argument(nth)),
             (Source::Returned, _) => asm.mov(to, 0),
             (Source::Took, Some(left)) => asm.load_at(to, SP, left.took),
             (Source::Took, None) => asm.number(to, 0),
@@ -159,6 +159,11 @@ impl Conditions<'_> {
             None => asm.load_at(to, SP, at),
         }
     }
+}
+
+/// Number of an argument, and of its register.
+fn argument(nth: u8) -> Reg {
+    u32::from(nth) % ARGUMENTS as u32
 }
 
 /// The inputs of one program.

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   sp +   0   x16, x17 = A, B             <- sp between `enter` and `leave`: S - FRAME = S - 144
-//!   sp +  16   x14, x15 = SLOT, KEY
+//!   sp +  16   x14, x15 = D, KEY
 //!   sp +  32   x12, x13 = VALUE, INDEX
 //!   sp +  48   x11 = C; the flags
 //!   sp +  64   ANSWER: the thread's number, if a system call returned it; a word that is not used
@@ -14,7 +14,8 @@
 //!   sp + 144   <- S
 //! ```
 //!
-//! Nothing below S is the program's: AAPCS64 has no red zone.
+//! Nothing below S is the program's: AAPCS64 has no red zone. On x86-64 values wait in that red zone, so there is no
+//! frame, only saves (`saves`).
 
 use super::asm::{Asm, Reg, SP};
 use crate::filter::MAX_WORDS;
@@ -24,7 +25,7 @@ pub(super) const A: Reg = 16;
 pub(super) const B: Reg = 17;
 /// For anything, if both are in use.
 pub(super) const KEY: Reg = 15;
-pub(super) const SLOT: Reg = 14;
+pub(super) const D: Reg = 14;
 pub(super) const INDEX: Reg = 13;
 /// Keeps its value over a restartable sequence.
 pub(super) const VALUE: Reg = 12;
@@ -44,7 +45,7 @@ pub(super) const fn waiting(nth: usize) -> u32 {
 pub(super) fn enter(asm: &mut Asm) {
     asm.add_imm(SP, SP, -FRAME);
     asm.store_two(A, B, SP, 0);
-    asm.store_two(SLOT, KEY, SP, 16);
+    asm.store_two(D, KEY, SP, 16);
     asm.store_two(VALUE, INDEX, SP, 32);
     asm.flags(A);
     asm.store_two(C, A, SP, 48);
@@ -54,7 +55,7 @@ pub(super) fn leave(asm: &mut Asm) {
     asm.load_two(C, A, SP, 48);
     asm.set_flags(A);
     asm.load_two(VALUE, INDEX, SP, 32);
-    asm.load_two(SLOT, KEY, SP, 16);
+    asm.load_two(D, KEY, SP, 16);
     asm.load_two(A, B, SP, 0);
     asm.add_imm(SP, SP, FRAME);
 }

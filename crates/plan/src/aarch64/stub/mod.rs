@@ -28,11 +28,14 @@
 
 pub mod aggregate_at_return;
 mod call;
+mod cells;
 mod count;
 mod counted;
 pub mod deferred;
 pub mod filter;
-pub mod filtering;
+pub mod filtered_count;
+mod filtered_path;
+mod filtering;
 mod frame;
 #[cfg(target_arch = "aarch64")]
 mod host;
@@ -60,12 +63,15 @@ pub use call::{Called, NoCall, call};
 
 pub use count::{UnfinishedCount, count};
 pub use deferred::defer;
-pub use filtering::count_filtered;
+pub use filter::ARGUMENTS;
+pub use filtered_count::count_filtered;
+pub use filtering::Filtered;
 pub use latency::{Latency, Signed, Timed, latency_arm, latency_enter, latency_exit, trampoline_code};
 pub use machine::{Machine, Rseq, SIGNATURE};
 pub use own_trampolines::{common_return, own_trampoline_code, own_trampoline_code_len};
 pub use pending::Code;
+pub use put::Rings;
 pub use tally::{TableLocation, Tallied, tally};
 pub use threads::{Threads, count_by_thread};
 pub use trace::trace;
-pub use traced::{ARGUMENTS, Filtered, Rings, Traced};
+pub use traced::Traced;

@@ -65,7 +65,7 @@ pub fn own_trampoline_code(
             asm.double(value);
         }
     })?;
-    debug_assert!(made.bytes.len() as u64 <= own_trampoline_code_len(trampolines), "as long as was said");
+    debug_assert!(made.bytes.len() as u64 <= own_trampoline_code_len(trampolines), "as long as was promised");
     Some(made)
 }
 
@@ -92,7 +92,7 @@ mod tests {
         for trampoline in 0..64 {
             let at = TRAMPOLINES.code + trampoline * CODE + RETURN;
             let from = ((at - TRAMPOLINES.code) / 4) as usize;
-            // movz x30, #slot
+            // movz x30, #trampoline
             assert_eq!(words[from], 0xD280_001E | (trampoline as u32) << 5);
             assert_eq!(Some(words[from + 1]), encode::b(at + 4, common_return(&TRAMPOLINES)));
         }

@@ -27,18 +27,36 @@
 //! publish with it. A slot's stores come behind the load of the tail, since a branch that depends on it lies
 //! between them.
 
-use trapline_record::ring::{FIRST_VALUE, HEAD, LOCKED, RecordKind, SLOTS, TAIL, TRIES, first_float};
+use trapline_record::ring::{
+    FIRST_VALUE, HEAD, LOCKED, RecordKind, RingArea, SLOTS, TAIL, TRIES, first_float,
+};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::counted::by_thread;
+use super::filter::ARGUMENTS;
 use super::latency::{G, STACK_END};
+use super::machine::Machine;
 use super::rseq::CPU_ID;
 use super::saves::{A, AT, B, C, RING, SLOT, TIME};
 use super::stack::Walk;
 use super::text::Texts;
-use super::traced::{ARGUMENTS, Traced};
-use crate::machine::ThreadId;
-use crate::request::Unwind;
+use crate::machine::{Stacks, ThreadId};
+use crate::request::Floats;
+
+/// Where records go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rings {
+    /// Shape of the rings; its offset is not used. There is one ring for each line of counters but the last;
+    /// without rseq, [`RingArea::shared`] for that number of CPUs.
+    pub area: RingArea,
+    /// Address of ring 0.
+    pub base: u64,
+    /// How a thread's number is read. If that would take a system call, records hold none: the call loses
+    /// what vectors of SVE hold above 128 bits.
+    pub id: ThreadId,
+    /// Where stacks end.
+    pub stacks: Stacks,
+}
 
 /// How records are identified: both records of a call have this key, and no other open call has it.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +70,25 @@ pub(super) enum RecordKey {
     Left(u32),
 }
 
-impl Traced<'_> {
+/// The way of one probe's records of one kind into their ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RingWriter<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) rings: &'a Rings,
+    pub(super) probe: u32,
+    pub(super) kind: RecordKind,
+    /// What was copied for the record.
+    pub(super) texts: Texts<'a>,
+    pub(super) floats: Floats,
+    /// The record holds a stack, and no values.
+    pub(super) stack: bool,
+    /// By how many bytes the stack pointer is below the program's, without the copies.
+    pub(super) step: u32,
+    /// The key is a goroutine's place ([`place`]).
+    pub(super) goroutine: bool,
+}
+
+impl RingWriter<'_> {
     /// Finds this CPU's ring. Jumps if the thread has no area, or if the ring is `full`.
     pub(super) fn find(&self, asm: &mut Asm, full: u32) -> (Fix, Fix) {
         let area = &self.rings.area;
@@ -113,12 +149,12 @@ impl Traced<'_> {
         asm.add_imm(SLOT, SLOT, SLOTS as i32);
     }
     /// Writes a record, and commits it by a store, as `find` or `lock` left `RING` and `AT`.
-    pub(super) fn write(&self, asm: &mut Asm, kind: RecordKind, values: usize, walk: Option<Walk>) {
+    pub(super) fn write(&self, asm: &mut Asm, values: usize, walk: Option<Walk>) {
         let slot = self.rings.area.slot;
         asm.clock(TIME);
         self.slot(asm);
-        let key = RecordKey::Stack(self.texts(kind).depth() + self.step(kind));
-        self.put(asm, kind, if walk.is_some() { 0 } else { values }, key);
+        let key = RecordKey::Stack(self.texts.depth() + self.step);
+        self.put(asm, if walk.is_some() { 0 } else { values }, key);
         match walk {
             Some(walk) => {
                 walk.fill(asm);
@@ -133,17 +169,9 @@ impl Traced<'_> {
         const { assert!(HEAD == 0, "the head is stored through the ring's own address") };
         asm.store_release(AT, RING);
     }
-    /// The texts and fields that an entry's record holds.
-    pub(super) fn texts(&self, kind: RecordKind) -> Texts<'_> {
-        match kind == RecordKind::Entry && self.unwind == Unwind::None {
-            true => {
-                Texts { texts: self.texts, fields: self.fields, id: self.rings.id, goroutine: self.goroutine }
-            }
-            false => Texts::default(),
-        }
-    }
     /// Writes the words of a record at `SLOT`, with `TIME`. Uses `A` and `C`.
-    pub(super) fn put(&self, asm: &mut Asm, kind: RecordKind, values: usize, key: RecordKey) {
+    pub(super) fn put(&self, asm: &mut Asm, values: usize, key: RecordKey) {
+        let (kind, texts) = (self.kind, self.texts);
         asm.number(A, self.probe);
         if let ThreadId::At(offset) = self.rings.id {
             asm.thread_pointer(C);
@@ -152,7 +180,6 @@ impl Traced<'_> {
             asm.add_shifted(A, A, C, 32);
         }
         asm.store_two(A, TIME, SLOT, 0);
-        let texts = self.texts(kind);
         match key {
             RecordKey::Stack(above) if self.goroutine => {
                 asm.add_imm(A, SP, above as i32);
@@ -184,7 +211,7 @@ impl Traced<'_> {
         }
         let first = first_float(values.min(ARGUMENTS), texts.count() as usize);
         texts.fill(asm, first as u32 + self.floats.arguments.count_ones());
-        if kind == RecordKind::Entry && self.unwind == Unwind::None {
+        if kind == RecordKind::Entry && !self.stack {
             let vectors = (0..8).filter(|n| self.floats.arguments >> n & 1 == 1);
             for (vector, word) in vectors.zip(first as u32..self.rings.area.slot / 8) {
                 asm.store_vector(vector, SLOT, word * 8);

@@ -16,7 +16,7 @@
 //!   text      = A + first_text + (64 / size) (B - A - CELLS - 8)  64 = TEXT_BYTES for each row
 //!   text key  = fold from FNV.0: key = (key ^ byte)·FNV.1         up to a 0, or to the bytes that were read
 //!
-//!              x16 A     x17 B         x15 KEY   x14 SLOT    x13 INDEX       x12 VALUE   x11 C
+//!              x16 A     x17 B         x15 KEY   x14 D       x13 INDEX       x12 VALUE   x11 C
 //!   text key   the key   FNV.1         a byte    the bytes   bytes so far    kept        bytes read
 //!   look       table     a row's hits  scratch   owner       the hits        key         behind the last row
 //!   take       table     a row's hits  scratch   the copy    the row's text  key         behind the last row
@@ -35,7 +35,7 @@ use trapline_record::tally::{
 
 use super::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
 use super::counted::add_one;
-use super::frame::{A, B, C, INDEX, KEY, SLOT, VALUE, waiting};
+use super::frame::{A, B, C, D, INDEX, KEY, VALUE, waiting};
 use super::machine::Machine;
 use crate::filter::Tally;
 
@@ -75,15 +75,15 @@ impl Copied {
     /// `A` = the text's key, as [`tally::text_key`]; zeros are written behind its end. Jumps if no byte could
     /// be read.
     pub(super) fn key(self, asm: &mut Asm) -> [Fix; 2] {
-        self.point(asm, SLOT);
-        asm.load(C, SLOT);
+        self.point(asm, D);
+        asm.load(C, D);
         let unread = [asm.if_zero_later(C), asm.if_sign_later(C)];
-        asm.add_imm(SLOT, SLOT, 8);
+        asm.add_imm(D, D, 8);
         asm.constant(A, FNV.0);
         asm.constant(B, FNV.1);
         asm.mov(INDEX, ZERO);
         let again = asm.here();
-        asm.load_byte(KEY, SLOT, INDEX);
+        asm.load_byte(KEY, D, INDEX);
         let zero = asm.if_zero_later(KEY);
         asm.xor(A, A, KEY);
         asm.multiply(A, A, B);
@@ -95,7 +95,7 @@ impl Copied {
         let more = asm.here();
         asm.compare(INDEX, C);
         let filled = asm.if_later(Cond::AboveEq);
-        asm.store_byte(ZERO, SLOT, INDEX);
+        asm.store_byte(ZERO, D, INDEX);
         asm.add_imm(INDEX, INDEX, 1);
         asm.b(more);
         asm.bind(filled);
@@ -123,18 +123,18 @@ impl Rows {
     const fn size(self) -> i32 {
         self.rows.size() as i32
     }
-    /// `SLOT` = the owner, if rows have one.
+    /// `D` = the owner, if rows have one.
     fn load_owner(self, asm: &mut Asm) {
         if self.rows.owned {
-            asm.load_at(SLOT, SP, self.key_at);
+            asm.load_at(D, SP, self.key_at);
         }
     }
-    /// `B` = the key's first row, `C` = behind its last, `SLOT` = owner. Uses `INDEX`.
+    /// `B` = the key's first row, `C` = behind its last, `D` = owner. Uses `INDEX`.
     fn first(self, asm: &mut Asm) {
         self.load_owner(asm);
         let key = if self.rows.owned {
             asm.constant(C, FNV.1);
-            asm.mul_add(INDEX, SLOT, C, VALUE);
+            asm.mul_add(INDEX, D, C, VALUE);
             INDEX
         } else {
             VALUE
@@ -155,7 +155,7 @@ impl Rows {
         }
         let other = asm.if_later(Cond::NotEqual);
         asm.load_at(KEY, B, OWNER as u32 - 8);
-        asm.compare(KEY, SLOT);
+        asm.compare(KEY, D);
         let same = asm.if_later(Cond::Equal);
         asm.bind(other);
         same
@@ -169,11 +169,11 @@ impl Rows {
         const { assert!(OVERFLOW == 0) };
         asm.b_later()
     }
-    /// Claims the row at `B`: writes key, owner, text. Uses `KEY`, `SLOT`, `INDEX`.
+    /// Claims the row at `B`: writes key, owner, text. Uses `KEY`, `D`, `INDEX`.
     fn take(self, asm: &mut Asm) {
         asm.store_before(VALUE, B);
         if self.rows.owned {
-            asm.store(SLOT, B, OWNER as u32 - 8);
+            asm.store(D, B, OWNER as u32 - 8);
         }
         let Some(copied) = self.text else { return };
         // A text is as long as `rows` rows.
@@ -181,9 +181,9 @@ impl Rows {
         asm.sub(INDEX, B, A);
         asm.add_shifted(INDEX, A, INDEX, rows.trailing_zeros());
         asm.add_imm(INDEX, INDEX, self.rows.first_text() as i32 - rows * (CELLS as i32 + 8));
-        copied.point(asm, SLOT);
+        copied.point(asm, D);
         for word in 0..TEXT_BYTES as u32 / 8 {
-            asm.load_at(KEY, SLOT, 8 + 8 * word);
+            asm.load_at(KEY, D, 8 + 8 * word);
             asm.store(KEY, INDEX, 8 * word);
         }
     }
@@ -217,11 +217,11 @@ impl Rows {
         asm.bind(taking);
         let none = self.next(asm, again);
         asm.bind(free);
-        asm.constant(SLOT, TAKING);
+        asm.constant(D, TAKING);
         let take = asm.here();
         asm.load_exclusive(INDEX, B);
         let gone = asm.unless_zero_later(INDEX);
-        asm.store_exclusive(FAILED, SLOT, B);
+        asm.store_exclusive(FAILED, D, B);
         asm.unless_zero(FAILED, take);
         self.load_owner(asm);
         self.take(asm);

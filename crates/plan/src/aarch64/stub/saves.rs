@@ -19,11 +19,8 @@
 //!
 //! END is the end of the stack (`stack`).
 
-use trapline_record::ring::RecordKind;
-
 use super::asm::{Asm, Reg, SP};
 use super::frame;
-use super::traced::Traced;
 
 /// Registers of a stub (`counted` overwrites `A`, `B`, `C` and `AT`). `A`, `B`: anything, and `B` also holds
 /// the thread's area. `RING`: the ring. `AT`: its head. `SLOT`: the slot behind that. `TIME`: the time. `C`:
@@ -48,31 +45,43 @@ pub(super) const SAVED_LINK: u32 = 80;
 /// Offset of the end of the stack.
 pub(super) const END: u32 = 88;
 
-impl Traced<'_> {
+/// All that the code of one record saves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Saves {
+    /// The record holds a stack.
+    stack: bool,
+    /// Fields decide about the hit.
+    by_fields: bool,
+}
+
+impl Saves {
+    pub(super) const fn of(stack: bool, by_fields: bool) -> Self {
+        Self { stack, by_fields }
+    }
     /// By how many bytes the stack pointer is below the program's.
-    pub(super) fn step(&self, kind: RecordKind) -> u32 {
-        match kind {
-            _ if self.holds_stack(kind) => LONG,
-            RecordKind::Entry if self.by_fields().is_some() => frame::FRAME.unsigned_abs(),
+    pub(super) const fn step(self) -> u32 {
+        match self {
+            Self { stack: true, .. } => LONG,
+            Self { by_fields: true, .. } => frame::FRAME.unsigned_abs(),
             _ => SHORT,
         }
     }
-    pub(super) fn enter(&self, asm: &mut Asm, kind: RecordKind) {
-        let step = self.step(kind);
+    pub(super) fn enter(self, asm: &mut Asm) {
+        let step = self.step();
         asm.add_imm(SP, SP, -step.cast_signed());
         asm.store_two(A, B, SP, 0);
         asm.store_two(RING, AT, SP, 16);
         asm.store_two(TIME, SLOT, SP, 32);
         asm.flags(A);
         asm.store_two(C, A, SP, 48);
-        if step == LONG {
+        if self.stack {
             asm.store_two(LIMIT, FRAME, SP, 64);
             asm.store(LINK, SP, SAVED_LINK);
         }
     }
-    pub(super) fn leave(&self, asm: &mut Asm, kind: RecordKind) {
-        let step = self.step(kind);
-        if step == LONG {
+    pub(super) fn leave(self, asm: &mut Asm) {
+        let step = self.step();
+        if self.stack {
             asm.load_two(LIMIT, FRAME, SP, 64);
             asm.load_at(LINK, SP, SAVED_LINK);
         }

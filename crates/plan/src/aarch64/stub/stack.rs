@@ -22,7 +22,7 @@
 //!    does not run code of its own.
 //! B1 The main thread's stack, as it was mapped when we attached.
 //! B3 The C library's block of the thread (`stackblock`, `stackblock_size`).
-//! B4 Only the 4 KiB that S lies on. The record says so: its END is odd.
+//! B4 Only the 4 KiB that S lies on. The record shows it: its END is odd.
 //!
 //! In Go x29 points to the word below the stack pointer, where Go saves its caller's (`go`). So S is taken 16
 //! bytes lower there, where stubs begin (GO-2). A copy would begin with what is no frame of the caller's, and
@@ -63,13 +63,11 @@
 //! The twin of this file describes what x29 may be, and what may come in between. On each new start of a
 //! section, x30 is loaded from where it was saved.
 
-use trapline_record::ring::RecordKind;
 use trapline_record::stack::{END as END_WORD, FIRST, FRAME as FRAME_WORD, USED};
 
 use super::asm::{Asm, Cond, Fix, SP, ZERO};
 use super::latency::G;
 use super::saves::{A, B, C, END, FRAME, LIMIT, LINK, SAVED_LINK, SLOT, TIME};
-use super::traced::Traced;
 use crate::machine::Stacks;
 use crate::request::Unwind;
 
@@ -88,16 +86,6 @@ pub(super) struct Walk {
     pub(super) at_entry: bool,
     /// g is in x28.
     pub(super) goroutine: bool,
-}
-
-impl Traced<'_> {
-    /// The stack part of this record, if it has one.
-    pub(super) fn walk(&self, kind: RecordKind) -> Option<Walk> {
-        let Self { unwind, at_entry, goroutine, .. } = *self;
-        let (stacks, most) = (self.rings.stacks, self.rings.area.most);
-        let step = self.step(kind);
-        self.holds_stack(kind).then_some(Walk { stacks, unwind, step, most, at_entry, goroutine })
-    }
 }
 
 impl Walk {

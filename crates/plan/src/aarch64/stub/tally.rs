@@ -7,10 +7,8 @@
 //! ```text
 //!   table of line l = base + stride·l
 //!   word of a cell  = table + CELLS + 8 cell                       CELLS = 16, UNSEEN = 8, OVERFLOW = 0
-//!   Log2     cell = 0 if value < 0; else 65 - clz(value)           0 in cell 1, 2^n in cell n + 2
-//!   Linear   cell = 0 if value < min; else 1 + lesser((value - min) / step, count)
 //!
-//!            sp                  x16 A          x17 B       x15 KEY   x14 SLOT  x13 INDEX  x12 VALUE      x11 C
+//!            sp                  x16 A          x17 B       x15 KEY   x14 D     x13 INDEX  x12 VALUE      x11 C
 //!   pass     S - FRAME           (`filtering`)
 //!   value    S - FRAME - depth   the value      scratch     scratch   scratch   scratch    group-by key   scratch
 //!   add      S - FRAME - depth   line, table    area, word  scratch   scratch   the count  cell or key    -
@@ -31,16 +29,16 @@
 
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
-use super::asm::{Asm, Cond, Fix, SP, ZERO};
+use super::asm::{Asm, Fix, ZERO};
+use super::cells::cell_of;
 use super::counted::{add_one, by_thread, cpu};
 use super::filter::Conditions;
-use super::filtering::{self, Rare, Shared};
-use super::frame::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
+use super::filtering::{self, Filtered, HitFilter, Rare, Shared};
+use super::frame::{self, A, B, D, INDEX, KEY, VALUE};
 use super::machine::Machine;
 use super::pending::Code;
 use super::rows::{Copied, Rows};
 use super::text::Texts;
-use super::traced::Filtered;
 use super::{rseq, threads};
 use crate::filter::{GroupBy, Sort, THREAD_UNIT, Tally};
 use crate::machine::ThreadId;
@@ -102,8 +100,10 @@ pub fn tally(
     if seen && (tally.asks_for_thread() || filtered.is_some_and(|one| one.filter.asks_for_thread())) {
         threads::ask(id, &mut asm);
     }
-    let mut early =
-        filtered.map_or_else(Rare::default, |filtered| filtering::pass(&mut asm, machine, id, filtered));
+    let mut early = filtered.map_or_else(Rare::default, |filtered| {
+        let hits = HitFilter { machine, id, filtered };
+        hits.pass(&mut asm)
+    });
     let texts = Texts { texts: if seen { tally.texts() } else { 0 }, fields: reads, id, goroutine };
     let cramped = texts.room(&mut asm);
     texts.fetch(&mut asm);
@@ -123,9 +123,7 @@ pub fn tally(
     let unsampled = core::mem::take(&mut early.unsampled);
     early.shared.extend(unsampled.into_iter().map(|fix| (fix, overflow)));
     let counted = asm.here();
-    if texts.depth() > 0 {
-        asm.add_imm(SP, SP, texts.depth().cast_signed());
-    }
+    texts.drop(&mut asm);
     let leave = asm.here();
     filtering::leave(&mut asm, machine);
     UnfinishedTally { asm, machine: *machine, table, early, cramped, leave, deep, counted, unread }
@@ -282,11 +280,11 @@ pub(super) fn unseen(
     }
 }
 
-/// `A = base + stride·A`. Uses `KEY`, `SLOT`.
+/// `A = base + stride·A`. Uses `KEY`, `D`.
 fn find_table(asm: &mut Asm, table: TableLocation) {
     asm.number(KEY, table.area.stride() as u32);
-    asm.constant(SLOT, table.base);
-    asm.mul_add(A, A, KEY, SLOT);
+    asm.constant(D, table.base);
+    asm.mul_add(A, A, KEY, D);
 }
 
 /// The rest of a section: adds one on this CPU's line. `A` = table.
@@ -315,48 +313,4 @@ fn add_anywhere(asm: &mut Asm, machine: &Machine, into: Into) {
 fn cell(asm: &mut Asm) {
     asm.add_shifted(B, A, VALUE, 3);
     asm.add_imm(B, B, CELLS as i32);
-}
-
-/// From `A` = value to `A` = its cell, or the value itself if there are no cells. Uses `B`, `C`, `KEY`,
-/// flags.
-fn cell_of(asm: &mut Asm, tally: &Tally) {
-    let unsigned = tally.value.is_unsigned();
-    match tally.sort {
-        Sort::Each | Sort::Text(_) => {}
-        Sort::Log2 => log2(asm, unsigned),
-        Sort::Linear { min, step, count } => linear(asm, unsigned, (min, step.max(1), count)),
-    }
-}
-
-/// `A = 65 - clz(A)`, or 0 if A < 0.
-fn log2(asm: &mut Asm, unsigned: bool) {
-    asm.leading_zeros(B, A);
-    asm.number(C, 65);
-    asm.sub(B, C, B);
-    if !unsigned {
-        asm.compare(A, ZERO);
-        asm.select(B, ZERO, B, Cond::Negative);
-    }
-    asm.mov(A, B);
-}
-
-fn linear(asm: &mut Asm, unsigned: bool, (min, step, count): (i64, u64, u32)) {
-    asm.constant(B, min.cast_unsigned());
-    asm.sub(C, A, B);
-    if step.is_power_of_two() {
-        asm.shift_right_by(C, C, step.trailing_zeros());
-    } else {
-        asm.constant(KEY, step);
-        asm.div(C, C, KEY);
-    }
-    asm.number(KEY, count);
-    asm.compare(C, KEY);
-    asm.select(C, C, KEY, Cond::BelowEq);
-    asm.add_imm(C, C, 1);
-    // No unsigned value is below a minimum that is not above 0.
-    if !unsigned || min > 0 {
-        asm.compare(A, B);
-        asm.select(C, ZERO, C, if unsigned { Cond::Below } else { Cond::Less });
-    }
-    asm.mov(A, C);
 }

@@ -46,10 +46,9 @@
 use trapline_record::ring::{FIRST_TEXT, TEXT_BYTES, TEXT_WORDS};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
-use super::filter::Fields;
+use super::filter::{ARGUMENTS, Fields};
 use super::latency::G;
 use super::saves::{A, B, SLOT};
-use super::traced::ARGUMENTS;
 use crate::machine::ThreadId;
 use crate::request::Read;
 
@@ -121,6 +120,12 @@ impl<'a> Texts<'a> {
         let cramped = asm.if_later(Cond::Below);
         asm.bind(no_goroutine);
         Some(cramped)
+    }
+    /// Gives the copies' part of the stack back.
+    pub(super) fn drop(self, asm: &mut Asm) {
+        if self.depth() > 0 {
+            asm.add_imm(SP, SP, self.depth().cast_signed());
+        }
     }
     /// Copies all texts and fields. The stack pointer is lower by [`Self::depth`] then.
     pub(super) fn fetch(self, asm: &mut Asm) {

@@ -41,7 +41,7 @@
 use trapline_record::threads::{PROBES, ThreadArea};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP, Update, ZERO};
-use super::frame::{self, A, ANSWER, B, C, INDEX, KEY, SLOT, VALUE, waiting};
+use super::frame::{self, A, ANSWER, B, C, D, INDEX, KEY, VALUE, waiting};
 use super::machine::Machine;
 use super::pending::Code;
 use crate::machine::ThreadId;
@@ -69,7 +69,7 @@ pub struct UnfinishedThreadCount {
 }
 
 const GETTID: u32 = 178;
-const TAGS: Reg = SLOT;
+const TAGS: Reg = D;
 const ROW: Reg = INDEX;
 const LEFT: Reg = VALUE;
 

@@ -5,6 +5,8 @@
 //! stack). Out: code that writes the record, or counts it as dropped if the ring is full, and runs into the
 //! displaced code. Written + dropped + filtered = hits.
 //!
+//! x86-64's twin has the record's own code in a file of its own (`written`), since it lies in one of two places there.
+//!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
 //! | T0 | if a filter decides: save what its code uses, decide (`pass`), load it again. A hit that does not pass adds one to the counter of those, and goes on behind T5. If exits are recorded too, the entry leaves a mark (`latency::mark`), and an exit that finds none goes on behind T5 | nothing was written |
@@ -35,10 +37,11 @@
 
 use trapline_record::ring::RecordKind;
 
-use super::asm::{Asm, Fix, SP};
+use super::asm::{Asm, Fix};
 use super::counted::{count, count_last};
-use super::filtering::Before;
+use super::filtered_path::{Before, FilteredPath};
 use super::latency::Mark;
+use super::machine::Machine;
 use super::pending::Code;
 use super::rseq::{self, Section};
 use super::saves::{A, B};
@@ -51,7 +54,10 @@ use crate::filter::Tree;
 #[must_use]
 pub struct UnfinishedTrace<'a> {
     asm: Asm,
-    traced: Traced<'a>,
+    machine: &'a Machine,
+    /// Address of the counter of dropped records on line 0.
+    dropped: u64,
+    path: FilteredPath<'a>,
     /// The section; `None` if rings are locked.
     section: Option<Section>,
     /// The jump of threads without an area, or of records that found all rings locked.
@@ -69,23 +75,23 @@ pub struct UnfinishedTrace<'a> {
     mark: Option<Mark>,
     /// Where the common path goes on, behind the code that frees the copies.
     leaves: u64,
-    kind: RecordKind,
 }
 
 /// The part of a stub that comes before the displaced code. At an entry it records the first `values` of the
-/// [`ARGUMENTS`](super::traced::ARGUMENTS), at a return the returned value. The stub starts at `at`.
+/// [`ARGUMENTS`](super::filter::ARGUMENTS), at a return the returned value. The stub starts at `at`.
 pub fn trace(at: u64, traced: Traced<'_>, kind: RecordKind, values: usize) -> UnfinishedTrace<'_> {
     let mut asm = Asm::new(at);
-    let before = traced.before(&mut asm, kind);
+    let (saves, path) = (traced.saves(kind), traced.filtered_path(kind));
+    let (writer, texts) = (traced.ring_writer(kind), traced.texts(kind));
+    let before = path.before(&mut asm);
     let full = traced.rings.area.full();
-    traced.enter(&mut asm, kind);
-    if kind == RecordKind::Entry && traced.by_fields().is_some_and(Tree::asks_for_thread) {
+    saves.enter(&mut asm);
+    if traced.by_fields(kind).is_some_and(Tree::asks_for_thread) {
         threads::ask(traced.rings.id, &mut asm);
     }
-    let texts = traced.texts(kind);
     let cramped = texts.room(&mut asm);
     texts.fetch(&mut asm);
-    let deep = traced.pass_fields(&mut asm, kind);
+    let deep = path.pass_fields(&mut asm);
     let walk = traced.walk(kind);
     if let Some(walk) = walk {
         walk.bound(&mut asm);
@@ -93,29 +99,42 @@ pub fn trace(at: u64, traced: Traced<'_>, kind: RecordKind, values: usize) -> Un
     let (section, (none, full)) = match traced.machine.rseq {
         Some(rseq) => {
             let (section, fixes) = rseq::section_with(&mut asm, rseq, [B, A], |asm| {
-                let fixes = traced.find(asm, full);
-                traced.write(asm, kind, values, walk);
+                let fixes = writer.find(asm, full);
+                writer.write(asm, values, walk);
                 fixes
             });
             (Some(section), fixes)
         }
         None => {
-            let fixes = traced.lock(&mut asm, full);
-            traced.write(&mut asm, kind, values, walk);
+            let fixes = writer.lock(&mut asm, full);
+            writer.write(&mut asm, values, walk);
             (None, fixes)
         }
     };
     let written = asm.here();
-    if texts.depth() > 0 {
-        asm.add_imm(SP, SP, texts.depth().cast_signed());
-    }
-    let mark = traced.mark_late(&mut asm, kind);
+    texts.drop(&mut asm);
+    let mark = path.mark_late(&mut asm);
     let leaves = asm.here();
     if let Some(rseq) = traced.machine.rseq {
         rseq::clear(&mut asm, rseq, B);
     }
-    traced.leave(&mut asm, kind);
-    UnfinishedTrace { asm, traced, section, none, full, written, before, cramped, deep, mark, leaves, kind }
+    saves.leave(&mut asm);
+    let (machine, dropped) = (traced.machine, traced.dropped);
+    UnfinishedTrace {
+        asm,
+        machine,
+        dropped,
+        path,
+        section,
+        none,
+        full,
+        written,
+        before,
+        cramped,
+        deep,
+        mark,
+        leaves,
+    }
 }
 
 impl Code for UnfinishedTrace<'_> {
@@ -123,20 +142,17 @@ impl Code for UnfinishedTrace<'_> {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
-        let Self { mut asm, traced, section, none, full, written, before, cramped, deep, mark, leaves, kind } =
-            self;
+        let Self { mut asm, machine, dropped, path, section, none, full, written, leaves, .. } = self;
         let displaced_at = asm.here();
-        let Traced { machine, dropped, .. } = traced;
-
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
             asm.b(back);
         }
-        if let Some(before) = before {
-            traced.behind(&mut asm, kind, before, displaced_at);
+        if let Some(before) = self.before {
+            path.behind(&mut asm, before, displaced_at);
         }
-        traced.behind_fields(&mut asm, deep, mark, leaves);
-        traced.behind_room(&mut asm, cramped, leaves);
+        path.behind_fields(&mut asm, self.deep, self.mark, leaves);
+        path.behind_room(&mut asm, self.cramped, leaves);
         asm.bind(full);
         if section.is_none() {
             asm.bind(none);

@@ -1,46 +1,30 @@
-//! Everything that the code of one probe's records depends on.
+//! Everything that the code of one probe's records depends on, and the parts that such code is made of.
 //!
-//! In: addresses and sizes from the layout, a filter. Out: plain values; the files that emit the parts of such
-//! code each add methods to [`Traced`].
-//! Does not: emit code.
+//! In: addresses and sizes from the layout, a filter. Out: plain values, and the parts.
+//! Does not: emit code; each part does that in its own file.
+//!
+//! | part | what it owns |
+//! |---|---|
+//! | [`Saves`] | the registers that the code overwrites |
+//! | [`HitFilter`] | the decision |
+//! | [`FilteredPath`] | what comes before the record, and the paths of hits that do not pass |
+//! | [`Texts`] | copies of what arguments point to |
+//! | [`Walk`] | the stack |
+//! | [`RingWriter`] | the record in its ring |
+//! | [`Marks`] | what an entry leaves for exits |
 
-use trapline_record::ring::{RecordKind, RingArea};
+use trapline_record::ring::RecordKind;
 
-use super::latency::Latency;
+use super::filtered_path::FilteredPath;
+use super::filtering::{Filtered, HitFilter};
+use super::latency::{Latency, Marks};
 use super::machine::Machine;
-use crate::filter::{TargetFilter, Tree};
-use crate::machine::{Stacks, ThreadId};
+use super::put::{RingWriter, Rings};
+use super::saves::Saves;
+use super::stack::Walk;
+use super::text::Texts;
+use crate::filter::Tree;
 use crate::request::{Floats, Read, Unwind};
-
-/// Number of arguments that a record can hold, of those in registers.
-pub const ARGUMENTS: usize = 6;
-
-/// Where records go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rings {
-    /// Shape of the rings; its offset is not used. There is one ring for each line of counters but the last;
-    /// without rseq, [`RingArea::shared`] for that number of CPUs.
-    pub area: RingArea,
-    /// Address of ring 0.
-    pub base: u64,
-    /// How a thread's number is read. If that would take a system call, records hold none: the call loses
-    /// what vectors of SVE hold above 128 bits.
-    pub id: ThreadId,
-    /// Where stacks end.
-    pub stacks: Stacks,
-}
-
-/// A filter, and the words in which it counts.
-#[derive(Clone, Copy, Debug)]
-pub struct Filtered<'a> {
-    /// Which hits pass.
-    pub filter: &'a TargetFilter,
-    /// Address on line 0 of two words: number of hits that did not pass, and number of hits to leave out
-    /// before the next sample.
-    pub words: u64,
-    /// Address of the pass-over table, if the filter depends on thread names.
-    pub names: Option<u64>,
-}
 
 /// Everything that one probe's records depend on.
 #[derive(Clone, Copy, Debug)]
@@ -73,13 +57,69 @@ pub struct Traced<'a> {
     pub goroutine: bool,
 }
 
-impl Traced<'_> {
+impl<'a> Traced<'a> {
+    /// Where entries leave marks, if they do.
+    fn entry_marks(&self) -> Option<Marks> {
+        self.marks.map(|latency| Marks::of(self.machine, &latency, self.probe, self.goroutine))
+    }
     /// Whether a record of this kind holds a stack.
-    pub(super) fn holds_stack(&self, kind: RecordKind) -> bool {
+    fn holds_stack(&self, kind: RecordKind) -> bool {
         kind == RecordKind::Entry && self.unwind != Unwind::None
     }
     /// The condition that must hold for fields.
-    pub(super) fn by_fields(&self) -> Option<&'_ Tree> {
-        self.filter.and_then(|filtered| filtered.filter.fields.as_ref())
+    pub(super) fn by_fields(&self, kind: RecordKind) -> Option<&'a Tree> {
+        let filtered = self.filter.filter(|_| kind == RecordKind::Entry);
+        filtered.and_then(|filtered| filtered.filter.fields.as_ref())
+    }
+    pub(super) fn saves(&self, kind: RecordKind) -> Saves {
+        Saves::of(self.holds_stack(kind), self.by_fields(kind).is_some())
+    }
+    /// The texts and fields that an entry's record holds.
+    pub(super) fn texts(&self, kind: RecordKind) -> Texts<'a> {
+        let Self { texts, fields, goroutine, .. } = *self;
+        match kind == RecordKind::Entry && self.unwind == Unwind::None {
+            true => Texts { texts, fields, id: self.rings.id, goroutine },
+            false => Texts::default(),
+        }
+    }
+    /// The stack part of a record, if it has one.
+    pub(super) fn walk(&self, kind: RecordKind) -> Option<Walk> {
+        let Self { unwind, at_entry, goroutine, .. } = *self;
+        let (stacks, most) = (self.rings.stacks, self.rings.area.most);
+        let step = self.saves(kind).step();
+        self.holds_stack(kind).then_some(Walk { stacks, unwind, step, most, at_entry, goroutine })
+    }
+    /// The filter's code, if there is a filter.
+    pub(super) fn hit_filter(&self) -> Option<HitFilter<'a>> {
+        let (machine, id) = (self.machine, self.rings.id);
+        self.filter.map(|filtered| HitFilter { machine, id, filtered })
+    }
+    /// What comes before a record of this kind, and the paths of hits that do not pass.
+    pub(super) fn filtered_path(&self, kind: RecordKind) -> FilteredPath<'a> {
+        FilteredPath {
+            machine: self.machine,
+            id: self.rings.id,
+            hits: self.hit_filter(),
+            marks: self.entry_marks(),
+            kind,
+            by_fields: self.by_fields(kind),
+            texts: self.texts(kind),
+            step: self.saves(kind).step(),
+            dropped: self.dropped,
+        }
+    }
+    /// The way of a record of this kind into its ring.
+    pub(super) fn ring_writer(&self, kind: RecordKind) -> RingWriter<'a> {
+        RingWriter {
+            machine: self.machine,
+            rings: self.rings,
+            probe: self.probe,
+            kind,
+            texts: self.texts(kind),
+            floats: self.floats,
+            stack: self.holds_stack(kind),
+            step: self.saves(kind).step(),
+            goroutine: self.goroutine,
+        }
     }
 }

@@ -39,6 +39,7 @@
 use super::entry::{LEAST, LOOK};
 use super::{Mark, Planner};
 use crate::machine::TrapsPolicy;
+use crate::request::Hold;
 use crate::x86_64::action::SiteAction;
 use crate::x86_64::jump::JUMP;
 use crate::x86_64::stub;
@@ -112,8 +113,9 @@ impl Planner<'_> {
         action: &SiteAction,
         red_zone_live: bool,
     ) -> Option<Behind> {
-        let is_called = matches!(action, SiteAction::Call { .. });
-        if self.at_head || is_called || bytes.starts_with(&ENDBR64) {
+        // A call's place was chosen by what lies behind it (SYS-1).
+        let is_chosen = matches!(action, SiteAction::Call { .. } | SiteAction::Hold(Hold::Call(_)));
+        if self.at_head || is_chosen || bytes.starts_with(&ENDBR64) {
             return None;
         }
         let env = &self.env;

@@ -313,7 +313,7 @@ impl Planner<'_> {
         Err(())
     }
 
-    /// Everything that leads into the straight line `tail`, whose last instruction is an exit; `None` if this
+    /// Everything that leads into the straight line `tail`, which ends in an exit; `None` if this
     /// is not known.
     fn ways_into(&self, code: &Code, tail: &[Insn]) -> Option<Vec<(Svma, When, Detour)>> {
         let (first, exit) = (tail.first()?.addr, Svma(tail.last()?.addr));

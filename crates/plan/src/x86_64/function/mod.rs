@@ -2,7 +2,7 @@
 //! `code` has a function's code, `entry` and `exits` put actions at its entry and its exits, `behind` decides when
 //! an entry's window begins behind the first instruction, and `window_choice` chooses window and tactic.
 //!
-//! In: a function and its requests. Out: sites whose windows are disjoint. If two requests need the same
+//! In: a function and its requests. Out: sites with disjoint windows. If two requests need the same
 //! window, one site serves both. A request is met as a whole or refused as a whole. Invariant: RET-3 a call
 //! that ends by a tail call is timed until its callee returns, if a return trampoline can stand in for its
 //! return address and the user did not ask for exits alone.
@@ -57,7 +57,7 @@ pub(crate) struct Planner<'a> {
     /// Entries' windows begin at the first instruction, whichever it is.
     at_head: bool,
     /// The requested functions, sorted. No pun relies on their bytes.
-    wanted: Vec<FunctionIndex>,
+    requested: Vec<FunctionIndex>,
     scratch: Vec<Insn>,
     look: Looking,
 }
@@ -97,7 +97,7 @@ impl<'a> Planner<'a> {
             armed: Vec::new(),
             first: 0,
             at_head: false,
-            wanted: Vec::new(),
+            requested: Vec::new(),
             scratch: Vec::new(),
             look: Looking::default(),
         }
@@ -140,8 +140,8 @@ impl<'a> Planner<'a> {
     /// Sets the requested functions, which must be sorted, before [`function`](Self::function) is called for
     /// each of them.
     pub(crate) fn requests_of(&mut self, functions: impl Iterator<Item = FunctionIndex>) {
-        self.wanted = functions.collect();
-        self.wanted.dedup();
+        self.requested = functions.collect();
+        self.requested.dedup();
     }
 
     /// Plans all requests for one function or, without a function, for single instructions.
@@ -159,7 +159,7 @@ impl<'a> Planner<'a> {
             Action::CountExits | Action::CallExits | Action::Tally { exits: true } => 2,
             Action::CountAt(_) | Action::CallAt(_) | Action::RecordAt(..) | Action::RecordMark(..) => 3,
             // If other requests are for the same function, the patch is named after those.
-            Action::Hold(_) => 4,
+            Action::Hold(_) | Action::HoldAt(..) => 4,
         };
         self.behind_or_at_head(|planner| {
             for rank in 0..5 {
@@ -181,6 +181,9 @@ impl<'a> Planner<'a> {
                 let count = SiteAction::Count { probe: owner.probe, kind: RecordKind::Entry };
                 let done = self.instruction(f, at, code, count, owner);
                 return self.or_kernel(done, owner, at);
+            }
+            (Action::HoldAt(at, hold), f) => {
+                return self.instruction(f, at, code, SiteAction::Hold(hold), owner);
             }
             (Action::CallAt(at), f) => return self.instruction(f, at, code, call(owner.probe, at), owner),
             (Action::RecordAt(at, unwind), f) => {
@@ -279,7 +282,7 @@ impl<'a> Planner<'a> {
             ) => {
                 return Ok(());
             }
-            (Action::CountAt(at) | Action::CallAt(at), _) => at,
+            (Action::CountAt(at) | Action::CallAt(at) | Action::HoldAt(at, _), _) => at,
             (_, Some(f)) => self.env.image.function(f).start,
             (_, None) => Svma(0),
         };
@@ -287,9 +290,9 @@ impl<'a> Planner<'a> {
     }
 
     /// The end of a call is seen at the function's exits or, with `plan`'s flag, by a return trampoline.
-    /// `by_trampolines` and `or_trampolines` say which. With `or_trampolines`, a function that leaves by a
+    /// `by_trampolines` and `or_trampolines` decide which. With `or_trampolines`, a function that leaves by a
     /// jump to another one gets a trampoline, as its call ends when that other one returns. So does a
-    /// function whose exits cannot be found or patched.
+    /// function with exits that cannot be found or patched.
     fn seen_to_end(
         &mut self,
         (index, request): (u32, &ActionRequest),
@@ -321,10 +324,8 @@ impl<'a> Planner<'a> {
     /// `rt0_go` sets the thread pointer by `settls`, which threads of older versions also call first. All
     /// that `rt0_go` calls later has a goroutine.
     fn has_goroutine(&self, request: &ActionRequest) -> Result<(), Refusal> {
-        let counts = matches!(
-            request.action,
-            Action::CountEntry | Action::CountExits | Action::CountAt(_) | Action::Hold(_)
-        );
+        let counts = matches!(request.action, Action::CountEntry | Action::CountExits | Action::CountAt(_))
+            || request.action.holds();
         let (Some(function), true) = (request.function, self.env.traits.go && !counts) else { return Ok(()) };
         let image = self.env.image;
         let f = image.function(function);

@@ -1,7 +1,7 @@
 //! Chooses a window and a tactic for one action: jump, short jump, pun; for a consumer in our own process
 //! also a trap.
 //!
-//! In: an instruction, the action there. Out: a site, whose bytes no other site changes, or why there is
+//! In: an instruction, the action there. Out: a site with bytes that no other site changes, or why there is
 //! none.
 //! Does not: know why the action is requested.
 
@@ -280,7 +280,7 @@ impl Planner<'_> {
             let functions = self.env.image.functions();
             let below = functions.partition_point(|f| f.start <= last) as u32;
             let other = FunctionIndex(below.saturating_sub(1));
-            self.wanted.binary_search(&other).is_err() || functions[other.0 as usize].end() <= window.start
+            self.requested.binary_search(&other).is_err() || functions[other.0 as usize].end() <= window.start
         }
     }
 }

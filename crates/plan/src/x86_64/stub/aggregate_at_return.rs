@@ -31,12 +31,13 @@ use trapline_record::ring::{FIRST_TEXT, RecordKind};
 
 use super::asm::{Asm, Fix, RSI};
 use super::counted::count;
-use super::deferred::{Deferred, MARK, OfProbe, SAVED_RSI, Words, asks_for_duration};
+use super::deferred::{CallCell, Deferred, MARK, SAVED_RSI, Words, asks_for_duration};
+use super::filter::ARGUMENTS;
 use super::latency::{Claim, Lookup};
 use super::rows::Copied;
 use super::rseq::{self, Section};
 use super::tally::{Into, Shared, TableLocation, add_shared, one_more, unseen, value};
-use super::traced::{ARGUMENTS, Traced};
+use super::traced::Traced;
 use crate::filter::Tally;
 
 /// A text in a call's stamp cell.
@@ -45,7 +46,7 @@ const LEFT: Copied = Copied { at: RSI, answer: FIRST_TEXT as i32 * 8 };
 /// What is left to append behind an exit's displaced code.
 #[derive(Clone, Debug)]
 pub(super) struct AggregationTail {
-    of_probe: OfProbe,
+    cell: CallCell,
     words: Words,
     table: TableLocation,
     /// With rseq: the section, and the jump of threads without an area.
@@ -70,31 +71,33 @@ pub(super) fn aggregate_call(
     (tally, table): (&Tally, TableLocation),
     kind: RecordKind,
 ) -> Option<AggregationTail> {
-    Deferred::of(traced, ARGUMENTS).map(|defer| defer.add(asm, (tally, table), kind))
+    Deferred::of(traced, ARGUMENTS)
+        .map(|deferred| AggregationTail::emit(asm, &deferred, (tally, table), kind))
 }
 
-impl Deferred<'_> {
-    fn add(
-        &self,
+impl AggregationTail {
+    fn emit(
         asm: &mut Asm<'_>,
+        deferred: &Deferred<'_>,
         (tally, table): (&Tally, TableLocation),
         kind: RecordKind,
-    ) -> AggregationTail {
-        let Self { traced, of_probe, words, .. } = *self;
-        let machine = of_probe.machine;
-        traced.enter(asm, kind);
-        let lookup = of_probe.look(asm);
-        let unmarked = self.look(asm);
-        let condition = self.condition(kind);
+    ) -> Self {
+        let Deferred { traced, cell, words, .. } = *deferred;
+        let saves = traced.saves(kind);
+        let machine = cell.machine;
+        saves.enter(asm);
+        let lookup = cell.look(asm);
+        let unmarked = deferred.look(asm);
+        let condition = deferred.condition(kind);
         let seen = kind == RecordKind::Return || !tally.asks_for_end();
         if [&condition].into_iter().chain(tally.trees()).any(asks_for_duration) {
-            self.time(asm, true);
+            deferred.time(asm, true);
         }
-        let rejected = self.known().branch(asm, &condition, false);
+        let rejected = deferred.known().branch(asm, &condition, false);
         let into = Into::of(table, tally, LEFT, seen);
         let mut unread = Vec::new();
         if seen {
-            unread = value(asm, tally, (self.known(), LEFT), into);
+            unread = value(asm, tally, (deferred.known(), LEFT), into);
         }
         let (owned, pointer) = one_more(asm, (machine, table), into);
         let done = asm.here();
@@ -104,46 +107,31 @@ impl Deferred<'_> {
         if let Some(rseq) = machine.rseq {
             rseq::clear(asm, rseq);
         }
-        traced.leave(asm, kind);
+        saves.leave(asm);
         let shared = into.shared();
-        AggregationTail {
-            of_probe,
-            words,
-            table,
-            owned,
-            pointer,
-            shared,
-            unread,
-            rejected,
-            lookup,
-            unmarked,
-            done,
-            leave,
-        }
+        Self { cell, words, table, owned, pointer, shared, unread, rejected, lookup, unmarked, done, leave }
     }
-}
 
-impl AggregationTail {
     /// Appends the paths of threads without an area, and of calls that do not pass or have no mark, the
     /// descriptors and the addresses.
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
-        let Self { of_probe, words, table, done, .. } = self;
+        let Self { cell, words, table, done, .. } = self;
         if let Some((_, unregistered)) = self.owned {
             asm.bind(unregistered);
-            add_shared(asm, (of_probe.machine, table), self.shared);
+            add_shared(asm, (cell.machine, table), self.shared);
             asm.jmp(done);
         }
-        let unseen = unseen(asm, (of_probe.machine, table), &self.unread, done);
+        let unseen = unseen(asm, (cell.machine, table), &self.unread, done);
         self.rejected.iter().for_each(|&fix| asm.bind(fix));
-        let rejected = count(asm, &of_probe.machine);
+        let rejected = count(asm, &cell.machine);
         asm.jmp(done);
-        of_probe.unregistered(asm, rejected, words.rejected_late, done);
-        of_probe.search(asm, self.lookup, Claim::No);
+        cell.unregistered(asm, rejected, words.rejected_late, done);
+        cell.search(asm, self.lookup, Claim::No);
         self.unmarked.into_iter().for_each(|fix| asm.bind(fix));
         asm.load(RSI, SAVED_RSI);
         asm.jmp(self.leave);
         let own = self.owned.map(|(section, _)| section);
-        of_probe.descriptors(asm, &[own, unseen.and_then(|(section, _)| section), rejected.section()]);
+        cell.descriptors(asm, &[own, unseen.and_then(|(section, _)| section), rejected.section()]);
         asm.align(8);
         asm.bind(self.pointer);
         unseen.into_iter().for_each(|(_, pointer)| asm.bind(pointer));

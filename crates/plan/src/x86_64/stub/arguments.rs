@@ -64,7 +64,7 @@ pub(crate) enum ArgumentForm<'a> {
     AsInC,
     /// In Go's registers.
     AsInGo,
-    /// Where the note of a USDT probe says.
+    /// Where the note of a USDT probe places them.
     AsNoted(&'a [Operand], Bias),
 }
 

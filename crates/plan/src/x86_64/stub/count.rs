@@ -7,7 +7,7 @@
 //! function's own red zone may be live, rsp first steps over it. On a core that retires one store a cycle,
 //! the stores are what a hit costs: announce, count, clear, and one for each register that had to be saved.
 //!
-//! The stack while the stub runs. `Saves` lists the registers that are not dead, first to last:
+//! The stack while the stub runs. `CountSaves` lists the registers that are not dead, first to last:
 //!
 //! ```text
 //!   rsp - 32           rax, while it holds the flags in a thread without an area
@@ -41,20 +41,20 @@ pub(super) struct CountTail {
     pointer: Option<Fix>,
     word: u64,
     last_line: u64,
-    saves: Saves,
+    saves: CountSaves,
 }
 
 const RED_ZONE: i32 = 128;
 
 /// Registers that a stub uses, and whether each had to be saved.
 #[derive(Clone, Copy, Debug)]
-struct Saves {
+struct CountSaves {
     regs: [Option<Reg>; 3],
     step: bool,
     flags: bool,
 }
 
-impl Saves {
+impl CountSaves {
     /// Takes the first register of `preferred` that is dead. If none is, it takes the first one, and saves
     /// it.
     fn take(&mut self, site: &Liveness, preferred: &[Reg]) -> Reg {
@@ -64,7 +64,7 @@ impl Saves {
         }
     }
     fn keep(&mut self, reg: Reg) -> Reg {
-        if let Some(free) = self.regs.iter_mut().find(|slot| slot.is_none()) {
+        if let Some(free) = self.regs.iter_mut().find(|reg| reg.is_none()) {
             *free = Some(reg);
         }
         reg
@@ -80,10 +80,10 @@ impl Saves {
         if self.step {
             asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
         }
-        self.each(|reg, slot| asm.store(slot, reg));
+        self.each(|reg, at| asm.store(at, reg));
     }
     fn leave(&self, asm: &mut Asm<'_>) {
-        self.each(|reg, slot| asm.load(reg, slot));
+        self.each(|reg, at| asm.load(reg, at));
         if self.step {
             asm.lea(RSP, Mem::At(RSP, RED_ZONE));
         }
@@ -97,7 +97,7 @@ const SECOND: [Reg; 8] = [RDX, R11, R10, R9, R8, RDI, RSI, RAX];
 /// Appends the part of a count stub that comes before the displaced code. `word` is the counter on line 0,
 /// within ±2 GiB.
 pub(super) fn count(asm: &mut Asm<'_>, machine: &Machine, word: u64, site: &Liveness) -> CountTail {
-    let saves = Saves { regs: [None; 3], step: site.red_zone_live, flags: !site.flags_dead };
+    let saves = CountSaves { regs: [None; 3], step: site.red_zone_live, flags: !site.flags_dead };
     let last_line = word.wrapping_add((u64::from(machine.lines.max(1)) - 1) * 64);
     let tail = CountTail { section: None, unregistered: None, pointer: None, word, last_line, saves };
     match machine.rseq {
@@ -210,15 +210,15 @@ impl CountTail {
         }
     }
     fn unregistered_thread(&self, asm: &mut Asm<'_>) {
-        let slot = Mem::At(RSP, -8 * 4);
+        let saved = Mem::At(RSP, -8 * 4);
         if self.saves.flags {
-            asm.store(slot, RAX);
+            asm.store(saved, RAX);
             asm.flags_to_rax();
         }
         asm.alu_mem_imm(Alu::Add, Mem::Rip(self.last_line), 1, true);
         if self.saves.flags {
             asm.flags_from_rax();
-            asm.load(RAX, slot);
+            asm.load(RAX, saved);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A condition as code: it falls through if the condition holds, and jumps if not.
 //!
-//! In: a tree whose values are known where the code runs: at an entry, or at a return with what the entry
+//! In: a tree with values that are known where the code runs: at an entry, or at a return with what the entry
 //! kept (`EntryRecord`). Out: the code of its program (`filter::lower`), and the jumps that are taken if the
-//! condition does not hold. This file says where a program's inputs are.
+//! condition does not hold. FLT-1: it decides as [`Tree::holds`] does. This file says where a program's inputs are.
 //!
 //! ```text
 //!   in    rdi, rsi, rdx, rcx, r8, r9    at an entry: the arguments, as the program left them (`ARGUMENT`)
@@ -26,6 +26,8 @@ use crate::request::Read;
 
 /// Registers that hold a function's first integer arguments (System V ABI, 3.2.3).
 pub(super) const ARGUMENT: [Reg; 6] = [RDI, RSI, RDX, RCX, R8, R9];
+/// Their number.
+pub(super) const ARGUMENTS: usize = ARGUMENT.len();
 
 /// Upper bound of the bytes that load an input.
 const INPUT_BYTES: usize = 16;
@@ -135,7 +137,7 @@ impl Conditions<'_> {
     /// The register that holds a value, unless it is in memory.
     fn register(&self, source: Source) -> Option<Reg> {
         match source {
-            Source::Argument(nth) if self.left.is_none() => Some(ARGUMENT[usize::from(nth) % ARGUMENT.len()]),
+            Source::Argument(nth) if self.left.is_none() => Some(ARGUMENT[usize::from(nth) % ARGUMENTS]),
             _ => None,
         }
     }
@@ -150,9 +152,9 @@ impl Conditions<'_> {
             }
             (Source::Thread, None) => threads::load(self.id, asm, to, self.depth),
             (Source::Argument(nth), Some(_)) => {
-                asm.load(to, EntryRecord::word(FIRST_VALUE + u64::from(nth) % ARGUMENT.len() as u64));
+                asm.load(to, EntryRecord::word(FIRST_VALUE + u64::from(nth) % ARGUMENTS as u64));
             }
-            (Source::Argument(nth), None) => asm.mov(to, ARGUMENT[usize::from(nth) % ARGUMENT.len()]),
+            (Source::Argument(nth), None) => asm.mov(to, ARGUMENT[usize::from(nth) % ARGUMENTS]),
             (Source::Float(nth), Some(left)) => asm.load(to, left.float(nth)),
             (Source::Float(nth), None) => asm.vector_to(to, nth % 8),
             (Source::FloatReturned, _) => asm.vector_to(to, 0),

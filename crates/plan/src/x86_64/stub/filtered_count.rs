@@ -19,9 +19,9 @@ use trapline_record::ring::RecordKind;
 
 use super::asm::{Alu, Asm, Mem};
 use super::counted::{Counted, count};
-use super::filtering::FilterExits;
+use super::filtering::{FilterExits, Filtered, HitFilter};
 use super::machine::Machine;
-use super::traced::{Filtered, Traced};
+use super::traced::Traced;
 use super::{rseq, threads};
 use crate::filter::{TargetFilter, Tree};
 
@@ -41,21 +41,24 @@ pub(super) struct FilteredCountTail {
 /// dropped records. Of its rings only the way to read a thread's number is used.
 pub(super) fn count_filtered(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: RecordKind) -> FilteredCountTail {
     let machine = *traced.machine;
-    traced.enter(asm, kind);
-    if traced.filters_by_thread() {
-        threads::ask(traced.rings.id, asm);
+    let (saves, hits) = (traced.saves(kind), traced.hit_filter(kind));
+    saves.enter(asm);
+    if hits.by_thread() {
+        threads::ask(hits.id, asm);
     }
-    let passed = traced.filter.map_or_else(FilterExits::default, |filtered| {
-        let tail = filtered.filter.at_tail();
-        let filter = if kind == RecordKind::Tail { &tail } else { filtered.filter };
-        traced.pass(asm, Filtered { filter, ..filtered }, kind)
-    });
+    let passed = match hits.filtered {
+        Some(filtered) if kind == RecordKind::Tail => {
+            let filter = &filtered.filter.at_tail();
+            HitFilter { filtered: Some(Filtered { filter, ..filtered }), ..hits }.pass(asm)
+        }
+        _ => hits.pass(asm),
+    };
     let counted = count(asm, &machine);
     let leave = asm.here();
     if let Some(rseq) = machine.rseq {
         rseq::clear(asm, rseq);
     }
-    traced.leave(asm, kind);
+    saves.leave(asm);
     FilteredCountTail { machine, counted, word: traced.dropped, passed, leave }
 }
 

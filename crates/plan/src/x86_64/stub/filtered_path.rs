@@ -21,15 +21,13 @@
 
 use trapline_record::ring::RecordKind;
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem};
+use super::asm::{Alu, Asm, Fix, Mem};
 use super::counted::{Counted, count};
-use super::latency::{Claim, Mark, MarkLookup};
+use super::latency::{Mark, MarkLookup, Marks};
 use super::machine::Machine;
 use super::rseq;
-use super::saves::{First, Second};
-use super::traced::{Marks, Traced};
-use crate::filter::Tree;
-use crate::machine::ThreadId;
+use super::saves::{Saves, Second};
+use super::traced::Traced;
 
 /// Hits that ran straight through, and the jumps of those that pass.
 #[derive(Clone, Debug)]
@@ -48,74 +46,33 @@ pub(super) struct FilteredPath {
 #[derive(Clone, Debug)]
 pub(super) struct Unmarked {
     marks: Marks,
-    asked: MarkLookup,
+    looked: MarkLookup,
     leave: u64,
 }
 
-impl Traced<'_> {
-    /// Whether the filter needs no register beyond those of [`First`]. That is so if it does not divide, does
-    /// not sample and makes no system call.
-    pub(super) fn rejects_early(&self, kind: RecordKind) -> bool {
-        let Some(filtered) = self.filter else { return false };
-        let (filter, id) = (filtered.filter, self.rings.id);
-        let by_name = filtered.names.is_some() && id != ThreadId::Unknown;
-        kind == RecordKind::Entry
-            && (by_name || filter.condition.is_some())
-            && filter.sample <= 1
-            && filter.fields.is_none()
-            && !filter.condition.as_ref().is_some_and(Tree::divides)
-            && !(self.filters_by_thread() && id == ThreadId::Call)
-    }
-    /// Emits an entry for which [`rejects_early`](Self::rejects_early) holds.
-    pub(super) fn reject(&self, asm: &mut Asm<'_>) -> FilteredPath {
-        let first = First { site: self.site, at_entry: true };
+impl FilteredPath {
+    /// Emits an entry of `traced` for which [`rejects_early`](super::filtering::HitFilter::rejects_early) holds.
+    pub(super) fn emit(asm: &mut Asm<'_>, traced: &Traced<'_>) -> Self {
+        let (machine, first) = (*traced.machine, traced.saves(RecordKind::Entry).first());
         first.enter(asm);
-        let passes = self.passes(asm);
-        let marks = self.entry_marks();
+        let passes = traced.hit_filter(RecordKind::Entry).passes(asm);
+        let marks = traced.entry_marks();
         if marks.is_some() {
             Second::enter(asm);
         }
-        let marks = marks.map(|marks| (marks, marks.timed().mark(asm, false)));
-        let counted = count(asm, self.machine);
+        let marks = marks.map(|marks| (marks, marks.mark(asm, false)));
+        let counted = count(asm, &machine);
         let leave = asm.here();
-        if let Some(rseq) = self.machine.rseq {
+        if let Some(rseq) = machine.rseq {
             rseq::clear(asm, rseq);
         }
         if marks.is_some() {
             Second::leave(asm);
         }
         first.leave(asm);
-        let word = self.filter.map_or(self.dropped, |filtered| filtered.words);
-        FilteredPath { machine: *self.machine, passes, marks, counted, word, leave }
+        let word = traced.filter.map_or(traced.dropped, |filtered| filtered.words);
+        Self { machine, passes, marks, counted, word, leave }
     }
-    /// Jumps if the hit passes. Uses rax, r11 and flags.
-    fn passes(&self, asm: &mut Asm<'_>) -> Vec<Fix> {
-        let conditions = self.conditions(RecordKind::Entry);
-        let condition = self.filter.and_then(|filtered| filtered.filter.condition.as_ref());
-        match (condition, self.filter.and_then(|filtered| filtered.names)) {
-            (Some(tree), None) => conditions.branch(asm, tree, true),
-            (condition, names) => {
-                let rejected = condition.map_or_else(Vec::new, |tree| conditions.branch(asm, tree, false));
-                let passes = names.and_then(|names| self.is_named(asm, names, Cond::NotEqual));
-                rejected.into_iter().for_each(|fix| asm.bind(fix));
-                passes.into_iter().collect()
-            }
-        }
-    }
-    /// Emits an exit of calls that have `marks`.
-    pub(super) fn unmarked(&self, asm: &mut Asm<'_>, marks: Marks) -> Unmarked {
-        let first = First { site: self.site, at_entry: false };
-        first.enter(asm);
-        Second::enter(asm);
-        let asked = marks.timed().ask_mark(asm);
-        let leave = asm.here();
-        Second::leave(asm);
-        first.leave(asm);
-        Unmarked { marks, asked, leave }
-    }
-}
-
-impl FilteredPath {
     /// Binds the jumps of all hits that pass.
     pub(super) fn begin(&self, asm: &mut Asm<'_>) {
         self.passes.iter().for_each(|&fix| asm.bind(fix));
@@ -130,9 +87,7 @@ impl FilteredPath {
             self.machine.rseq.into_iter().for_each(|rseq| rseq::descriptors(asm, rseq, &[section]));
         }
         if let Some((marks, mark)) = self.marks {
-            // Without a block there is no mark to take away.
-            marks.timed().search(asm, mark.lookup(), Claim::Yes);
-            asm.jmp(mark.after());
+            marks.finish_removed(asm, mark);
         }
         asm.align(8);
         asm.bind(self.counted.line);
@@ -141,11 +96,19 @@ impl FilteredPath {
 }
 
 impl Unmarked {
+    /// Emits an exit of calls that have `marks`.
+    pub(super) fn emit(asm: &mut Asm<'_>, saves: Saves, marks: Marks) -> Self {
+        let first = saves.first();
+        first.enter(asm);
+        Second::enter(asm);
+        let looked = marks.look(asm);
+        let leave = asm.here();
+        Second::leave(asm);
+        first.leave(asm);
+        Self { marks, looked, leave }
+    }
     /// Appends what is rare, and binds the jumps of exits that have a mark; the mark is taken back.
     pub(super) fn begin(&self, asm: &mut Asm<'_>) {
-        let timed = self.marks.timed();
-        timed.search(asm, self.asked.lookup(), Claim::No);
-        asm.jmp(self.leave);
-        timed.take_mark(asm, self.asked);
+        self.marks.finish_look(asm, self.looked, self.leave);
     }
 }

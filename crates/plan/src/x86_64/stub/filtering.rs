@@ -19,11 +19,25 @@ use trapline_record::ring::RecordKind;
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
 use super::counted::{Counted, any_line};
 use super::filter::{Conditions, Fields};
+use super::machine::Machine;
 use super::rseq::{self, CPU_ID, Section};
 use super::saves::{SAVED_RAX, SAVED_RDX};
 use super::threads;
-use super::traced::{Filtered, Traced};
+use crate::filter::{TargetFilter, Tree};
 use crate::machine::{Rseq, ThreadId};
+use crate::request::Read;
+
+/// A filter, and the words in which it counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Filtered<'a> {
+    /// Which hits pass.
+    pub filter: &'a TargetFilter,
+    /// Address on line 0 of two words: number of hits that did not pass, and number of hits to leave out
+    /// before the next sample.
+    pub words: u64,
+    /// Address of the pass-over table, if the filter depends on thread names.
+    pub names: Option<u64>,
+}
 
 /// Jumps and addresses that a filter's code has left open.
 #[derive(Clone, Debug, Default)]
@@ -40,12 +54,28 @@ pub(super) struct FilterExits {
     pub(super) sample: Option<(Option<Section>, Fix)>,
 }
 
-impl Traced<'_> {
+/// The decision about one probe's hits of one kind.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HitFilter<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) id: ThreadId,
+    pub(super) filtered: Option<Filtered<'a>>,
+    pub(super) kind: RecordKind,
+    /// What is read from memory at an entry.
+    pub(super) reads: &'a [Read],
+    /// Where the copy of the first of that is, from the stack pointer on, behind `fetch`.
+    pub(super) first_field: i32,
+    /// By how many bytes the copies lower the stack pointer.
+    pub(super) depth: i32,
+}
+
+impl<'a> HitFilter<'a> {
     /// Jumps if a hit does not pass. Uses rax, r11 and flags; for samples also r10, and without rseq rdx,
     /// which is loaded again.
-    pub(super) fn pass(&self, asm: &mut Asm<'_>, filtered: Filtered<'_>, kind: RecordKind) -> FilterExits {
+    pub(super) fn pass(&self, asm: &mut Asm<'_>) -> FilterExits {
+        let Some(filtered) = self.filtered else { return FilterExits::default() };
         let mut unregistered = Vec::new();
-        let conditions = self.conditions(kind);
+        let conditions = self.conditions();
         let condition = filtered.filter.condition.as_ref();
         let mut rejected = condition.map_or_else(Vec::new, |tree| conditions.branch(asm, tree, false));
         rejected.extend(filtered.names.and_then(|names| self.is_named(asm, names, Cond::Equal)));
@@ -61,21 +91,20 @@ impl Traced<'_> {
         FilterExits { rejected, unregistered, words: filtered.words, sample, ..FilterExits::default() }
     }
     /// Jumps, behind `fetch`, if a hit does not pass because of what was read. Uses rax, rdx, r11 and flags.
-    pub(super) fn pass_fields(&self, asm: &mut Asm<'_>, kind: RecordKind) -> (Vec<Fix>, i32) {
-        let condition = self.filter.and_then(|filtered| filtered.filter.fields.as_ref());
-        let (Some(condition), RecordKind::Entry) = (condition, kind) else { return Default::default() };
-        asm.load(RDX, Mem::At(RSP, self.depth(kind) + SAVED_RDX));
-        (self.behind_fetch(kind).branch(asm, &condition.decided(), false), self.depth(kind))
+    pub(super) fn pass_fields(&self, asm: &mut Asm<'_>) -> (Vec<Fix>, i32) {
+        let condition = self.filtered.and_then(|filtered| filtered.filter.fields.as_ref());
+        let (Some(condition), RecordKind::Entry) = (condition, self.kind) else { return Default::default() };
+        asm.load(RDX, Mem::At(RSP, self.depth + SAVED_RDX));
+        (self.behind_fetch().branch(asm, &condition.decided(), false), self.depth)
     }
     /// How known values are read while the stack pointer is lower by the copies.
-    pub(super) fn behind_fetch(&self, kind: RecordKind) -> Conditions<'_> {
-        let depth = self.depth(kind);
-        let fields = Some(Fields { reads: self.fields, at: (RSP, self.first_field_copied()) });
-        Conditions { depth, rdx: depth + SAVED_RDX, fields, ..self.conditions(kind) }
+    pub(super) fn behind_fetch(&self) -> Conditions<'a> {
+        let fields = Some(Fields { reads: self.reads, at: (RSP, self.first_field) });
+        Conditions { depth: self.depth, rdx: self.depth + SAVED_RDX, fields, ..self.conditions() }
     }
     /// Jumps if the table has this thread; with `NotEqual`, if it does not. Uses rax, r11 and flags.
-    pub(super) fn is_named(&self, asm: &mut Asm<'_>, names: u64, when: Cond) -> Option<Fix> {
-        let id = self.rings.id;
+    fn is_named(&self, asm: &mut Asm<'_>, names: u64, when: Cond) -> Option<Fix> {
+        let id = self.id;
         if id == ThreadId::Unknown {
             return None;
         }
@@ -133,13 +162,40 @@ impl Traced<'_> {
         (None, words)
     }
     /// How the values that are known at a hit are read.
-    pub(super) fn conditions(&self, kind: RecordKind) -> Conditions<'_> {
-        let returned = (kind == RecordKind::Return).then_some(SAVED_RAX);
-        Conditions { id: self.rings.id, depth: 0, rdx: SAVED_RDX, returned, left: None, fields: None }
+    pub(super) fn conditions(&self) -> Conditions<'a> {
+        let returned = (self.kind == RecordKind::Return).then_some(SAVED_RAX);
+        Conditions { id: self.id, depth: 0, rdx: SAVED_RDX, returned, left: None, fields: None }
     }
     /// Whether the filter depends on the thread.
-    pub(super) fn filters_by_thread(&self) -> bool {
-        self.filter.is_some_and(|filtered| filtered.filter.asks_for_thread())
+    pub(super) fn by_thread(&self) -> bool {
+        self.filtered.is_some_and(|filtered| filtered.filter.asks_for_thread())
+    }
+    /// Whether the filter needs no register beyond those of the first save (`saves`). That is so if it does not divide, does
+    /// not sample and makes no system call.
+    pub(super) fn rejects_early(&self) -> bool {
+        let Some(filtered) = self.filtered else { return false };
+        let (filter, id) = (filtered.filter, self.id);
+        let by_name = filtered.names.is_some() && id != ThreadId::Unknown;
+        self.kind == RecordKind::Entry
+            && (by_name || filter.condition.is_some())
+            && filter.sample <= 1
+            && filter.fields.is_none()
+            && !filter.condition.as_ref().is_some_and(Tree::divides)
+            && !(self.by_thread() && id == ThreadId::Call)
+    }
+    /// Jumps if the hit passes. Uses rax, r11 and flags.
+    pub(super) fn passes(&self, asm: &mut Asm<'_>) -> Vec<Fix> {
+        let conditions = self.conditions();
+        let condition = self.filtered.and_then(|filtered| filtered.filter.condition.as_ref());
+        match (condition, self.filtered.and_then(|filtered| filtered.names)) {
+            (Some(tree), None) => conditions.branch(asm, tree, true),
+            (condition, names) => {
+                let rejected = condition.map_or_else(Vec::new, |tree| conditions.branch(asm, tree, false));
+                let passes = names.and_then(|names| self.is_named(asm, names, Cond::NotEqual));
+                rejected.into_iter().for_each(|fix| asm.bind(fix));
+                passes.into_iter().collect()
+            }
+        }
     }
 }
 

@@ -24,6 +24,7 @@
 mod aggregate_at_return;
 pub(crate) mod arguments;
 pub mod call;
+mod cells;
 mod count;
 mod counted;
 mod deferred;
@@ -57,7 +58,9 @@ use trapline_code::x86_64::asm;
 pub use crate::calls::{CallFunctions, ExtendedState, InlinedPath};
 pub use crate::machine::{Buckets, ExitKind, Rseq, ThreadId};
 pub use call::{Gate, call, call_arming, gate};
+pub use filtering::Filtered;
 pub use hold::hold;
+pub(crate) use hold::may_change;
 pub use latency::{
     Latency, Timed, latency_exit_branch, leading_trampoline_code, trampoline_code, trampoline_code_len,
 };
@@ -67,8 +70,9 @@ pub use pending::{
     UnfinishedStub, count, count_by_thread, count_filtered, latency_arm, latency_enter, latency_exit,
     return_arm, tally, trace,
 };
+pub use put::Rings;
 pub use remote::remote_sequence;
 pub use text::PageNotes;
 pub use threads::Threads;
-pub use traced::{Filtered, Rings, Traced};
+pub use traced::Traced;
 pub use trap::{TrapHandler, trap_handler};

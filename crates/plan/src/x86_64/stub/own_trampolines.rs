@@ -94,6 +94,6 @@ pub fn own_trampoline_code(
     bytes.resize(bytes.len().next_multiple_of(64), 0xCC);
     let unwind = trampolines.code + bytes.len() as u64;
     unwind_info(&mut bytes, trampolines, X86_64);
-    debug_assert!(bytes.len() as u64 <= own_trampoline_code_len(trampolines), "as long as was said");
+    debug_assert!(bytes.len() as u64 <= own_trampoline_code_len(trampolines), "as long as was promised");
     TrampolineCode { bytes, shared: (common, end), unwind }
 }

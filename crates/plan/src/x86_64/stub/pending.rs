@@ -8,11 +8,12 @@ use trapline_record::ring::RecordKind;
 
 use super::asm::Asm;
 use super::deferred::{self, defer};
+use super::filter::ARGUMENTS;
 use super::latency::{self, Latency, Timed};
 use super::machine::{Liveness, Machine};
 use super::tally::TableLocation;
 use super::threads::{self, Threads};
-use super::traced::{ARGUMENTS, Traced};
+use super::traced::Traced;
 use super::{aggregate_at_return, filtered_count};
 use crate::filter::Tally;
 use crate::machine::ExitKind;
@@ -189,7 +190,7 @@ pub fn return_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Unfin
 }
 
 fn arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, ahead: bool) -> Option<UnfinishedStub<'static>> {
-    let trampolines = timed.latency.trampolines?;
-    let armed = |asm: &mut Asm<'_>| latency::LatencyTail::Armed(timed.arm(asm, &trampolines, ahead));
-    Some(UnfinishedStub::begin(out, at, |asm| Kind::timed(timed, armed(asm))))
+    let mut asm = Asm::new(out, at);
+    let tail = timed.arm(&mut asm, ahead)?;
+    Some(UnfinishedStub { origin: asm.origin(), displaced: asm.here(), kind: Kind::timed(timed, tail) })
 }

@@ -31,19 +31,36 @@
 //! ```
 
 use trapline_record::ring::{
-    FIRST_TEXT, FIRST_VALUE, HEAD, LOCKED, RecordKind, SLOTS, TAIL, TRIES, first_float,
+    FIRST_TEXT, FIRST_VALUE, HEAD, LOCKED, RecordKind, RingArea, SLOTS, TAIL, TRIES, first_float,
 };
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
-use super::filter::ARGUMENT;
+use super::filter::{ARGUMENT, ARGUMENTS};
+use super::machine::Machine;
 use super::rseq::{self, CPU_ID};
 use super::saves::{SAVED_RAX, SAVED_RDX};
 use super::stack::Walk;
-use super::text::{self, Texts};
+use super::text::{PageNotes, Texts};
 use super::threads;
-use super::traced::{ARGUMENTS, Traced};
-use crate::machine::{Rseq, ThreadId};
-use crate::request::Unwind;
+use crate::machine::{Rseq, Stacks, ThreadId};
+use crate::request::Floats;
+
+/// Where records go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rings {
+    /// Shape of the rings; its offset is not used. There is one ring for each line of counters but the last;
+    /// without rseq, [`RingArea::shared`] for that number of CPUs.
+    pub area: RingArea,
+    /// Address of ring 0.
+    pub base: u64,
+    /// How a thread's number is read. If that takes a system call, only records of entries hold the number,
+    /// and records of stacks do not.
+    pub id: ThreadId,
+    /// Where stacks end.
+    pub stacks: Stacks,
+    /// Where the notes lie about pages that texts may be loaded from; `None` if the kernel copies all texts.
+    pub known: Option<PageNotes>,
+}
 
 /// How the records of a call are identified that has a stamp cell in private memory (`defer`).
 #[derive(Clone, Copy, Debug)]
@@ -64,58 +81,43 @@ const SLOTS_AHEAD: i32 = 4;
 const STACK_LINES: i32 = 4;
 const LINE: i32 = 64;
 
-impl Traced<'_> {
-    /// How a record of this kind gets its thread's number. Exits and stacks make no system call for it: an
+/// The way of one probe's records of one kind into their ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RingWriter<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) rings: &'a Rings,
+    pub(super) probe: u32,
+    pub(super) kind: RecordKind,
+    /// What was copied for the record.
+    pub(super) texts: Texts<'a>,
+    pub(super) floats: Floats,
+    /// The record holds a stack, and no values.
+    pub(super) stack: bool,
+    /// By how many bytes the stack pointer is below the program's, without the copies.
+    pub(super) step: i32,
+}
+
+impl RingWriter<'_> {
+    /// How a record gets its thread's number. Exits and stacks make no system call for it: an
     /// exit's entry did, and sums of stacks need no number.
-    pub(super) fn number(&self, kind: RecordKind) -> ThreadId {
+    pub(super) fn number(&self) -> ThreadId {
         match self.rings.id {
-            ThreadId::Call if kind != RecordKind::Entry || self.unwind != Unwind::None => ThreadId::Unknown,
+            ThreadId::Call if self.kind != RecordKind::Entry || self.stack => ThreadId::Unknown,
             id => id,
         }
     }
-    /// The texts and fields to copy. A thread without a known number has none (the planner refuses that).
-    fn texts(&self, kind: RecordKind) -> Texts<'_> {
-        let (known, machine, id) = (self.rings.known, Some(self.machine), self.rings.id);
-        match kind == RecordKind::Entry && self.unwind == Unwind::None && id != ThreadId::Unknown {
-            true => Texts { texts: self.texts, fields: self.fields, known, machine, id },
-            false => Texts::default(),
-        }
-    }
-    /// Jumps if texts are to be copied and the goroutine's stack has no room for them.
-    pub(super) fn room(&self, asm: &mut Asm<'_>, kind: RecordKind) -> Option<Fix> {
-        let depth = self.depth(kind);
-        self.rings.stacks.go.filter(|_| depth > 0).map(|go| text::room(asm, go, depth))
-    }
-    /// Copies texts onto the stack.
-    pub(super) fn fetch(&self, asm: &mut Asm<'_>, kind: RecordKind) -> Vec<(u64, u64)> {
-        self.texts(kind).fetch(asm, SAVED_RDX)
-    }
-    /// The first field, behind `fetch`: at rsp + this.
-    pub(super) fn first_field_copied(&self) -> i32 {
-        self.texts(RecordKind::Entry).first_field()
-    }
     /// Approximate number of lines of its slot that a record fills.
-    fn lines(&self, kind: RecordKind) -> i32 {
-        let texts = self.texts(kind).words();
-        match kind {
-            RecordKind::Entry if self.unwind != Unwind::None => STACK_LINES,
+    fn lines(&self) -> i32 {
+        let texts = self.texts.words();
+        match texts {
+            _ if self.stack => STACK_LINES,
             _ if texts != 0 => (FIRST_TEXT as i32 + texts) * 8 / LINE + 1,
             _ => 1,
         }
     }
-    pub(super) fn drop_texts(&self, asm: &mut Asm<'_>, kind: RecordKind) {
-        let depth = self.depth(kind);
-        if depth > 0 {
-            asm.lea(RSP, Mem::At(RSP, depth));
-        }
-    }
-    /// By how many bytes texts have lowered the stack pointer.
-    pub(super) fn depth(&self, kind: RecordKind) -> i32 {
-        self.texts(kind).depth()
-    }
     /// Writes a record, and commits it by a store. The registers are those behind `slot`.
-    pub(super) fn write(&self, asm: &mut Asm<'_>, kind: RecordKind, values: usize, walk: Option<Walk>) {
-        self.fill(asm, kind, if walk.is_some() { 0 } else { values });
+    pub(super) fn write(&self, asm: &mut Asm<'_>, values: usize, walk: Option<Walk>) {
+        self.fill(asm, if walk.is_some() { 0 } else { values });
         let slot = self.rings.area.slot as i32;
         match walk {
             Some(walk) => {
@@ -160,12 +162,6 @@ impl Traced<'_> {
         asm.bind(locked);
         (ring, busy, full)
     }
-    /// rdx = time. Uses rax and flags.
-    pub(super) fn clock(&self, asm: &mut Asm<'_>) {
-        asm.rdtsc();
-        asm.shift(Shift::Left, RDX, 32, true);
-        asm.alu(Alu::Or, RDX, RAX);
-    }
     /// r10 = the slot behind the head in r10; r11 = ring.
     pub(super) fn behind(&self, asm: &mut Asm<'_>) {
         asm.alu_imm(Alu::And, R10, self.rings.area.bytes as i32 - 1, false);
@@ -173,7 +169,7 @@ impl Traced<'_> {
     }
     /// r11 = this CPU's ring, rax = its head, r10 = the slot behind it, rdx = time. Jumps as `find` does.
     pub(super) fn slot(&self, asm: &mut Asm<'_>, rseq: Rseq) -> (Fix, Fix, Fix) {
-        self.clock(asm);
+        asm.clock(RDX);
         let fixes = self.find(asm, rseq, self.rings.area.full());
         asm.mov(R10, RAX);
         self.behind(asm);
@@ -200,16 +196,17 @@ impl Traced<'_> {
         (ring, unregistered, full)
     }
     /// The registers are those behind `slot`. Uses rdx.
-    fn fill(&self, asm: &mut Asm<'_>, kind: RecordKind, values: usize) {
+    fn fill(&self, asm: &mut Asm<'_>, values: usize) {
         let ahead = AHEAD.max(SLOTS_AHEAD * self.rings.area.slot as i32);
-        (0..self.lines(kind)).for_each(|line| asm.prefetchw(Mem::At(R10, ahead + line * LINE)));
-        self.put(asm, kind, values, None);
+        (0..self.lines()).for_each(|line| asm.prefetchw(Mem::At(R10, ahead + line * LINE)));
+        self.put(asm, values, None);
     }
     /// Writes the words of a record: r10 = its address, rdx = time. Uses rdx.
-    pub(super) fn put(&self, asm: &mut Asm<'_>, kind: RecordKind, values: usize, placed: Option<Placed>) {
-        let (depth, word) = (self.depth(kind), |n: u64| Mem::At(R10, n as i32 * 8));
+    pub(super) fn put(&self, asm: &mut Asm<'_>, values: usize, placed: Option<Placed>) {
+        let (kind, depth) = (self.kind, self.texts.depth());
+        let word = |n: u64| Mem::At(R10, n as i32 * 8);
         asm.store(word(1), RDX);
-        match (placed.filter(|placed| placed.names), self.number(kind)) {
+        match (placed.filter(|placed| placed.names), self.number()) {
             (Some(placed), _) => asm.load(RDX, Mem::At(placed.at, 0)),
             (None, ThreadId::Unknown) => asm.mov_imm32(RDX, self.probe),
             (None, id) => {
@@ -219,7 +216,7 @@ impl Traced<'_> {
             }
         }
         asm.store(word(0), RDX);
-        let key = placed.map_or((RSP, depth + self.step()), |placed| (placed.at, 0));
+        let key = placed.map_or((RSP, depth + self.step), |placed| (placed.at, 0));
         asm.lea(RDX, Mem::At(key.0, key.1 + kind as i32));
         asm.store(word(2), RDX);
         let all: &[Reg] = match kind {
@@ -239,11 +236,11 @@ impl Traced<'_> {
             });
             asm.store(word(n), from);
         }
-        let first = first_float(values.min(ARGUMENTS), self.texts(kind).count() as usize);
+        let first = first_float(values.min(ARGUMENTS), self.texts.count() as usize);
         if depth > 0 {
-            self.texts(kind).fill(asm, first + u64::from(self.floats.arguments.count_ones()));
+            self.texts.fill(asm, first + u64::from(self.floats.arguments.count_ones()));
         }
-        if kind == RecordKind::Entry && self.unwind == Unwind::None {
+        if kind == RecordKind::Entry && !self.stack {
             let vectors = (0..8u8).filter(|n| self.floats.arguments >> n & 1 == 1);
             for (vector, n) in vectors.zip(first..u64::from(self.rings.area.slot) / 8) {
                 asm.store_vector(word(n), vector);

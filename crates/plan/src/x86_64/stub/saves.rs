@@ -31,7 +31,6 @@ use trapline_record::ring::RecordKind;
 use super::asm::{Asm, Mem, R10, R11, RAX, RDX, RSP, Reg};
 use super::machine::Liveness;
 use super::stack;
-use super::traced::Traced;
 
 const RED_ZONE: i32 = 128;
 pub(super) const SAVED_RAX: i32 = -8;
@@ -42,35 +41,44 @@ pub(super) const SAVED_RDX: i32 = -24;
 const SAVED_R11: i32 = -80;
 const SAVED_R10: i32 = -88;
 
-impl Traced<'_> {
-    /// Registers that are saved in addition to those of [`First`] and [`Second`].
-    fn saved(&self, kind: RecordKind) -> impl Iterator<Item = (Reg, i32)> {
-        let walked = if self.holds_stack(kind) { &stack::SAVED[..] } else { &[] };
-        let r10 = (!self.site.is_dead(R10)).then_some((R10, SAVED_R10));
-        r10.into_iter().chain(walked.iter().copied())
+/// All that the code of one record saves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Saves {
+    first: First,
+    /// The record holds a stack.
+    stack: bool,
+}
+
+impl Saves {
+    pub(super) const fn of(site: Liveness, kind: RecordKind, stack: bool) -> Self {
+        Self { first: First { site, at_entry: matches!(kind, RecordKind::Entry) }, stack }
     }
-    const fn first(&self, kind: RecordKind) -> First {
-        First { site: self.site, at_entry: matches!(kind, RecordKind::Entry) }
+    /// The first save alone.
+    pub(super) const fn first(&self) -> First {
+        self.first
     }
     /// By how many bytes the stack pointer is below the program's.
     pub(super) const fn step(&self) -> i32 {
-        if self.site.red_zone_live { RED_ZONE } else { 0 }
+        if self.first.site.red_zone_live { RED_ZONE } else { 0 }
     }
-    pub(super) fn enter(&self, asm: &mut Asm<'_>, kind: RecordKind) {
-        self.enter_first(asm, kind);
+    /// Registers that are saved in addition to those of [`First`] and [`Second`].
+    fn rest(&self) -> impl Iterator<Item = (Reg, i32)> {
+        let walked = if self.stack { &stack::SAVED[..] } else { &[] };
+        let r10 = (!self.first.site.is_dead(R10)).then_some((R10, SAVED_R10));
+        r10.into_iter().chain(walked.iter().copied())
+    }
+    pub(super) fn enter(&self, asm: &mut Asm<'_>) {
+        self.first.enter(asm);
         Second::enter(asm);
-        self.enter_rest(asm, kind);
+        self.enter_rest(asm);
     }
-    pub(super) fn enter_first(&self, asm: &mut Asm<'_>, kind: RecordKind) {
-        self.first(kind).enter(asm);
+    pub(super) fn enter_rest(&self, asm: &mut Asm<'_>) {
+        self.rest().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
     }
-    pub(super) fn enter_rest(&self, asm: &mut Asm<'_>, kind: RecordKind) {
-        self.saved(kind).for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
-    }
-    pub(super) fn leave(&self, asm: &mut Asm<'_>, kind: RecordKind) {
-        self.saved(kind).for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
+    pub(super) fn leave(&self, asm: &mut Asm<'_>) {
+        self.rest().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
         Second::leave(asm);
-        self.first(kind).leave(asm);
+        self.first.leave(asm);
     }
 }
 
@@ -90,8 +98,8 @@ impl Second {
 /// The first save: flags, rax and r11, as far as they are live. A filter overwrites nothing else.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct First {
-    pub(super) site: Liveness,
-    pub(super) at_entry: bool,
+    site: Liveness,
+    at_entry: bool,
 }
 
 impl First {

@@ -19,7 +19,7 @@
 //! B3 glibc's block of the thread (`stackblock`, `stackblock_size` in its control block, which the tracer
 //!    found by their values): S lies in it, E is its end. It is given back after the thread has ended. The
 //!    main thread has none: its block begins at 0.
-//! B4 Otherwise only the page that S lies on, and the record says so. Examples are coroutines, alternate
+//! B4 Otherwise only the page that S lies on, and the record shows it. Examples are coroutines, alternate
 //!    signal stacks, other C libraries' threads, and a main stack that has grown deeper than it was.
 //!
 //! The same as rules; the first that holds decides:
@@ -93,12 +93,11 @@
 //! is checked after it was loaded, in the register that is then used (it is never loaded again). If another
 //! thread unmaps this stack, or mprotects it, it takes it away from the program too.
 
-use trapline_record::ring::{FIRST_VALUE, RecordKind};
+use trapline_record::ring::FIRST_VALUE;
 use trapline_record::stack::{END, FIRST, FRAME, USED};
 use trapline_record::trampolines::{self, Trampolines, at};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, RBP, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
-use super::traced::Traced;
 use crate::machine::Stacks;
 use crate::request::Unwind;
 
@@ -160,22 +159,6 @@ impl Real {
         asm.jmp(again);
         asm.bind(other);
         asm.alu_load(Alu::Add, RDI, self.code);
-    }
-}
-
-impl Traced<'_> {
-    /// The stack part of this record, if it has one.
-    pub(super) fn walk(&self, kind: RecordKind) -> Option<Walk> {
-        let Self { unwind, at_entry, trampolines, .. } = *self;
-        let (stacks, most) = (self.rings.stacks, self.rings.area.most);
-        self.holds_stack(kind).then(|| Walk {
-            stacks,
-            unwind,
-            step: self.step(),
-            most,
-            at_entry,
-            trampolines,
-        })
     }
 }
 

@@ -30,6 +30,7 @@ use trapline_record::ring::RecordKind;
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
+use super::cells::cell_of;
 use super::counted::{Counted, count};
 use super::filter::Conditions;
 use super::filtering::FilterExits;
@@ -87,34 +88,32 @@ pub(super) fn tally(
 ) -> TallyTail {
     let machine = *traced.machine;
     let copied = Copied::ON_STACK;
-    traced.enter(asm, kind);
+    let (saves, hits, texts) = (traced.saves(kind), traced.hit_filter(kind), traced.texts(kind));
+    saves.enter(asm);
     let seen = kind != RecordKind::Tail;
     let reads = kind == RecordKind::Entry && !traced.fields.is_empty();
-    if seen && (reads || tally.asks_for_thread() || traced.filters_by_thread()) {
+    if seen && (reads || tally.asks_for_thread() || hits.by_thread()) {
         threads::ask(traced.rings.id, asm);
     }
-    let mut passed = match traced.filter.filter(|_| seen) {
-        Some(filtered) => traced.pass(asm, filtered, kind),
-        None => FilterExits::default(),
-    };
+    let mut passed = if seen { hits.pass(asm) } else { FilterExits::default() };
     let (mut cramped, mut fixups, mut unread) = (None, Vec::new(), Vec::new());
     if reads || seen && tally.texts() != 0 {
-        cramped = traced.room(asm, kind);
-        fixups = traced.fetch(asm, kind);
-        passed.deep = traced.pass_fields(asm, kind);
+        cramped = texts.room(asm);
+        fixups = texts.fetch(asm);
+        passed.deep = hits.pass_fields(asm);
     }
     let into = Into::of(table, tally, copied, seen);
     if seen {
-        unread = value(asm, tally, (traced.behind_fetch(kind), copied), into);
+        unread = value(asm, tally, (hits.behind_fetch(), copied), into);
     }
     let (owned, pointer) = one_more(asm, (machine, table), into);
     let counted = asm.here();
-    traced.drop_texts(asm, kind);
+    texts.drop(asm);
     let without_text = asm.here();
     if let Some(rseq) = machine.rseq {
         rseq::clear(asm, rseq);
     }
-    traced.leave(asm, kind);
+    saves.leave(asm);
     TallyTail {
         machine,
         table,
@@ -261,69 +260,6 @@ fn owner(asm: &mut Asm<'_>, tally: &Tally, known: Conditions<'_>, into: Into) {
         }
         GroupBy::Nothing if matches!(into, Into::Row(rows) if rows.are_owned()) => asm.mov_imm32(RDX, 0),
         GroupBy::Nothing => {}
-    }
-}
-
-/// rax = the cell of the value in rax, or the value itself if there are no cells. Uses r10, rdx and flags.
-fn cell_of(asm: &mut Asm<'_>, tally: &Tally) {
-    let unsigned = tally.value.is_unsigned();
-    match tally.sort {
-        Sort::Each | Sort::Text(_) => {}
-        Sort::Log2 => log2(asm, unsigned),
-        Sort::Linear { min, step, count } => linear(asm, unsigned, (min, step.max(1), count)),
-    }
-}
-
-/// ```text
-///   value < 0    rax = 0
-///   value = 0    rax = 1
-///   value > 0    rax = 2 + floor(log2 value)
-/// ```
-fn log2(asm: &mut Asm<'_>, unsigned: bool) {
-    asm.mov_imm32(R10, 0);
-    asm.test(RAX, RAX, true);
-    let negative = (!unsigned).then(|| asm.jcc_later(Cond::Sign));
-    asm.mov_imm32(R10, 1);
-    let zero = asm.jcc_later(Cond::Equal);
-    asm.bsr(R10, RAX);
-    asm.alu_imm(Alu::Add, R10, 2, false);
-    negative.into_iter().chain([zero]).for_each(|fix| asm.bind(fix));
-    asm.mov32(RAX, R10);
-}
-
-/// ```text
-///   value < min     rax = 0
-///   value >= min    rax = 1 + min((value - min) / step, count)
-/// ```
-fn linear(asm: &mut Asm<'_>, unsigned: bool, (min, step, count): (i64, u64, u32)) {
-    let mut below = None;
-    if min != 0 || !unsigned {
-        asm.mov_imm64(R10, min.cast_unsigned());
-        // No unsigned value is below a minimum that is not above 0.
-        if !unsigned || min > 0 {
-            asm.alu(Alu::Cmp, RAX, R10);
-            let cond = if unsigned { Cond::Below } else { Cond::Less };
-            below = Some(asm.jcc_later(cond));
-        }
-        asm.alu(Alu::Sub, RAX, R10);
-    }
-    if step.is_power_of_two() {
-        asm.shift(Shift::Right, RAX, step.trailing_zeros() as u8, true);
-    } else {
-        asm.mov_imm64(R10, step);
-        asm.mov_imm32(RDX, 0);
-        asm.div(R10);
-    }
-    asm.alu_imm(Alu::Cmp, RAX, count as i32, true);
-    let within = asm.jcc_later(Cond::Below);
-    asm.mov_imm32(RAX, count);
-    asm.bind(within);
-    asm.alu_imm(Alu::Add, RAX, 1, true);
-    if let Some(below) = below {
-        let done = asm.jmp_later();
-        asm.bind(below);
-        asm.mov_imm32(RAX, 0);
-        asm.bind(done);
     }
 }
 

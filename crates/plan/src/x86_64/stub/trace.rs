@@ -54,7 +54,7 @@ pub(super) struct Recorded<'a> {
 }
 
 /// Appends the part of a stub that comes before the displaced code. At an entry it records the first `values`
-/// of the [`ARGUMENTS`](super::traced::ARGUMENTS); at a return it records the returned value, and `values` are
+/// of the [`ARGUMENTS`](super::filter::ARGUMENTS); at a return it records the returned value, and `values` are
 /// those of the entry.
 pub(super) fn trace<'a>(
     asm: &mut Asm<'_>,
@@ -63,34 +63,27 @@ pub(super) fn trace<'a>(
     values: usize,
 ) -> TraceTail<'a> {
     let recorded = |asm: &Asm<'_>| Recorded { traced: *traced, kind, values, behind: asm.here() };
-    if traced.rejects_early(kind) {
-        let rejected = traced.reject(asm);
+    if traced.hit_filter(kind).rejects_early() {
+        let rejected = FilteredPath::emit(asm, traced);
         TraceTail::FilteredPath(recorded(asm), rejected)
     } else if let (RecordKind::Return | RecordKind::Tail, Some(marks)) = (kind, traced.entry_marks()) {
-        let unmarked = traced.unmarked(asm, marks);
+        let unmarked = Unmarked::emit(asm, traced.saves(kind), marks);
         TraceTail::Unmarked(recorded(asm), unmarked)
     } else {
-        TraceTail::Recorded(traced.record(asm, kind, values))
+        TraceTail::Recorded(record(asm, traced, kind, values))
     }
 }
 
-impl Traced<'_> {
-    /// Emits the whole code for a hit that is recorded, or that is rejected by a filter which has to save as
-    /// much.
-    fn record(&self, asm: &mut Asm<'_>, kind: RecordKind, values: usize) -> Written {
-        self.enter_first(asm, kind);
-        Second::enter(asm);
-        self.enter_rest(asm, kind);
-        let early = kind == RecordKind::Entry && self.filters_by_thread();
-        if early {
-            threads::ask(self.rings.id, asm);
-        }
-        let passed = match (kind, self.filter) {
-            (RecordKind::Entry, Some(filtered)) => self.pass(asm, filtered, RecordKind::Entry),
-            _ => FilterExits::default(),
-        };
-        self.written(asm, kind, values, passed)
+/// Emits the whole code for a hit that is recorded, or that is rejected by a filter which has to save as much.
+fn record(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: RecordKind, values: usize) -> Written {
+    let hits = traced.hit_filter(kind);
+    traced.saves(kind).enter(asm);
+    let decides = kind == RecordKind::Entry;
+    if decides && hits.by_thread() {
+        threads::ask(hits.id, asm);
     }
+    let passed = if decides { hits.pass(asm) } else { FilterExits::default() };
+    Written::emit(asm, traced, kind, values, passed)
 }
 
 impl TraceTail<'_> {
@@ -116,8 +109,8 @@ impl TraceTail<'_> {
 
 impl Recorded<'_> {
     fn append(&self, asm: &mut Asm<'_>) -> Written {
-        self.traced.enter_rest(asm, self.kind);
-        let written = self.traced.written(asm, self.kind, self.values, FilterExits::default());
+        self.traced.saves(self.kind).enter_rest(asm);
+        let written = Written::emit(asm, &self.traced, self.kind, self.values, FilterExits::default());
         asm.jmp(self.behind);
         written
     }

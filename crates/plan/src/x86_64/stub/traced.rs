@@ -1,51 +1,29 @@
-//! Everything that the code of one probe's records depends on.
+//! Everything that the code of one probe's records depends on, and the parts that such code is made of.
 //!
-//! In: addresses and sizes from the layout, a filter, what is dead. Out: plain values; the files that emit the
-//! parts of such code each add methods to [`Traced`].
-//! Does not: emit code.
+//! In: addresses and sizes from the layout, a filter, what is dead. Out: plain values, and the parts.
+//! Does not: emit code; each part does that in its own file.
+//!
+//! | part | what it owns |
+//! |---|---|
+//! | [`Saves`] | the registers that the code overwrites |
+//! | [`HitFilter`] | the decision |
+//! | [`Texts`] | copies of what arguments point to |
+//! | [`Walk`] | the stack |
+//! | [`RingWriter`] | the record in its ring |
+//! | [`Marks`] | what an entry leaves for exits |
 
-use trapline_record::ring::{RecordKind, RingArea};
+use trapline_record::ring::RecordKind;
 use trapline_record::trampolines::Trampolines;
 
-use super::filter::ARGUMENT;
-use super::latency::{Latency, Timed};
+use super::filtering::{Filtered, HitFilter};
+use super::latency::{Latency, Marks};
 use super::machine::{Liveness, Machine};
-use super::text::PageNotes;
-use crate::filter::TargetFilter;
-use crate::machine::{Stacks, ThreadId};
+use super::put::{RingWriter, Rings};
+use super::saves::Saves;
+use super::stack::Walk;
+use super::text::Texts;
+use crate::machine::ThreadId;
 use crate::request::{Floats, Read, Unwind};
-
-/// Number of arguments that registers hold.
-pub(super) const ARGUMENTS: usize = ARGUMENT.len();
-
-/// Where records go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rings {
-    /// Shape of the rings; its offset is not used. There is one ring for each line of counters but the last;
-    /// without rseq, [`RingArea::shared`] for that number of CPUs.
-    pub area: RingArea,
-    /// Address of ring 0.
-    pub base: u64,
-    /// How a thread's number is read. If that takes a system call, only records of entries hold the number,
-    /// and records of stacks do not.
-    pub id: ThreadId,
-    /// Where stacks end.
-    pub stacks: Stacks,
-    /// Where the notes lie about pages that texts may be loaded from; `None` if the kernel copies all texts.
-    pub known: Option<PageNotes>,
-}
-
-/// A filter, and the words in which it counts.
-#[derive(Clone, Copy, Debug)]
-pub struct Filtered<'a> {
-    /// Which hits pass.
-    pub filter: &'a TargetFilter,
-    /// Address on line 0 of two words: number of hits that did not pass, and number of hits to leave out
-    /// before the next sample.
-    pub words: u64,
-    /// Address of the pass-over table, if the filter depends on thread names.
-    pub names: Option<u64>,
-}
 
 /// Everything that one probe's records depend on.
 #[derive(Clone, Copy, Debug)]
@@ -79,29 +57,63 @@ pub struct Traced<'a> {
     pub trampolines: Option<Trampolines>,
 }
 
-/// Where calls leave marks, with everything that this depends on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Marks {
-    pub(super) machine: Machine,
-    latency: Latency,
-    probe: u32,
-    site: Liveness,
-}
-
-impl Marks {
-    pub(super) const fn timed(&self) -> Timed<'_> {
-        Timed { machine: &self.machine, latency: &self.latency, function: self.probe, site: self.site }
-    }
-}
-
-impl Traced<'_> {
+impl<'a> Traced<'a> {
     /// Where entries leave marks, if they do.
     pub(super) fn entry_marks(&self) -> Option<Marks> {
-        let Self { machine, probe, site, .. } = *self;
-        Some(Marks { machine: *machine, latency: self.marks?, probe, site })
+        self.marks.map(|latency| Marks::of(&latency, self.probe, self.site))
     }
     /// Whether a record of this kind holds a stack.
-    pub(super) fn holds_stack(&self, kind: RecordKind) -> bool {
+    fn holds_stack(&self, kind: RecordKind) -> bool {
         kind == RecordKind::Entry && self.unwind != Unwind::None
+    }
+    pub(super) fn saves(&self, kind: RecordKind) -> Saves {
+        Saves::of(self.site, kind, self.holds_stack(kind))
+    }
+    /// The texts and fields to copy. A thread without a known number has none (the planner refuses that).
+    pub(super) fn texts(&self, kind: RecordKind) -> Texts<'a> {
+        let (id, go) = (self.rings.id, self.rings.stacks.go);
+        match kind == RecordKind::Entry && self.unwind == Unwind::None && id != ThreadId::Unknown {
+            true => Texts {
+                texts: self.texts,
+                fields: self.fields,
+                known: self.rings.known,
+                machine: Some(self.machine),
+                id,
+                go,
+            },
+            false => Texts::default(),
+        }
+    }
+    /// The stack part of a record, if it has one.
+    pub(super) fn walk(&self, kind: RecordKind) -> Option<Walk> {
+        let Self { unwind, at_entry, trampolines, .. } = *self;
+        let (stacks, most) = (self.rings.stacks, self.rings.area.most);
+        let step = self.saves(kind).step();
+        self.holds_stack(kind).then_some(Walk { stacks, unwind, step, most, at_entry, trampolines })
+    }
+    /// The filter's code, for hits of this kind.
+    pub(super) fn hit_filter(&self, kind: RecordKind) -> HitFilter<'a> {
+        HitFilter {
+            machine: self.machine,
+            id: self.rings.id,
+            filtered: self.filter,
+            kind,
+            reads: self.fields,
+            first_field: self.texts(RecordKind::Entry).first_field(),
+            depth: self.texts(kind).depth(),
+        }
+    }
+    /// The way of a record of this kind into its ring.
+    pub(super) fn ring_writer(&self, kind: RecordKind) -> RingWriter<'a> {
+        RingWriter {
+            machine: self.machine,
+            rings: self.rings,
+            probe: self.probe,
+            kind,
+            texts: self.texts(kind),
+            floats: self.floats,
+            stack: self.holds_stack(kind),
+            step: self.saves(kind).step(),
+        }
     }
 }

@@ -71,7 +71,7 @@
 //! The private memory, at `table`:
 //!
 //! ```text
-//!   + 64 · home            the trampoline with which a search begins; home below HINT_LINES
+//!   + 64 · line            the trampoline with which a search begins; line below HINT_LINES
 //!   + LENT_OFF + n         one byte for each trampoline: 0 free, LENT taken
 //!   + entries_off          entries of ENTRY = 64 bytes each:
 //!       + 0 REAL, + 8 WORD, + 16 TIME or SITE, + 24 WHAT, + 32 UNDER, + 40 BOUND, + 48 GO, + 56 INTO

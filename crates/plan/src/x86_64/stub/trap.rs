@@ -217,7 +217,7 @@ fn guards(asm: &mut Asm<'_>) -> Fix {
 /// ```
 fn regions(asm: &mut Asm<'_>) -> Fix {
     asm.alu_load(Alu::Cmp, R8, Mem::At(RSP, 8));
-    let faulted_here = asm.jcc_later(Cond::Equal);
+    let at_rip = asm.jcc_later(Cond::Equal);
     asm.load(RDI, Mem::At(R10, at::REGION_COUNT as i32));
     asm.alu_imm(Alu::Cmp, RDI, MAX_REGIONS as i32, true);
     let absurd = asm.jcc_later(Cond::Above);
@@ -235,7 +235,7 @@ fn regions(asm: &mut Asm<'_>) -> Fix {
     asm.bind(outside);
     asm.lea(RSI, Mem::At(RSI, 32));
     asm.jmp(again);
-    asm.bind(faulted_here);
+    asm.bind(at_rip);
     asm.bind(absurd);
     asm.bind(none);
     ours

@@ -28,14 +28,16 @@
 
 use trapline_record::ring::RecordKind;
 
-use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX};
+use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX, RDX};
 use super::counted::{Counted, count};
 use super::filtering::FilterExits;
-use super::latency::{Claim, Mark};
+use super::latency::{Mark, Marks};
 use super::machine::Machine;
+use super::put::RingWriter;
 use super::rseq::{self, Section};
+use super::stack::Walk;
 use super::threads;
-use super::traced::{Marks, Traced};
+use super::traced::Traced;
 
 /// What is left to append.
 #[derive(Clone, Debug)]
@@ -67,82 +69,83 @@ enum Commit {
     Lock(Fix),
 }
 
-impl Traced<'_> {
+/// Finds a ring and writes. Also returns the fix that waits for the rings' address, and the jump of records that
+/// found their ring full.
+fn commit(
+    asm: &mut Asm<'_>,
+    writer: &RingWriter<'_>,
+    values: usize,
+    walk: Option<Walk>,
+) -> (Commit, Fix, Fix) {
+    if let Some(walk) = walk {
+        walk.bound(asm);
+    }
+    if let Some(rseq) = writer.machine.rseq {
+        let (section, (ring, unregistered, full)) = rseq::section_with(asm, rseq, R11, |asm| {
+            let fixes = writer.slot(asm, rseq);
+            writer.write(asm, values, walk);
+            fixes
+        });
+        return (Commit::Section(section, unregistered), ring, full);
+    }
+    let (ring, busy, full) = writer.lock(asm, writer.rings.area.full());
+    asm.mov(R10, RAX);
+    asm.clock(RDX);
+    asm.mov(RAX, R10);
+    writer.behind(asm);
+    writer.write(asm, values, walk);
+    (Commit::Lock(busy), ring, full)
+}
+
+impl Written {
     /// Appends a record's code, behind the code in which `passed` rejects.
-    pub(super) fn written(
-        &self,
+    pub(super) fn emit(
         asm: &mut Asm<'_>,
+        traced: &Traced<'_>,
         kind: RecordKind,
         values: usize,
         mut passed: FilterExits,
-    ) -> Written {
-        // Rejections by fields come late.
-        let by_fields =
-            kind == RecordKind::Entry && self.filter.is_some_and(|filtered| filtered.filter.fields.is_some());
-        let mut marks = if by_fields { None } else { self.leave_mark(asm, kind) };
-        if kind != RecordKind::Entry || !self.filters_by_thread() {
-            threads::ask(self.number(kind), asm);
+    ) -> Self {
+        let (machine, hits) = (*traced.machine, traced.hit_filter(kind));
+        let (writer, texts) = (traced.ring_writer(kind), traced.texts(kind));
+        let is_entry = kind == RecordKind::Entry;
+        // Rejections by fields come late, and so does the mark of a call that they let pass.
+        let by_fields = is_entry && traced.filter.is_some_and(|filtered| filtered.filter.fields.is_some());
+        let mark = |asm: &mut Asm<'_>, now: bool| {
+            let marks = traced.entry_marks().filter(|_| is_entry && now)?;
+            Some((marks, marks.mark(asm, true)))
+        };
+        let early = mark(asm, !by_fields);
+        if !is_entry || !hits.by_thread() {
+            threads::ask(writer.number(), asm);
         }
-        let cramped = self.room(asm, kind);
-        let fixups = self.fetch(asm, kind);
-        passed.deep = self.pass_fields(asm, kind);
-        let (commit, ring, full) = self.commit(asm, kind, values);
+        let cramped = texts.room(asm);
+        let fixups = texts.fetch(asm);
+        passed.deep = hits.pass_fields(asm);
+        let (commit, ring, full) = commit(asm, &writer, values, traced.walk(kind));
         let written = asm.here();
-        self.drop_texts(asm, kind);
-        if by_fields {
-            marks = self.leave_mark(asm, kind);
-        }
+        texts.drop(asm);
+        let marks = early.or(mark(asm, by_fields));
         let without_texts = asm.here();
-        if let Some(rseq) = self.machine.rseq {
+        if let Some(rseq) = machine.rseq {
             rseq::clear(asm, rseq);
         }
-        self.leave(asm, kind);
-        Written {
-            machine: *self.machine,
+        traced.saves(kind).leave(asm);
+        Self {
+            machine,
             commit,
             ring,
-            base: self.rings.base,
+            base: traced.rings.base,
             full,
             cramped,
             written,
             without_texts,
-            dropped: self.dropped,
+            dropped: traced.dropped,
             passed,
             marks,
             fixups,
         }
     }
-    /// Finds a ring and writes. Also returns the fix that waits for the rings' address, and the jump of
-    /// records that found their ring full.
-    fn commit(&self, asm: &mut Asm<'_>, kind: RecordKind, values: usize) -> (Commit, Fix, Fix) {
-        let walk = self.walk(kind);
-        if let Some(walk) = walk {
-            walk.bound(asm);
-        }
-        if let Some(rseq) = self.machine.rseq {
-            let (section, (ring, unregistered, full)) = rseq::section_with(asm, rseq, R11, |asm| {
-                let fixes = self.slot(asm, rseq);
-                self.write(asm, kind, values, walk);
-                fixes
-            });
-            return (Commit::Section(section, unregistered), ring, full);
-        }
-        let (ring, busy, full) = self.lock(asm, self.rings.area.full());
-        asm.mov(R10, RAX);
-        self.clock(asm);
-        asm.mov(RAX, R10);
-        self.behind(asm);
-        self.write(asm, kind, values, walk);
-        (Commit::Lock(busy), ring, full)
-    }
-    /// Leaves a mark at an entry. Uses rax, rdx, r11 and flags.
-    fn leave_mark(&self, asm: &mut Asm<'_>, kind: RecordKind) -> Option<(Marks, Mark)> {
-        let marks = self.entry_marks().filter(|_| kind == RecordKind::Entry)?;
-        Some((marks, marks.timed().mark(asm, true)))
-    }
-}
-
-impl Written {
     /// Appends the paths of records that are not written, descriptors and addresses. Returns the instructions
     /// that may fault, and where a thread goes on then.
     pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
@@ -169,7 +172,7 @@ impl Written {
         }
         let filtered = self.reject(asm);
         if let Some((marks, mark)) = self.marks {
-            marks.timed().finish_mark(asm, mark);
+            marks.finish_marked(asm, mark);
         }
         if let (Some(rseq), Commit::Section(section, _)) = (self.machine.rseq, self.commit) {
             rseq::descriptors(asm, rseq, &[section]);
@@ -192,7 +195,7 @@ impl Written {
         if !self.passed.bind(asm) {
             return None;
         }
-        let mark = self.marks.map(|(marks, _)| (marks, marks.timed().mark(asm, false)));
+        let mark = self.marks.map(|(marks, _)| (marks, marks.mark(asm, false)));
         let counted = count(asm, &self.machine);
         asm.jmp(self.without_texts);
         if counted.section().is_some() {
@@ -200,9 +203,7 @@ impl Written {
             self.on_last_line(asm, self.passed.words, self.without_texts);
         }
         if let Some((marks, mark)) = mark {
-            // Without a block there is no mark to take away.
-            marks.timed().search(asm, mark.lookup(), Claim::Yes);
-            asm.jmp(mark.after());
+            marks.finish_removed(asm, mark);
         }
         if !self.passed.unregistered.is_empty() {
             self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));

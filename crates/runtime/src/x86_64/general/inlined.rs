@@ -11,9 +11,9 @@
 //!
 //! In and out: as [`InlinedPath`] says for each. The protocol is that of `dispatch`, `instances` and
 //! `trampolines`, where each step takes its shortest way. In all other cases the code answers that nothing was
-//! done. They are a thread without a line, a hit inside a hit, another list, a session; a place that belongs to
-//! another stack word or keeps another probe's call; a trampoline's first call, a tail call's, a call that was
-//! left here.
+//! done. They are a thread without a line, a hit inside a hit, another list, a session. Also a place that
+//! belongs to another stack word or keeps another probe's call. And a trampoline's first call, a tail call's,
+//! a call that was left here.
 //! Does not: contain an address of its own, since it runs elsewhere.
 //!
 //! In memory, a function here is:
@@ -64,7 +64,7 @@ use core::mem::offset_of;
 use trapline_record::trampolines::{ENTRY, at};
 
 use super::parts::{general_asm, hint_place, own_line, sealed};
-use crate::trampolines::{self, QUICK_SHIFT, QUICK_SPREAD, QUICK_UP, TrampolineTable};
+use crate::trampolines::table::{QUICK_SHIFT, QUICK_SPREAD, QUICK_UP, Raw, TrampolineTable};
 
 /// Code to be inlined, at a multiple of 64. Its fast path ends where its room begins, and the gate's own code
 /// goes on there; its other path ends at the end of the code.
@@ -308,9 +308,9 @@ unsafe extern "C" fn arm() {
         "9:",
         "64:",
         both = const 1_u64 << 32 | 1,
-        entries = const offset_of!(TrampolineTable, raw) + offset_of!(trampolines::Raw, entries),
-        quick = const offset_of!(TrampolineTable, raw) + offset_of!(trampolines::Raw, quick),
-        quick_mask = const offset_of!(TrampolineTable, raw) + offset_of!(trampolines::Raw, quick_mask),
+        entries = const offset_of!(TrampolineTable, raw) + offset_of!(Raw, entries),
+        quick = const offset_of!(TrampolineTable, raw) + offset_of!(Raw, quick),
+        quick_mask = const offset_of!(TrampolineTable, raw) + offset_of!(Raw, quick_mask),
         quick_up = const QUICK_UP,
         quick_spread = const QUICK_SPREAD,
         quick_shift = const QUICK_SHIFT,
@@ -370,8 +370,8 @@ unsafe extern "C" fn on_return() {
         // B5
         call_and_leave!(),
         "64:",
-        engine_of_all = const offset_of!(TrampolineTable, raw) + offset_of!(trampolines::Raw, engine),
-        entries = const offset_of!(TrampolineTable, raw) + offset_of!(trampolines::Raw, entries),
+        engine_of_all = const offset_of!(TrampolineTable, raw) + offset_of!(Raw, engine),
+        entries = const offset_of!(TrampolineTable, raw) + offset_of!(Raw, entries),
         entry_shift = const ENTRY.trailing_zeros(),
         REAL = const at::REAL,
         SITE = const at::SITE,

@@ -1,8 +1,8 @@
 //! A thread's number, from its thread pointer; and whether the calling thread has a guarded stack.
 //!
 //! glibc keeps it in the thread's `struct pthread`, which is below the thread pointer (AAELF64, TLS variant
-//! I) and whose size differs between versions. So the distance is searched once, in the calling thread: the
-//! word that is its own number, after the two links of the list of all threads (nptl/descr.h). The links are
+//! I) and differs in size between versions. So the distance is searched once, in the calling thread: the word
+//! that is its own number, after the two links of the list of all threads (nptl/descr.h). The links are
 //! checked again for each thread: a block that is not glibc's has none that lead back.
 #![allow(unsafe_code, reason = "what the system knows of the calling thread")]
 

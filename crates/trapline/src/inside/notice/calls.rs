@@ -35,7 +35,7 @@ pub(in crate::inside) struct Call {
     pub(in crate::inside) reports: Of,
 }
 
-/// What a call tells of.
+/// What a call reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::inside) enum Of {
     /// A change of the loader's list of libraries.

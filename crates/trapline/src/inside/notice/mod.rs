@@ -1,11 +1,11 @@
 //! How this process notices what it maps, so that a registration also applies to a file that is mapped later.
 //!
 //! In: the kernel's records of the process' own mappings; libc's calls, probed by the engine itself; the
-//! user's [`rescan`](super::rescan). Out: looks at the maps; counts of what each look found, by what had told
-//! of it ([`Noticed`]). Invariants: LRN-1 a notice from any source only leads to reading the maps; the maps
-//! are read after it, and they alone are believed. LRN-2 no thread waits without a limit for the one that
-//! looks. LRN-3 what only a look found, what the kernel dropped and what was armed late is counted. Does not:
-//! patch (`probes`, `patcher`), or answer hits.
+//! user's [`rescan`](super::rescan). Out: looks at the maps; counts of what each look found, by what had
+//! reported it ([`Noticed`]). Invariants: LRN-1 a notice from any source only leads to reading the maps; the
+//! maps are read after it, and they alone are believed. LRN-2 no thread waits without a limit for the one
+//! that looks. LRN-3 what only a look found, what the kernel dropped and what was armed late is counted. Does
+//! not: patch (`probes`, `patcher`), or answer hits.
 //!
 //! # Sources
 //!
@@ -136,9 +136,9 @@ pub struct Noticed {
     pub notice: bool,
     /// Whether handlers that libc's `sigaction` sets are known at once.
     pub handlers: bool,
-    /// Mappings of which a record told.
+    /// Mappings that a record reported.
     pub by_record: u64,
-    /// Mappings of which a call told, and no record.
+    /// Mappings that a call reported, and no record.
     pub by_call: u64,
     /// Mappings that only a look found.
     pub by_look: u64,

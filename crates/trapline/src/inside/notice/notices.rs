@@ -167,8 +167,8 @@ impl Notices {
         self.pending.clear();
         self.lost = false;
     }
-    /// Notes that a look is over. Records that it took out itself, and did not look at, stay in `pending`; the
-    /// ring does not tell of them again, so the bell does.
+    /// Notes that a look is over. Records that it took out itself, and did not look at, stay in `pending`;
+    /// the ring does not announce them again, so the bell does.
     pub(in crate::inside) fn looked(&mut self) {
         let pending = &self.pending;
         let is_pending = |at| pending.iter().any(|one: &Changed| one.start <= at && at < one.end);

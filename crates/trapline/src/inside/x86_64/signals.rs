@@ -4,14 +4,14 @@
 //! in place of the handlers (`trapline_runtime::x86_64::signal_wrappers`). Libc shows the program its own
 //! handlers. Does not: notice raw system calls until the next batch.
 //!
-//! The function is replaced only if libc is glibc, whose own does just what is done here
+//! The function is replaced only if libc is glibc: its own does just what is done here
 //! (sysdeps/unix/sysv/linux/libc_sigaction.c). Other C libraries keep records of their own. `signal` and all
 //! that set handlers lead there. A consumer that sets a handler is not seen.
 #![allow(unsafe_code, reason = "a function of libc's is done in its place")]
 
 use trapline_runtime::x86_64::{signal_wrappers, sys};
 
-/// Whether libc is one whose `sigaction` is known.
+/// Whether libc is one with a known `sigaction`.
 pub(in crate::inside) fn is_known() -> bool {
     // SAFETY: it only looks a name up.
     unsafe { !libc::dlsym(libc::RTLD_DEFAULT, c"gnu_get_libc_version".as_ptr()).is_null() }

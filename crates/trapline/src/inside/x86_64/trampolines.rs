@@ -1,8 +1,8 @@
-//! The code to which a call returns whose return address was replaced: which functions it calls, and where it
-//! is not possible.
+//! The code to which a call with a replaced return address returns: which functions it calls, and where it is
+//! not possible.
 //!
 //! In: the own process, and the table that holds the trampolines' state. Out: mapped return trampolines. Does
-//! not: tell unwinders.
+//! not: inform unwinders.
 
 use trapline_patch::own::{Own, OwnTrampolines};
 use trapline_plan::CallFunctions;

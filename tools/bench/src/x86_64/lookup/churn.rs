@@ -7,7 +7,7 @@
 //! `how` is one of:
 //! - `none`: the loop alone. It shows what interprocessor interrupts leave of the speed of any code.
 //! - `pages`: a loop that touches as many pages as a lookup. Then the ways of the bench `lookup`.
-//! - `sigtrap`: a bare SIGTRAP, whose time is all the kernel's; `trap`: one of ours, as in the bench `trap`.
+//! - `sigtrap`: a bare SIGTRAP: its time is all the kernel's; `trap`: one of ours, as in the bench `trap`.
 //! - `kernel`: the kernel's uprobe on a `nop`, which looks up by the mm-wide sequence.
 //!
 //! `kept` is the speed as a share of the same `how` without churn. Both are measured one right after the
@@ -33,7 +33,7 @@ use crate::x86_64::trap::Bed;
 
 const LEN: usize = 1 << 16;
 const CASES: [&str; 3] = ["none", "same-process", "other-process"];
-/// The case whose function has a uprobe.
+/// The case with a uprobe on its function.
 const PROBED: &str = "nop";
 
 /// Maps, touches and unmaps one mapping, and changes the access rights of another.

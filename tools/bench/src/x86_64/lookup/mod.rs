@@ -81,7 +81,7 @@ impl How {
     }
 }
 
-/// One `how` whose lookup is filled, and the addresses to look up.
+/// One `how` with its lookup filled, and the addresses to look up.
 struct Subject {
     how: How,
     lookup: Option<Box<dyn Lookup>>,

@@ -18,10 +18,10 @@ const LOOKS: usize = 3;
 const CASES: [(&str, usize); 5] =
     [("ours", 0), ("ours, with the hit", 0), ("mm-wide", 0), ("rwlock", 1), ("mutex", 1)];
 
-/// Stores to the mark that announces whose stores follow: one line for each (case, CPU), and one behind them
+/// Stores to the mark that announces which stores follow: one line for each (case, CPU), and one behind them
 /// for none.
 fn mark(marks: u64, number: usize) {
-    // SAFETY: the address lies inside the vector whose lines are the marks.
+    // SAFETY: the address lies inside the vector; its lines are the marks.
     unsafe { ((marks + number as u64 * LINE) as *mut u64).write_volatile(1) };
 }
 

@@ -33,7 +33,7 @@ impl CpuArea {
         };
         (size > 0).then(|| NonNull::new(area)).flatten().map(|area| Self::on(area, thread))
     }
-    /// With a given area, whose CPU number is at byte 4.
+    /// With a given area; its CPU number is at byte 4.
     pub(crate) const fn on(area: NonNull<u8>, thread: usize) -> Self {
         Self { area, thread, random: Cell::new(thread as u32 * 2 + 1) }
     }

@@ -37,7 +37,7 @@ struct Area {
     section: AtomicU64,
 }
 
-/// A store to a mark says whose stores follow: those of one (pool, CPU), or none.
+/// A store to a mark shows which stores follow: those of one (pool, CPU), or none.
 #[derive(Default)]
 #[repr(align(64))]
 struct Mark(AtomicU64);

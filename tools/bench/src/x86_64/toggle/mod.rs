@@ -50,7 +50,7 @@ pub(crate) struct ToggleRow {
     seen: u64,
     /// Threads that stood inside the window when the jump was written.
     trapped: u64,
-    /// Calls whose result belongs to neither version of the code.
+    /// Calls with a result of neither version of the code.
     wrong: u64,
 }
 

@@ -24,11 +24,11 @@ use trapline_record::ring::{RecordKind, first_float};
 
 use crate::aarch64::stub::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
 use crate::aarch64::stub::counted::{count, count_last};
-use crate::aarch64::stub::filter::{Conditions, EntryRecord, Fields};
-use crate::aarch64::stub::latency::{Claim, Latency, Lookup, Timed};
+use crate::aarch64::stub::filter::{ARGUMENTS, Conditions, EntryRecord, Fields};
+use crate::aarch64::stub::latency::{Claim, Lookup, StampCell};
 use crate::aarch64::stub::rseq::Section;
 use crate::aarch64::stub::saves::{A, B, C, TIME};
-use crate::aarch64::stub::traced::{ARGUMENTS, Traced};
+use crate::aarch64::stub::traced::Traced;
 use crate::aarch64::stub::{filtering, frame};
 use crate::filter::{Known, Late, Tree};
 
@@ -41,8 +41,8 @@ const TOOK: u32 = FRAME + 16;
 const MORE: i32 = 32;
 /// By how many bytes the stack pointer is below the program's.
 pub(super) const DEPTH: u32 = FRAME + MORE.unsigned_abs();
-/// Register in which `Timed::lookup` leaves a cell.
-pub(super) const FOUND: Reg = frame::SLOT;
+/// Register in which `StampCell::lookup` leaves a cell.
+pub(super) const FOUND: Reg = frame::D;
 /// Offset of the word that makes a cell marked.
 pub(super) const MARK: u32 = 16;
 
@@ -60,7 +60,7 @@ pub(in crate::aarch64::stub) struct Words {
 pub(in crate::aarch64::stub) struct Deferred<'a> {
     pub(in crate::aarch64::stub) traced: Traced<'a>,
     pub(super) late: &'a Late,
-    latency: Latency,
+    cell: StampCell,
     pub(in crate::aarch64::stub) words: Words,
     /// Number of arguments in an entry's record.
     pub(super) values: usize,
@@ -91,25 +91,21 @@ impl<'a> Deferred<'a> {
             rejected_late: word(filtered::REJECTED_LATE),
             dropped: traced.dropped,
         };
-        Some(Self { traced, late, latency, words, values: values.min(ARGUMENTS) })
+        let cell = StampCell::of(&latency, traced.probe, traced.goroutine);
+        Some(Self { traced, late, cell, words, values: values.min(ARGUMENTS) })
     }
     /// Undoes what [`enter`] did.
     pub(in crate::aarch64::stub) fn leave(&self, asm: &mut Asm) {
         filtering::leave(asm, self.traced.machine);
         asm.add_imm(SP, SP, MORE);
     }
-    pub(super) const fn timed(&self) -> Timed<'_> {
-        Timed {
-            machine: self.traced.machine,
-            latency: &self.latency,
-            function: self.traced.probe,
-            goroutine: self.traced.goroutine,
-        }
+    pub(super) const fn cell(&self) -> StampCell {
+        self.cell
     }
 
     /// Step X1: `[sp + PLACE]` = the cell's address.
     pub(in crate::aarch64::stub) fn look(&self, asm: &mut Asm) -> Looked {
-        let lookup = self.timed().lookup(asm, DEPTH);
+        let lookup = self.cell.lookup(asm, DEPTH);
         asm.load_at(A, FOUND, MARK);
         asm.compare(A, FOUND);
         let elsewhere = asm.if_later(Cond::NotEqual);
@@ -169,7 +165,7 @@ impl<'a> Deferred<'a> {
     }
     /// Step X1 without a mark: goes on at `leave`.
     pub(in crate::aarch64::stub) fn unmarked(&self, asm: &mut Asm, looked: Looked, leave: u64) {
-        self.timed().search(asm, looked.lookup, Claim::No);
+        self.cell.search(asm, looked.lookup, Claim::No);
         looked.unmarked.into_iter().for_each(|fix| asm.bind(fix));
         asm.b(leave);
     }

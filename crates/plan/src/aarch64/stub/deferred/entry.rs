@@ -17,7 +17,7 @@ use trapline_record::ring::RecordKind;
 use super::call::{DEPTH, Deferred, FOUND, MARK, PLACE, enter};
 use crate::aarch64::stub::asm::{Asm, Fix, SP, ZERO};
 use crate::aarch64::stub::counted::{count, count_last};
-use crate::aarch64::stub::filtering::{self, Rare};
+use crate::aarch64::stub::filtering::Rare;
 use crate::aarch64::stub::latency::{Claim, Lookup};
 use crate::aarch64::stub::put::RecordKey;
 use crate::aarch64::stub::rseq::{self, Section};
@@ -37,20 +37,21 @@ pub(super) struct EntryTail {
     leave: u64,
 }
 
-impl Deferred<'_> {
+impl EntryTail {
     /// Steps E1 to E4.
-    pub(super) fn entry(&self, asm: &mut Asm) -> Option<EntryTail> {
-        let (traced, kind) = (&self.traced, RecordKind::Entry);
-        let filtered = traced.filter?;
+    pub(super) fn emit(asm: &mut Asm, deferred: &Deferred<'_>) -> Option<Self> {
+        let (traced, kind) = (&deferred.traced, RecordKind::Entry);
+        let hits = traced.hit_filter()?;
+        let filter = hits.filtered.filter;
         enter(asm);
-        let by_condition = filtered.filter.condition.as_ref().is_some_and(Tree::asks_for_thread);
-        if by_condition || filtered.filter.by_name {
-            threads::ask(traced.rings.id, asm);
+        let by_condition = filter.condition.as_ref().is_some_and(Tree::asks_for_thread);
+        if by_condition || filter.by_name {
+            threads::ask(hits.id, asm);
         }
-        let rare = filtering::pass(asm, traced.machine, traced.rings.id, filtered);
-        let begun = count(asm, traced.machine, self.words.begun);
+        let rare = hits.pass(asm);
+        let begun = count(asm, traced.machine, deferred.words.begun);
         let behind_begun = asm.here();
-        let lookup = self.timed().lookup(asm, DEPTH);
+        let lookup = deferred.cell().lookup(asm, DEPTH);
         asm.store(ZERO, FOUND, MARK);
         asm.store(FOUND, SP, PLACE);
         let texts = traced.texts(kind);
@@ -58,51 +59,48 @@ impl Deferred<'_> {
         texts.fetch(asm);
         asm.load_at(SLOT, SP, texts.depth() + PLACE);
         asm.clock(TIME);
-        traced.put(asm, kind, self.values, RecordKey::Itself);
-        if texts.depth() > 0 {
-            asm.add_imm(SP, SP, texts.depth().cast_signed());
-        }
+        traced.ring_writer(kind).put(asm, deferred.values, RecordKey::Itself);
+        texts.drop(asm);
         let leave = asm.here();
-        self.leave(asm);
-        Some(EntryTail { rare, begun, behind_begun, lookup, cramped, leave })
+        deferred.leave(asm);
+        Some(Self { rare, begun, behind_begun, lookup, cramped, leave })
     }
     /// Step E1, for a call that does not pass, and for threads that have no sample.
-    fn reject(&self, asm: &mut Asm, rare: &mut Rare, leave: u64) {
+    fn reject(asm: &mut Asm, deferred: &Deferred<'_>, rare: &mut Rare, leave: u64) {
         if rare.rejected.is_empty() && rare.unsampled.is_empty() {
             return;
         }
         let forget = asm.here();
-        let lookup = self.timed().lookup(asm, DEPTH);
+        let lookup = deferred.cell().lookup(asm, DEPTH);
         asm.store(ZERO, FOUND, MARK);
         asm.b(leave);
-        self.timed().search(asm, lookup, Claim::No);
+        deferred.cell().search(asm, lookup, Claim::No);
         asm.b(leave);
         rare.rejected.drain(..).for_each(|fix| asm.bind(fix));
-        self.counted(asm, self.words.rejected, forget, &mut rare.sections);
+        deferred.counted(asm, deferred.words.rejected, forget, &mut rare.sections);
         if !rare.unsampled.is_empty() {
             rare.unsampled.drain(..).for_each(|fix| asm.bind(fix));
-            count_last(asm, self.traced.machine, self.words.begun);
-            self.lost(asm, self.words.dropped, forget);
+            count_last(asm, deferred.traced.machine, deferred.words.begun);
+            deferred.lost(asm, deferred.words.dropped, forget);
         }
     }
     /// Appends the rare paths of an entry.
-    pub(super) fn finish_entry(&self, asm: &mut Asm, tail: EntryTail) {
-        let EntryTail { mut rare, begun, behind_begun, lookup, cramped, leave } = tail;
-
+    pub(super) fn finish(self, asm: &mut Asm, deferred: &Deferred<'_>) {
+        let Self { mut rare, begun, behind_begun, lookup, cramped, leave } = self;
         if let Some((section, unregistered)) = begun {
             rare.sections.push(section);
             asm.bind(unregistered);
-            self.lost(asm, self.words.begun, behind_begun);
+            deferred.lost(asm, deferred.words.begun, behind_begun);
         }
         // E3
-        self.timed().search(asm, lookup, Claim::Yes);
-        self.lost(asm, self.words.dropped, leave);
+        deferred.cell().search(asm, lookup, Claim::Yes);
+        deferred.lost(asm, deferred.words.dropped, leave);
         // The cell has no mark then.
         if let Some(cramped) = cramped {
             asm.bind(cramped);
-            self.counted(asm, self.words.dropped, leave, &mut rare.sections);
+            deferred.counted(asm, deferred.words.dropped, leave, &mut rare.sections);
         }
-        self.reject(asm, &mut rare, leave);
+        Self::reject(asm, deferred, &mut rare, leave);
         rseq::descriptors(asm, &rare.sections);
     }
 }

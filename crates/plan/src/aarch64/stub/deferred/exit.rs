@@ -17,7 +17,7 @@ use trapline_record::ring::{HEAD, RecordKind};
 
 use super::call::{Deferred, Looked, PLACE, STAMP, asks_for_duration, enter};
 use crate::aarch64::stub::asm::{Asm, Fix, SP};
-use crate::aarch64::stub::put::RecordKey;
+use crate::aarch64::stub::put::{RecordKey, RingWriter};
 use crate::aarch64::stub::rseq::{self, Section};
 use crate::aarch64::stub::saves::{A, AT, B, C, RING, SLOT, TIME};
 use crate::aarch64::stub::{text, threads};
@@ -39,69 +39,77 @@ pub(super) struct ExitTail {
     leave: u64,
 }
 
-impl Deferred<'_> {
+/// The code of one exit.
+struct Exit<'a> {
+    deferred: &'a Deferred<'a>,
+    writer: RingWriter<'a>,
+}
+
+impl Exit<'_> {
     /// Steps X1 to X4.
-    pub(super) fn exit(&self, asm: &mut Asm, kind: RecordKind) -> ExitTail {
-        let traced = &self.traced;
-        let condition = self.condition(kind);
+    fn emit(&self, asm: &mut Asm) -> ExitTail {
+        let Self { deferred, writer } = self;
+        let traced = &deferred.traced;
+        let condition = deferred.condition(writer.kind);
         enter(asm);
         if condition.asks_for_thread() {
             threads::ask(traced.rings.id, asm);
         }
-        let looked = self.look(asm);
+        let looked = deferred.look(asm);
         let (section, (rejected, (astray, full))) = match traced.machine.rseq {
             Some(rseq) => {
                 let (section, fixes) = rseq::section_with(asm, rseq, [B, A], |asm| {
                     let rejected = self.decide(asm, &condition);
                     rseq::find_area(asm, rseq, B);
-                    let fixes = traced.find(asm, self.full());
-                    self.write(asm, kind);
+                    let fixes = writer.find(asm, self.full());
+                    self.write(asm);
                     (rejected, fixes)
                 });
                 (Some(section), fixes)
             }
             None => {
                 let rejected = self.decide(asm, &condition);
-                let fixes = traced.lock(asm, self.full());
-                self.write(asm, kind);
+                let fixes = writer.lock(asm, self.full());
+                self.write(asm);
                 (None, (rejected, fixes))
             }
         };
         let done = asm.here();
-        self.unmark(asm);
+        deferred.unmark(asm);
         let leave = asm.here();
-        self.leave(asm);
+        deferred.leave(asm);
         ExitTail { looked, section, astray, full, rejected, done, leave }
     }
 
     /// A ring with this many bytes in use, or more, has no room for two records.
     const fn full(&self) -> u32 {
-        let area = &self.traced.rings.area;
+        let area = &self.writer.rings.area;
         area.bytes.saturating_sub(area.slot)
     }
 
     /// Reads the time, computes the duration, and jumps if the condition does not hold.
     fn decide(&self, asm: &mut Asm, condition: &Tree) -> Vec<Fix> {
-        self.time(asm, asks_for_duration(condition));
-        self.known().branch(asm, condition, false)
+        self.deferred.time(asm, asks_for_duration(condition));
+        self.deferred.known().branch(asm, condition, false)
     }
 
     /// Number of words in the entry's record.
     fn length(&self) -> u32 {
-        let all = self.first_field() + text::words(self.traced.fields) as u32;
-        all.min(self.traced.rings.area.slot / 8)
+        let all = self.deferred.first_field() + text::words(self.deferred.traced.fields) as u32;
+        all.min(self.writer.rings.area.slot / 8)
     }
 
     /// Writes both records, and commits them, as `find` or `lock` left `RING` and `AT`. All other registers
     /// of a record's code are free.
-    fn write(&self, asm: &mut Asm, kind: RecordKind) {
-        let (traced, slot) = (&self.traced, self.traced.rings.area.slot.cast_signed());
+    fn write(&self, asm: &mut Asm) {
+        let Self { deferred, writer } = self;
+        let slot = writer.rings.area.slot.cast_signed();
         asm.add_imm(AT, AT, slot);
-        traced.slot(asm);
+        writer.slot(asm);
         asm.load_at(TIME, SP, STAMP);
-        traced.put(asm, kind, self.values, RecordKey::Left(PLACE));
+        writer.put(asm, deferred.values, RecordKey::Left(PLACE));
         asm.add_imm(AT, AT, -slot);
-        traced.slot(asm);
+        writer.slot(asm);
         asm.load_at(A, SP, PLACE);
         let words = self.length();
         if words <= UNROLLED {
@@ -121,11 +129,16 @@ impl Deferred<'_> {
         const { assert!(HEAD == 0, "the head is stored through the ring's own address") };
         asm.store_release(AT, RING);
     }
+}
 
+impl ExitTail {
+    /// The part before the displaced code.
+    pub(super) fn emit(asm: &mut Asm, deferred: &Deferred<'_>, kind: RecordKind) -> Self {
+        Exit { deferred, writer: deferred.traced.ring_writer(kind) }.emit(asm)
+    }
     /// Appends the rare paths of an exit.
-    pub(super) fn finish_exit(&self, asm: &mut Asm, tail: ExitTail) {
-        let ExitTail { looked, section, astray, full, rejected, done, leave } = tail;
-
+    pub(super) fn finish(self, asm: &mut Asm, deferred: &Deferred<'_>) {
+        let Self { looked, section, astray, full, rejected, done, leave } = self;
         // X3
         let mut sections: Vec<Section> = section.into_iter().collect();
         asm.bind(full);
@@ -135,14 +148,14 @@ impl Deferred<'_> {
                 let full = asm.b_later();
                 asm.bind(astray);
                 // The count by a section would take the same way, since the thread has no area.
-                self.lost(asm, self.words.dropped, done);
+                deferred.lost(asm, deferred.words.dropped, done);
                 asm.bind(full);
             }
         }
-        self.counted(asm, self.words.dropped, done, &mut sections);
+        deferred.counted(asm, deferred.words.dropped, done, &mut sections);
         rejected.into_iter().for_each(|fix| asm.bind(fix));
-        self.counted(asm, self.words.rejected_late, done, &mut sections);
-        self.unmarked(asm, looked, leave);
+        deferred.counted(asm, deferred.words.rejected_late, done, &mut sections);
+        deferred.unmarked(asm, looked, leave);
         rseq::descriptors(asm, &sections);
     }
 }

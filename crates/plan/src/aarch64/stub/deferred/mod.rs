@@ -51,7 +51,7 @@ pub const DEFERRED_BYTES: u64 = 1536;
 #[must_use]
 pub struct UnfinishedDeferred<'a> {
     asm: Asm,
-    defer: Deferred<'a>,
+    deferred: Deferred<'a>,
     tail: Tail,
 }
 
@@ -69,13 +69,13 @@ pub fn defer<'a>(
     kind: RecordKind,
     values: usize,
 ) -> Option<UnfinishedDeferred<'a>> {
-    let defer = Deferred::of(traced, values)?;
+    let deferred = Deferred::of(traced, values)?;
     let mut asm = Asm::new(at);
     let tail = match kind {
-        RecordKind::Entry => Tail::Entry(defer.entry(&mut asm)?),
-        _ => Tail::Exit(defer.exit(&mut asm, kind)),
+        RecordKind::Entry => Tail::Entry(EntryTail::emit(&mut asm, &deferred)?),
+        _ => Tail::Exit(ExitTail::emit(&mut asm, &deferred, kind)),
     };
-    Some(UnfinishedDeferred { asm, defer, tail })
+    Some(UnfinishedDeferred { asm, deferred, tail })
 }
 
 impl Code for UnfinishedDeferred<'_> {
@@ -83,14 +83,14 @@ impl Code for UnfinishedDeferred<'_> {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
-        let Self { mut asm, defer, tail } = self;
+        let Self { mut asm, deferred, tail } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
             asm.b(back);
         }
         match tail {
-            Tail::Entry(tail) => defer.finish_entry(&mut asm, tail),
-            Tail::Exit(tail) => defer.finish_exit(&mut asm, tail),
+            Tail::Entry(tail) => tail.finish(&mut asm, &deferred),
+            Tail::Exit(tail) => tail.finish(&mut asm, &deferred),
         }
         asm.pool();
         asm.words()

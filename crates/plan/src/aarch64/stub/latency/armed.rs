@@ -20,9 +20,9 @@
 //! | B4 | x30 := the return address; the duration is recorded as at any exit (`record`); `ret` | |
 //!
 //! ```text
-//!           sp       x30                x16 A     x17 B    x14 SLOT  x15 KEY    x13 INDEX  x12 TIME     x11 C
+//!           sp       x30                x16 A     x17 B    x14 CELL  x15 KEY    x13 INDEX  x12 TIME     x11 C
 //!   A0      S        plain              the others are the program's
-//!   A1      S - 64   plain              scratch   LENT     table     the home   n          groups left  the byte
+//!   A1      S - 64   plain              scratch   LENT     table     the hint   n          groups left  the byte
 //!   A2      S - 64   plain              WHAT      TIME     entry     -          n          -            UNDER
 //!   A3, A4  S - 64   trampoline n       S         -        entry     -          n          -            -
 //!   A5      S        the same, signed   the others are the program's
@@ -34,11 +34,11 @@
 //!   trampoline n = code + CODE·n + RETURN               CODE = 32, RETURN = 4
 //!   its entry    = table + entries_off + ENTRY·n        REAL + 0, WORD + 8, TIME + 16, WHAT + 24, UNDER + 32
 //!   its byte     = table + LENT_OFF + n                 LENT = 255 if taken, else 0
-//!   home         = table + 64 (cpu mod HINT_LINES)           without rseq: (S >> 12) mod HINT_LINES
-//!   n            = [home], then + 8 until its group of eight bytes has one that is 0: the lowest
+//!   hint         = table + 64 (cpu mod HINT_LINES)           without rseq: (S >> 12) mod HINT_LINES
+//!   n            = [hint], then + 8 until its group of eight bytes has one that is 0: the lowest
 //! ```
 //!
-//! The frame is that of `timed`, 64 bytes. WHAT is the function's block on line 0.
+//! The frame is that of `saves`, 64 bytes. WHAT is the function's block on line 0.
 //!
 //! If a call was entered with a trampoline in x30 already (a tail call), its own trampoline returns to that
 //! one. Such chains are at most [`CHAIN`](trapline_record::trampolines::CHAIN) deep. x30 is plain then, or
@@ -49,20 +49,23 @@
 //! frame, where a search of memory finds it. A call that is left by `longjmp` or an exception, and one on a
 //! thread that ends, never reaches B1. A detach finds threads at any step, also one that a handler holds
 //! there. What becomes of their trampolines is up to `patch` (`trampolines`, `aarch64::returns`). A forked
-//! child has copies of all but the code, and comes home in its own.
+//! child has copies of all but the code, and comes back in its own.
 //!
 //! A function that is a signal handler returns into the vdso, which unwinders recognize by that address
 //! alone. From within its call they see no further than the handler. (In our own process such calls are left
 //! alone.)
 
-use trapline_record::latency::{self as words, at};
+use trapline_record::latency::at;
 use trapline_record::trampolines::{self, Trampolines, at as entry};
 
 use super::super::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
+use super::super::counted::add_one;
 use super::super::machine::Machine;
 use super::super::rseq::{self, CPU_ID};
 use super::super::trampolines::{LINK, RET, RETURN, lay};
-use super::timed::{A, B, C, FRAME, INDEX, KEY, Latency, SLOT, TIME, Timed};
+use super::area::Latency;
+use super::record::DurationBlock;
+use super::saves::{A, B, C, CELL, FRAME, INDEX, KEY, Saves, TIME};
 use crate::machine::ExitKind;
 use crate::unwind::TrampolineCode;
 
@@ -103,7 +106,6 @@ impl Signed {
 /// What is left to append behind an arming entry's displaced code.
 #[derive(Debug)]
 pub(super) struct Armed {
-    trampolines: Trampolines,
     chained: Fix,
     take: u64,
     full: Fix,
@@ -117,24 +119,39 @@ pub(super) struct Armed {
 /// trampolines, or if there are more than a branch reaches.
 #[must_use]
 pub fn trampoline_code(machine: &Machine, latency: &Latency) -> Option<TrampolineCode> {
-    let trampolines = latency.trampolines?;
-    let timed = Timed { machine, latency, function: 0, goroutine: false };
-    lay(&trampolines, |asm| {
-        timed.come_back(asm, &trampolines);
+    let arming = Arming::of(machine, latency, 0)?;
+    lay(&arming.trampolines, |asm| {
+        arming.come_back(asm);
         asm.pool();
     })
 }
 
-impl Timed<'_> {
+/// The entry of a call that gets a return trampoline, and the code of its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arming {
+    machine: Machine,
+    trampolines: Trampolines,
+    durations: DurationBlock,
+    /// Address of the control block's MISSED word.
+    missed: u64,
+}
+
+impl Arming {
+    /// `None` without trampolines.
+    pub(super) fn of(machine: &Machine, latency: &Latency, function: u32) -> Option<Self> {
+        let durations = DurationBlock::of(machine, latency, function);
+        Some(Self { machine: *machine, trampolines: latency.trampolines?, durations, missed: latency.missed })
+    }
     /// The part of an entry's stub that comes before the displaced code.
-    pub(super) fn arm(&self, asm: &mut Asm, trampolines: &Trampolines, signed: Option<Signed>) -> Armed {
+    pub(super) fn begin(&self, asm: &mut Asm, signed: Option<Signed>) -> Armed {
+        let trampolines = &self.trampolines;
         if let Some(key) = signed {
             asm.word(key.authenticate());
         }
-        Self::prologue(asm);
+        Saves::enter(asm);
         let chained = Self::if_trampoline_later(asm, trampolines);
         let take = asm.here();
-        self.home(asm, trampolines);
+        self.hint(asm);
         asm.load32(INDEX, KEY, 0);
         asm.number(TIME, trampolines.count / 8);
         let look = asm.here();
@@ -145,22 +162,22 @@ impl Timed<'_> {
         asm.mov(C, ZERO);
         let known = asm.here();
         Self::entry_of(asm, trampolines, INDEX);
-        asm.store(LINK, SLOT, entry::REAL as u32);
-        asm.store(C, SLOT, entry::UNDER as u32);
-        asm.constant(A, self.block());
+        asm.store(LINK, CELL, entry::REAL as u32);
+        asm.store(C, CELL, entry::UNDER as u32);
+        asm.constant(A, self.durations.at());
         asm.clock(B);
-        asm.store(B, SLOT, entry::TIME as u32);
-        asm.store(A, SLOT, entry::WHAT as u32);
+        asm.store(B, CELL, entry::TIME as u32);
+        asm.store(A, CELL, entry::WHAT as u32);
         asm.constant(A, trampolines.code + RETURN);
         asm.add_shifted(LINK, A, INDEX, trampolines::CODE.trailing_zeros());
         asm.add_imm(A, SP, FRAME.cast_signed());
-        asm.store(A, SLOT, entry::WORD as u32);
+        asm.store(A, CELL, entry::WORD as u32);
         let leave = asm.here();
-        Self::epilogue(asm);
+        Saves::leave(asm);
         if let Some(key) = signed {
             asm.word(key.sign());
         }
-        Armed { trampolines: *trampolines, chained, take, full, look, under, known, leave }
+        Armed { chained, take, full, look, under, known, leave }
     }
 
     /// `A = x30 - code`. Jumps if that is below `code_len`: x30 holds a trampoline. Uses `B` and flags.
@@ -171,16 +188,16 @@ impl Timed<'_> {
         asm.compare(A, B);
         asm.if_later(Cond::Below)
     }
-    /// `SLOT = table + entries_off + ENTRY·number`
+    /// `CELL = table + entries_off + ENTRY·number`
     fn entry_of(asm: &mut Asm, trampolines: &Trampolines, number: Reg) {
-        asm.constant(SLOT, trampolines.entry(0));
-        asm.add_shifted(SLOT, SLOT, number, trampolines::ENTRY.trailing_zeros());
+        asm.constant(CELL, trampolines.entry(0));
+        asm.add_shifted(CELL, CELL, number, trampolines::ENTRY.trailing_zeros());
     }
-    /// `SLOT` = the private memory, `KEY` = the home, which holds where this CPU, or this stack, begins to
-    /// search. This is only a hint: a stale one costs a longer search. Uses `A`.
-    fn home(&self, asm: &mut Asm, trampolines: &Trampolines) {
+    /// `CELL` = the private memory, `KEY` = the hint, which holds where this CPU, or this stack, begins to
+    /// search. A stale one costs a longer search. Uses `A`.
+    fn hint(&self, asm: &mut Asm) {
         const BITS: u32 = trampolines::HINT_LINES.trailing_zeros();
-        asm.constant(SLOT, trampolines.table);
+        asm.constant(CELL, self.trampolines.table);
         match self.machine.rseq {
             Some(area) => {
                 rseq::find_area(asm, area, A);
@@ -192,19 +209,19 @@ impl Timed<'_> {
                 asm.bits(A, A, 12, BITS);
             }
         }
-        asm.add_shifted(KEY, SLOT, A, 6);
+        asm.add_shifted(KEY, CELL, A, 6);
     }
     /// Step A1, for the group of eight at `INDEX`. Jumps if they are taken. If another thread was faster, it
     /// looks again.
     ///
     /// ```text
     ///   group = n & (count - 8)
-    ///   n     = group + ctz(~[SLOT + LENT_OFF + group]) / 8
+    ///   n     = group + ctz(~[CELL + LENT_OFF + group]) / 8
     /// ```
     fn take(asm: &mut Asm, trampolines: &Trampolines, look: u64) -> Fix {
         asm.number(A, trampolines.count - 8);
         asm.and(INDEX, INDEX, A);
-        asm.add(C, SLOT, INDEX);
+        asm.add(C, CELL, INDEX);
         asm.load_at(A, C, Trampolines::LENT_OFF as u32);
         asm.not(A, A);
         let full = asm.if_zero_later(A);
@@ -212,7 +229,7 @@ impl Timed<'_> {
         asm.leading_zeros(A, A);
         asm.shift_right_by(A, A, 3);
         asm.add(INDEX, INDEX, A);
-        asm.add(C, SLOT, INDEX);
+        asm.add(C, CELL, INDEX);
         asm.add_imm(C, C, Trampolines::LENT_OFF as i32);
         asm.load_exclusive_byte(A, C);
         asm.unless_zero(A, look);
@@ -224,27 +241,27 @@ impl Timed<'_> {
 
     /// Appends the rare paths: a call that was entered by a jump from an armed one, eight neighbours taken,
     /// or all taken.
-    pub(super) fn finish_armed(&self, asm: &mut Asm, armed: Armed) {
-        let Armed { trampolines, chained, take, full, look, under, known, leave } = armed;
+    pub(super) fn finish(&self, asm: &mut Asm, armed: Armed) {
+        let Armed { chained, take, full, look, under, known, leave } = armed;
         asm.bind(full);
         asm.add_imm(INDEX, INDEX, 8);
         asm.subtract32(TIME, 1);
         asm.unless_zero(TIME, look);
         let missed = asm.here();
-        asm.constant(B, self.latency.missed);
-        self.add_one(asm);
+        asm.constant(B, self.missed);
+        add_one(asm, &self.machine);
         asm.b(leave);
         asm.bind(chained);
-        Self::depth(asm, &trampolines);
+        Self::depth(asm, &self.trampolines);
         asm.number(B, trampolines::CHAIN);
         asm.compare(C, B);
         asm.if_to(Cond::AboveEq, missed);
         asm.b(take);
         asm.bind(under);
-        Self::depth(asm, &trampolines);
+        Self::depth(asm, &self.trampolines);
         asm.b(known);
     }
-    /// `C` = number of trampolines that lie under one above the one in x30. Uses `SLOT` and `A`.
+    /// `C` = number of trampolines that lie under one above the one in x30. Uses `CELL` and `A`.
     ///
     /// ```text
     ///   C = [entry of (A / CODE) + UNDER] + 1      A = x30 - code
@@ -252,43 +269,38 @@ impl Timed<'_> {
     fn depth(asm: &mut Asm, trampolines: &Trampolines) {
         asm.shift_right_by(A, A, trampolines::CODE.trailing_zeros());
         Self::entry_of(asm, trampolines, A);
-        asm.load_at(C, SLOT, entry::UNDER as u32);
+        asm.load_at(C, CELL, entry::UNDER as u32);
         asm.add_imm(C, C, 1);
     }
 
     /// The code that all trampolines share: B1 to B4.
-    fn come_back(&self, asm: &mut Asm, trampolines: &Trampolines) {
-        Self::prologue(asm);
+    fn come_back(&self, asm: &mut Asm) {
+        let trampolines = &self.trampolines;
+        Saves::enter(asm);
         asm.clock(TIME);
         Self::entry_of(asm, trampolines, LINK);
-        asm.load_at(C, SLOT, entry::REAL as u32);
-        asm.load_two(A, B, SLOT, entry::TIME as u32);
-        asm.store(ZERO, SLOT, entry::WORD as u32);
+        asm.load_at(C, CELL, entry::REAL as u32);
+        asm.load_two(A, B, CELL, entry::TIME as u32);
+        asm.store(ZERO, CELL, entry::WORD as u32);
         asm.constant(KEY, trampolines.table + Trampolines::LENT_OFF);
         asm.add(KEY, KEY, LINK);
         asm.store_release_byte(ZERO, KEY);
         asm.mov(LINK, C);
-        asm.mov(SLOT, B);
+        asm.mov(CELL, B);
         asm.subs(TIME, TIME, A);
         let negative = asm.if_later(Cond::Below);
         let clamped = asm.here();
-        let rare = match self.machine.rseq {
-            Some(rseq) => Some(self.record_owned(asm, rseq, ExitKind::Return)),
-            None => {
-                self.record_shared(asm, ExitKind::Return);
-                None
-            }
-        };
-        Self::epilogue(asm);
+        let rare = self.durations.record(asm, ExitKind::Return);
+        Saves::leave(asm);
         asm.word(RET);
         asm.bind(negative);
-        asm.constant(A, self.stride() - words::STRIDE + at::CLAMPED);
-        asm.add(B, SLOT, A);
-        self.add_one(asm);
+        asm.constant(A, self.durations.last_line() + at::CLAMPED);
+        asm.add(B, CELL, A);
+        add_one(asm, &self.machine);
         asm.mov(TIME, ZERO);
         asm.b(clamped);
         if let Some(rare) = rare {
-            self.record_rare(asm, rare, ExitKind::Return);
+            self.durations.record_rare(asm, rare, ExitKind::Return);
         }
     }
 }

@@ -4,28 +4,29 @@
 //! each by a commit of its own (STUB-4).
 //!
 //! ```text
-//!   block on line l = SLOT + STRIDE·l              SLOT: the function's block on line 0
+//!   block on line l = CELL + STRIDE·l              CELL: the function's block on line 0
 //!   Log       e      = floor(log2(TIME | 16))
 //!             bucket = lesser(16 (e - 4) + (TIME >> (e - 4)), BUCKETS - 1)       16 = SUB, 4 = SUB_BITS
 //!   Linear    bucket = 0 if TIME < min; else 1 + lesser((TIME - min) / step, n)  n = lesser(count, BUCKETS - 2)
 //!   extremes  MIN_NOT = max(MIN_NOT, ~TIME), MAX = max(MAX, TIME)
 //!
-//!             x16 A                  x17 B      x14 SLOT            x15 KEY   x13 INDEX  x12 TIME   x11 C
+//!             x16 A                  x17 B      x14 CELL            x15 KEY   x13 INDEX  x12 TIME   x11 C
 //!   bucket    scratch                scratch    block on line 0     -         bucket     duration   scratch
 //!   owned     cpu, block on its line area       block on line 0     scratch   bucket     duration   ~TIME
 //!   shared    1                      a word     block on some line  scratch   bucket     duration   scratch
 //! ```
 //!
-//! All of them use flags. After `shared`, `TIME` is its complement, and `SLOT` is at the bucket's word.
+//! All of them use flags. After `shared`, `TIME` is its complement, and `CELL` is at the bucket's word.
 
 use trapline_record::hist;
 use trapline_record::latency::{self as words, at};
 
 use super::super::asm::{Asm, Cond, Fix, Reg, Update, ZERO};
 use super::super::counted::by_thread;
-use super::super::machine::Rseq;
+use super::super::machine::{Machine, Rseq};
 use super::super::rseq::{self, CPU_ID, Section};
-use super::timed::{A, B, C, INDEX, KEY, SLOT, TIME, Timed};
+use super::area::Latency;
+use super::saves::{A, B, C, CELL, INDEX, KEY, TIME};
 use crate::machine::{Buckets, ExitKind};
 
 /// Jumps out of `record_owned`, and the places to which they come back.
@@ -41,10 +42,58 @@ pub(super) struct Rare {
     after_maximum: u64,
 }
 
-impl Timed<'_> {
+/// The block of one function's durations.
+///
+/// ```text
+///   block of function f on line l = area + (f·lines + l)·STRIDE       l = 0: `at`; lines - 1: `last`
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DurationBlock {
+    machine: Machine,
+    /// Address of the block on line 0.
+    at: u64,
+    /// Shorter durations are counted, but not kept.
+    min_ticks: u64,
+    buckets: Buckets,
+}
+
+impl DurationBlock {
+    pub(super) const fn of(machine: &Machine, latency: &Latency, function: u32) -> Self {
+        let Latency { area, min_ticks, buckets, .. } = *latency;
+        let at = area.wrapping_add(function as u64 * machine.lines as u64 * words::STRIDE);
+        Self { machine: *machine, at, min_ticks, buckets }
+    }
+    /// Its address on line 0.
+    pub(super) const fn at(&self) -> u64 {
+        self.at
+    }
+    /// Distance to the next function's block.
+    pub(super) const fn stride(&self) -> u64 {
+        self.machine.lines as u64 * words::STRIDE
+    }
+    /// Distance from line 0 to the last line.
+    pub(super) const fn last_line(&self) -> u64 {
+        self.stride() - words::STRIDE
+    }
+    /// Address of a word on the last line.
+    pub(super) const fn last(&self, word: u64) -> u64 {
+        self.at.wrapping_add(self.last_line() + word)
+    }
+
+    /// Records the duration in `TIME`, in the block at `CELL`.
+    pub(super) fn record(&self, asm: &mut Asm, kind: ExitKind) -> Option<Rare> {
+        match self.machine.rseq {
+            Some(rseq) => Some(self.record_owned(asm, rseq, kind)),
+            None => {
+                self.record_shared(asm, kind);
+                None
+            }
+        }
+    }
+
     /// `INDEX` = the bucket of `TIME`.
     fn bucket(&self, asm: &mut Asm) {
-        match self.latency.buckets {
+        match self.buckets {
             Buckets::Log => {
                 // B = e - 4.
                 asm.number(A, hist::SUB as u32);
@@ -75,8 +124,8 @@ impl Timed<'_> {
     }
     /// Jumps to the returned fix if the duration is too short to be kept. Uses `B` and flags.
     fn filter(&self, asm: &mut Asm) -> Option<Fix> {
-        (self.latency.min_ticks > 0).then(|| {
-            asm.constant(B, self.latency.min_ticks);
+        (self.min_ticks > 0).then(|| {
+            asm.constant(B, self.min_ticks);
             asm.compare(TIME, B);
             asm.if_later(Cond::Below)
         })
@@ -91,14 +140,14 @@ impl Timed<'_> {
             store(asm);
         })
     }
-    /// `A = SLOT + STRIDE·A`. Uses `KEY`.
+    /// `A = CELL + STRIDE·A`. Uses `KEY`.
     fn line(asm: &mut Asm) {
         asm.number(KEY, words::STRIDE as u32);
-        asm.mul_add(A, A, KEY, SLOT);
+        asm.mul_add(A, A, KEY, CELL);
     }
 
     /// The common case: this CPU's line.
-    pub(super) fn record_owned(&self, asm: &mut Asm, rseq: Rseq, kind: ExitKind) -> Rare {
+    fn record_owned(&self, asm: &mut Asm, rseq: Rseq, kind: ExitKind) -> Rare {
         let mut unregistered = None;
         let counted = rseq::section(asm, rseq, [B, A], |asm| {
             asm.load32(A, B, CPU_ID);
@@ -164,31 +213,31 @@ impl Timed<'_> {
 
     /// As `record_owned`, for threads without an area and processes without rseq: by atomic accesses to some
     /// line.
-    pub(super) fn record_shared(&self, asm: &mut Asm, kind: ExitKind) {
+    fn record_shared(&self, asm: &mut Asm, kind: ExitKind) {
         self.bucket(asm);
         match self.machine.rseq {
             Some(_) => asm.number(A, self.machine.lines - 1),
             None => by_thread(asm, [A, KEY], self.machine.lines),
         }
         Self::line(asm);
-        asm.mov(SLOT, A);
+        asm.mov(CELL, A);
         self.update(asm, Update::Add, kind.word(), None);
         let short = self.filter(asm);
         self.update(asm, Update::Add, at::TOTAL, Some(TIME));
         self.update(asm, Update::Max, at::MAX, Some(TIME));
         asm.not(TIME, TIME);
         self.update(asm, Update::Max, at::MIN_NOT, Some(TIME));
-        asm.add_shifted(SLOT, SLOT, INDEX, 3);
+        asm.add_shifted(CELL, CELL, INDEX, 3);
         self.update(asm, Update::Add, at::BUCKETS, None);
         if let Some(short) = short {
             asm.bind(short);
         }
     }
-    /// Updates a word of the block at `SLOT` with a register, or 1.
+    /// Updates a word of the block at `CELL` with a register, or 1.
     fn update(&self, asm: &mut Asm, how: Update, word: u64, value: Option<Reg>) {
-        asm.add_imm(B, SLOT, word as i32);
+        asm.add_imm(B, CELL, word as i32);
         if word == 0 {
-            asm.mov(B, SLOT);
+            asm.mov(B, CELL);
         }
         let value = value.unwrap_or_else(|| {
             asm.one(A);

@@ -2,7 +2,7 @@
 //! stamp.
 //!
 //! In: what is timed. If only outermost calls are, the cell belongs to the thread (or the goroutine) and the
-//! function. Out: code that leaves the cell's address in `SLOT`. Behind the displaced code a search
+//! function. Out: code that leaves the cell's address in `CELL`. Behind the displaced code a search
 //! follows, for the case that the first look does not find it. See `record::latency` for tags and blocks.
 //!
 //! ```text
@@ -17,7 +17,7 @@
 //!   [stamps + 8 block] = tag
 //!   cell  = stamps + tags_len + (block << block_bits) + (nth << cell_bits)
 //!
-//!            sp              x16 A           x17 B    x11 C          x14 SLOT   x15 KEY   x13 INDEX
+//!            sp              x16 A           x17 B    x11 C          x14 CELL   x15 KEY   x13 INDEX
 //!   lookup   S - depth       the tag there   S or d   -              stamps     tag       hash, then block
 //!   search   S - depth - 16  the tag there   S or d   its address    stamps     tag       block
 //!   found    S - depth       -               nth      -              cell       tag       block
@@ -31,10 +31,11 @@
 use trapline_record::latency as words;
 
 use super::super::asm::{Asm, Cond, Fix, Reg, SP};
-use super::timed::{A, B, C, G, INDEX, KEY, SLOT, STACK_END, Timed};
+use super::area::Latency;
+use super::saves::{A, B, C, CELL, FRAME, G, INDEX, KEY, STACK_END};
 
 /// Number of cells in a block, as a power of two.
-const SLOT_BITS: u32 = 9;
+const NTH_BITS: u32 = 9;
 /// 2^32 over the golden ratio: spreads neighbouring numbers.
 const PHI: u32 = 0x9E37_79B1;
 
@@ -54,42 +55,82 @@ pub(in super::super) enum Claim {
     No,
 }
 
-impl Timed<'_> {
+/// The stamp cell of one call: of a function, at a place on the stack.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct StampCell {
+    /// Address of the stamp memory.
+    stamps: u64,
+    shape: words::Stamps,
+    /// The cell belongs to (thread, function).
+    outermost: bool,
+    /// The call belongs to the goroutine that x28 names.
+    goroutine: bool,
+    function: u32,
+}
+
+impl StampCell {
+    pub(in super::super) const fn of(latency: &Latency, function: u32, goroutine: bool) -> Self {
+        let Latency { stamps, shape, outermost, .. } = *latency;
+        Self { stamps, shape, outermost, goroutine, function }
+    }
+    /// What marks a cell as this function's, in its second word.
+    pub(super) const fn number(&self) -> u32 {
+        self.function + 1
+    }
+    /// `to` = what this call puts into its cell's second word. Uses `KEY`.
+    ///
+    /// ```text
+    ///   owner = function + 1                 a cell for each call
+    ///   owner = S                            only outermost calls
+    ///   owner = S - [g + STACK_END]          the same, of goroutines
+    /// ```
+    pub(super) fn owner(&self, asm: &mut Asm, to: Reg) {
+        if !self.outermost {
+            return asm.number(to, self.number());
+        }
+        asm.add_imm(to, SP, FRAME.cast_signed());
+        if self.goroutine {
+            // The stack moves, and its end with it. Deeper places have smaller numbers here, too: none is
+            // above the end.
+            asm.load_at(KEY, G, STACK_END);
+            asm.sub(to, to, KEY);
+        }
+    }
     /// Number of bits of a 32-bit hash that give a block's number.
     const fn index_bits(&self) -> u32 {
-        self.latency.shape.count_bits() as u32
+        self.shape.count_bits() as u32
     }
-    /// `SLOT` = the cell, if the first look finds it. `depth`: by how many bytes the stack pointer is below
+    /// `CELL` = the cell, if the first look finds it. `depth`: by how many bytes the stack pointer is below
     /// the program's.
     pub(in super::super) fn lookup(&self, asm: &mut Asm, depth: u32) -> Lookup {
-        let shape = self.latency.shape;
-        asm.constant(SLOT, self.latency.stamps);
+        let shape = self.shape;
+        asm.constant(CELL, self.stamps);
         asm.add_imm(B, SP, depth.cast_signed());
         let no_goroutine = self.key(asm);
         asm.number(A, PHI);
         asm.mul32(INDEX, INDEX, A);
         asm.bits(INDEX, INDEX, 32 - self.index_bits(), self.index_bits());
-        asm.load_nth(A, SLOT, INDEX);
+        asm.load_nth(A, CELL, INDEX);
         asm.compare(A, KEY);
         let elsewhere = asm.if_later(Cond::NotEqual);
         let found = asm.here();
         // There is a cell for every eight bytes of the stack page.
-        asm.add_shifted(SLOT, SLOT, INDEX, shape.block_bits().into());
+        asm.add_shifted(CELL, CELL, INDEX, shape.block_bits().into());
         let mut past = shape.tags_len() as u32;
-        if self.latency.outermost {
-            past += (self.function & ((1 << SLOT_BITS) - 1)) << shape.cell_bits();
+        if self.outermost {
+            past += (self.function & ((1 << NTH_BITS) - 1)) << shape.cell_bits();
         } else {
-            asm.bits(B, B, 3, SLOT_BITS);
-            asm.add_shifted(SLOT, SLOT, B, shape.cell_bits().into());
+            asm.bits(B, B, 3, NTH_BITS);
+            asm.add_shifted(CELL, CELL, B, shape.cell_bits().into());
         }
-        asm.add_imm(SLOT, SLOT, past.cast_signed());
+        asm.add_imm(CELL, CELL, past.cast_signed());
         Lookup { no_goroutine, elsewhere, found }
     }
 
     /// From `B` = S to `KEY` = tag, `INDEX` = hash, `B` = S or d. Jumps if there is no goroutine, and comes
     /// back with `KEY`.
     fn key(&self, asm: &mut Asm) -> Option<(Fix, u64)> {
-        if self.latency.outermost {
+        if self.outermost {
             // A goroutine's tag is at hand wherever it runs. A thread that runs none has no cell.
             let no_goroutine = self.goroutine.then(|| asm.if_zero_later(G));
             if self.goroutine {
@@ -98,7 +139,7 @@ impl Timed<'_> {
                 asm.thread_pointer(KEY);
             }
             asm.shift_left_by(KEY, KEY, 16);
-            asm.number(A, self.function >> SLOT_BITS);
+            asm.number(A, self.function >> NTH_BITS);
             asm.or(KEY, KEY, A);
             let hash = asm.here();
             Self::fold(asm);
@@ -131,7 +172,7 @@ impl Timed<'_> {
         const LEFT: Reg = 10;
         const FAILED: Reg = 9;
         let (nowhere, no_goroutine) = match lookup.no_goroutine {
-            Some((no_goroutine, _)) if self.latency.outermost => (Some(no_goroutine), None),
+            Some((no_goroutine, _)) if self.outermost => (Some(no_goroutine), None),
             no_goroutine => (None, no_goroutine),
         };
         if let Some((no_goroutine, hash)) = no_goroutine {
@@ -144,7 +185,7 @@ impl Timed<'_> {
         asm.push_pair(LEFT, FAILED);
         asm.number(LEFT, words::STAMP_PROBES as u32);
         let again = asm.here();
-        asm.add_shifted(C, SLOT, INDEX, 3);
+        asm.add_shifted(C, CELL, INDEX, 3);
         asm.load_exclusive(A, C);
         asm.compare(A, KEY);
         let same = asm.if_later(Cond::Equal);

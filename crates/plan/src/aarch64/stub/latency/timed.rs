@@ -1,56 +1,27 @@
-//! One site of a timed function: what is timed, and which registers its stubs use and save.
+//! One site of a timed function: the parts that its stubs are made of, and the code of an entry and an exit.
 //!
-//! In: addresses and sizes from the layout. Out: plain values; code that saves what a stub uses, and loads it
-//! again (STUB-1).
+//! In: addresses and sizes from the layout. Out: the part of a stub before the displaced code, and the rare
+//! paths behind it.
 //!
-//! ```text
-//!   sp +  0   x16, x17 = A, B         <- sp from `prologue` to `epilogue`: S - FRAME = S - 64
-//!   sp + 16   x14, x15 = SLOT, KEY
-//!   sp + 32   x12, x13 = TIME, INDEX
-//!   sp + 48   x11 = C; the flags
-//!   sp + 64   <- S
-//!
-//!   block of function f on line l = area + (f·lines + l)·STRIDE       l = 0: `block`; lines - 1: `last`
-//! ```
+//! | part | what it owns |
+//! |---|---|
+//! | [`Saves`] | the registers that the code overwrites |
+//! | [`StampCell`] | the way to the call's stamp |
+//! | [`DurationBlock`] | the results |
+//! | [`Arming`] | the return trampoline, if the call gets one |
 
-use trapline_record::latency as words;
-use trapline_record::trampolines::Trampolines;
+use trapline_record::latency::{self as words, at};
 
-use super::super::asm::{Asm, Reg, SP, Update};
+use super::super::asm::{Asm, Cond, Fix, ZERO};
+use super::super::counted::add_one;
 use super::super::machine::Machine;
-use crate::machine::Buckets;
-
-/// What is timed, and where the results are kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Latency {
-    /// Address of function 0's block on line 0.
-    pub area: u64,
-    /// Number of functions in the area.
-    pub functions: u32,
-    /// Address of the stamp memory: tags, then blocks.
-    pub stamps: u64,
-    /// Size of its stamp cells.
-    pub shape: words::Stamps,
-    /// Address of the control block's MISSED word.
-    pub missed: u64,
-    /// Calls shorter than this many ticks are counted as returns, but enter no bucket, total, minimum or
-    /// maximum.
-    pub min_ticks: u64,
-    /// How durations are sorted into histogram buckets.
-    pub buckets: Buckets,
-    /// Count recursion once, by its outermost call.
-    pub outermost: bool,
-    /// Where calls get return trampolines, if some do.
-    pub trampolines: Option<Trampolines>,
-}
-
-impl Latency {
-    /// The same memory, with a cell for each call of any depth.
-    #[must_use]
-    pub const fn for_deferred(self) -> Self {
-        Self { outermost: false, ..self }
-    }
-}
+use super::super::pending::Code;
+use super::area::Latency;
+use super::armed::{Armed, Arming, Signed};
+use super::record::{DurationBlock, Rare};
+use super::saves::{A, B, C, CELL, FRAME, Saves, TIME};
+use super::stamp_cell::{Claim, Lookup, StampCell};
+use crate::machine::ExitKind;
 
 /// One site of a timed function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,74 +37,181 @@ pub struct Timed<'a> {
     pub goroutine: bool,
 }
 
-/// Registers of a stub. `A`, `B`: anything. `SLOT`: the cell (before that the tags, afterwards the block).
-/// `KEY`: the tag. `INDEX`: the block's number, or a bucket. `TIME`: the time. `C`: anything.
-pub(super) const A: Reg = 16;
-pub(super) const B: Reg = 17;
-pub(super) const SLOT: Reg = 14;
-pub(super) const KEY: Reg = 15;
-pub(super) const INDEX: Reg = 13;
-pub(super) const TIME: Reg = 12;
-pub(super) const C: Reg = 11;
-/// The register of Go's g.
-pub(in super::super) const G: Reg = 28;
-/// Offset in g of the end of its stack (`stack.hi`).
-pub(in super::super) const STACK_END: u32 = 8;
-/// Bytes that these registers take on the stack, with the flags.
-pub(super) const FRAME: u32 = 64;
+/// A stub that waits for its displaced code.
+#[derive(Debug)]
+#[must_use]
+pub struct UnfinishedLatency<'a> {
+    asm: Asm,
+    timed: Timed<'a>,
+    tail: Tail,
+}
+
+/// What is left to append behind the displaced code.
+#[derive(Debug)]
+enum Tail {
+    Enter {
+        loop_entry: bool,
+        occupied: Fix,
+        stamp: u64,
+        lookup: Lookup,
+        leave: u64,
+    },
+    Exit {
+        lookup: Lookup,
+        other: Fix,
+        negative: Fix,
+        clamped: u64,
+        rare: Option<Rare>,
+        kind: ExitKind,
+        leave: u64,
+    },
+    Armed(Arming, Armed),
+}
+
+/// The stub of an entry, up to the displaced code. With `loop_entry` the entry is also a branch target, so
+/// the first stamp of (function, S) is kept until the exit.
+pub fn latency_enter(at: u64, timed: Timed<'_>, loop_entry: bool) -> UnfinishedLatency<'_> {
+    let mut asm = Asm::new(at);
+    let tail = timed.enter(&mut asm, loop_entry);
+    UnfinishedLatency { asm, timed, tail }
+}
+
+/// The stub of an exit, up to the `ret` or jump that leaves.
+pub fn latency_exit(at: u64, timed: Timed<'_>, kind: ExitKind) -> UnfinishedLatency<'_> {
+    let mut asm = Asm::new(at);
+    let tail = timed.exit(&mut asm, kind);
+    UnfinishedLatency { asm, timed, tail }
+}
+
+/// The stub of an entry that puts a return trampoline into x30, up to the displaced code. `None` without
+/// trampolines.
+#[must_use]
+pub fn latency_arm(at: u64, timed: Timed<'_>, signed: Option<Signed>) -> Option<UnfinishedLatency<'_>> {
+    let arming = Arming::of(timed.machine, timed.latency, timed.function)?;
+    let mut asm = Asm::new(at);
+    let armed = arming.begin(&mut asm, signed);
+    let tail = Tail::Armed(arming, armed);
+    Some(UnfinishedLatency { asm, timed, tail })
+}
+
+impl Code for UnfinishedLatency<'_> {
+    fn displaced_at(&self) -> u64 {
+        self.asm.here()
+    }
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+        let Self { mut asm, timed, tail } = self;
+        displaced.iter().for_each(|word| asm.word(*word));
+        if let Some(back) = back {
+            asm.b(back);
+        }
+        timed.finish(&mut asm, tail);
+        asm.pool();
+        asm.words()
+    }
+}
 
 impl Timed<'_> {
-    pub(super) const fn stride(&self) -> u64 {
-        self.machine.lines as u64 * words::STRIDE
+    const fn cell(&self) -> StampCell {
+        StampCell::of(self.latency, self.function, self.goroutine)
     }
-    /// The function's block on line 0.
-    pub(super) const fn block(&self) -> u64 {
-        self.latency.area.wrapping_add(self.function as u64 * self.stride())
-    }
-    /// Address of a word of the function's block on the last line.
-    pub(super) const fn last(&self, word: u64) -> u64 {
-        self.block().wrapping_add(self.stride() - words::STRIDE + word)
+    const fn durations(&self) -> DurationBlock {
+        DurationBlock::of(self.machine, self.latency, self.function)
     }
 
-    pub(super) fn prologue(asm: &mut Asm) {
-        asm.add_imm(SP, SP, -FRAME.cast_signed());
-        asm.store_two(A, B, SP, 0);
-        asm.store_two(SLOT, KEY, SP, 16);
-        asm.store_two(TIME, INDEX, SP, 32);
-        asm.flags(A);
-        asm.store_two(C, A, SP, 48);
-    }
-    pub(super) fn epilogue(asm: &mut Asm) {
-        asm.load_two(C, A, SP, 48);
-        asm.set_flags(A);
-        asm.load_two(TIME, INDEX, SP, 32);
-        asm.load_two(SLOT, KEY, SP, 16);
-        asm.load_two(A, B, SP, 0);
-        asm.add_imm(SP, SP, FRAME.cast_signed());
-    }
-    /// `[B] = [B] + 1`, by an atomic access. Uses `A`, and without FEAT_LSE `C` and `KEY`.
-    pub(super) fn add_one(&self, asm: &mut Asm) {
-        asm.one(A);
-        asm.update(self.machine.lse, Update::Add, A, B, [C, KEY]);
+    fn enter(&self, asm: &mut Asm, loop_entry: bool) -> Tail {
+        let cell = self.cell();
+        Saves::enter(asm);
+        let lookup = cell.lookup(asm, FRAME);
+        asm.load_at(A, CELL, 8);
+        let occupied = asm.unless_zero_later(A);
+        let stamp = asm.here();
+        cell.owner(asm, B);
+        asm.clock(A);
+        asm.store_two(A, B, CELL, 0);
+        let leave = asm.here();
+        Saves::leave(asm);
+        Tail::Enter { loop_entry, occupied, stamp, lookup, leave }
     }
 
-    /// `to` = what this call puts into its cell's second word. Uses `KEY`.
-    ///
-    /// ```text
-    ///   owner = function + 1                 a cell for each call
-    ///   owner = S                            only outermost calls
-    ///   owner = S - [g + STACK_END]          the same, of goroutines
-    /// ```
-    pub(super) fn owner(&self, asm: &mut Asm, to: Reg) {
-        if !self.latency.outermost {
-            return asm.number(to, self.function + 1);
+    fn exit(&self, asm: &mut Asm, kind: ExitKind) -> Tail {
+        let (cell, durations) = (self.cell(), self.durations());
+        Saves::enter(asm);
+        asm.clock(TIME);
+        let lookup = cell.lookup(asm, FRAME);
+        asm.load_two(A, B, CELL, 0);
+        cell.owner(asm, C);
+        asm.compare(B, C);
+        let other = asm.if_later(Cond::NotEqual);
+        asm.subs(TIME, TIME, A);
+        let negative = asm.if_later(Cond::Below);
+        let clamped = asm.here();
+        asm.store(ZERO, CELL, 8);
+        asm.constant(CELL, durations.at());
+        let rare = durations.record(asm, kind);
+        let leave = asm.here();
+        Saves::leave(asm);
+        Tail::Exit { lookup, other, negative, clamped, rare, kind, leave }
+    }
+
+    /// Appends the rare paths.
+    fn finish(&self, asm: &mut Asm, tail: Tail) {
+        let (cell, durations) = (self.cell(), self.durations());
+        match tail {
+            Tail::Enter { loop_entry, occupied, stamp, lookup, leave } => {
+                self.occupied(asm, loop_entry, occupied, stamp, leave);
+                cell.search(asm, lookup, Claim::Yes);
+                asm.constant(B, self.latency.missed);
+                add_one(asm, self.machine);
+                asm.b(leave);
+            }
+            Tail::Armed(arming, armed) => arming.finish(asm, armed),
+            Tail::Exit { lookup, other, negative, clamped, rare, kind, leave } => {
+                asm.bind(negative);
+                asm.constant(B, durations.last(at::CLAMPED));
+                add_one(asm, self.machine);
+                asm.mov(TIME, ZERO);
+                asm.b(clamped);
+                cell.search(asm, lookup, Claim::No);
+                let unpaired = asm.b_later();
+                asm.bind(other);
+                if self.latency.outermost {
+                    // A deeper call than the one that is timed.
+                    asm.if_to(Cond::Above, leave);
+                }
+                asm.bind(unpaired);
+                asm.constant(B, durations.last(at::UNPAIRED));
+                add_one(asm, self.machine);
+                asm.b(leave);
+                if let Some(rare) = rare {
+                    durations.record_rare(asm, rare, kind);
+                }
+            }
         }
-        asm.add_imm(to, SP, FRAME.cast_signed());
-        if self.goroutine {
-            // The stack moves, and its end with it. Deeper places have smaller numbers here, too: none is
-            // above the end.
-            asm.load_at(KEY, G, STACK_END);
-            asm.sub(to, to, KEY);
+    }
+
+    /// E2: the path of an entry that finds a stamp in its cell; `A` = the stamp's owner.
+    fn occupied(&self, asm: &mut Asm, loop_entry: bool, from: Fix, stamp: u64, leave: u64) {
+        let durations = self.durations();
+        asm.bind(from);
+        self.cell().owner(asm, B);
+        asm.compare(A, B);
+        if loop_entry {
+            asm.if_to(Cond::Equal, leave); // the first stamp is kept
         }
+        if self.latency.outermost {
+            asm.if_to(Cond::Above, leave); // deeper than the outermost call
+            asm.constant(B, durations.last(at::UNRETURNED));
+            add_one(asm, self.machine);
+            return asm.b(stamp);
+        }
+        asm.number(B, self.latency.functions);
+        asm.compare(A, B);
+        asm.if_to(Cond::Above, stamp); // not a number that stubs write
+        // Counted on the last line of function A - 1: one stride further, and one line back.
+        asm.constant(B, durations.stride());
+        asm.constant(C, self.latency.area.wrapping_sub(words::STRIDE).wrapping_add(at::UNRETURNED));
+        asm.mul_add(B, A, B, C);
+        add_one(asm, self.machine);
+        asm.b(stamp);
     }
 }

@@ -31,12 +31,12 @@ use trapline_record::ring::{RecordKind, first_float};
 use crate::filter::{Known, Late, Tree};
 use crate::x86_64::stub::asm::{Alu, Asm, Cond, Fix, Mem, R8, R11, RAX, RDX, RSI, RSP, Reg};
 use crate::x86_64::stub::counted::Counted;
-use crate::x86_64::stub::filter::{Conditions, EntryRecord, Fields};
-use crate::x86_64::stub::latency::{Claim, Latency, Lookup, Timed};
-use crate::x86_64::stub::machine::{Liveness, Machine};
+use crate::x86_64::stub::filter::{ARGUMENTS, Conditions, EntryRecord, Fields};
+use crate::x86_64::stub::latency::{Claim, Lookup, StampCell};
+use crate::x86_64::stub::machine::Machine;
 use crate::x86_64::stub::put::Placed;
 use crate::x86_64::stub::rseq::{self, Section};
-use crate::x86_64::stub::traced::{ARGUMENTS, Traced};
+use crate::x86_64::stub::traced::Traced;
 
 /// Offset of this save, below those of `trace`.
 pub(in crate::x86_64::stub) const SAVED_RSI: Mem = Mem::At(RSP, -112);
@@ -50,19 +50,15 @@ const RECORD_IDS: Mem = Mem::At(RSI, 0);
 const BEGAN: Mem = Mem::At(RSI, 8);
 pub(in crate::x86_64::stub) const MARK: Mem = Mem::At(RSI, 16);
 
-/// Everything that the look for a call's cell depends on.
+/// The stamp cell of a call, where its record waits.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::x86_64::stub) struct OfProbe {
+pub(in crate::x86_64::stub) struct CallCell {
     pub(in crate::x86_64::stub) machine: Machine,
-    pub(super) latency: Latency,
-    pub(super) probe: u32,
-    pub(super) site: Liveness,
+    cell: StampCell,
+    probe: u32,
 }
 
-impl OfProbe {
-    pub(super) const fn timed(&self) -> Timed<'_> {
-        Timed { machine: &self.machine, latency: &self.latency, function: self.probe, site: self.site }
-    }
+impl CallCell {
     /// A word of a probe on the last line.
     pub(super) fn last_line(&self, word: u64) -> Mem {
         Mem::Rip(word.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64))
@@ -84,27 +80,27 @@ impl OfProbe {
     /// rsi = the cell, once it is found; `[SAVED_RSI]` = the earlier rsi. Uses rax, rdx and flags.
     pub(in crate::x86_64::stub) fn look(&self, asm: &mut Asm<'_>) -> Lookup {
         asm.store(SAVED_RSI, RSI);
-        if self.timed().special() {
+        if self.cell.keeps_s() {
             asm.store(SAVED_R8, R8);
         }
-        let lookup = self.timed().lookup(asm);
+        let lookup = self.cell.lookup(asm);
         self.restore(asm);
         lookup
     }
     /// Emits the search for the case that the first look did not find the cell. Falls out of the end if there
     /// is none.
     pub(in crate::x86_64::stub) fn search(&self, asm: &mut Asm<'_>, lookup: Lookup, claim: Claim) {
-        self.timed().search(asm, lookup, claim);
+        self.cell.search(asm, lookup, claim);
         self.restore(asm);
     }
     fn restore(&self, asm: &mut Asm<'_>) {
-        if self.timed().special() {
+        if self.cell.keeps_s() {
             asm.load(R8, SAVED_R8);
         }
     }
     /// How the records of a call are identified; `at` holds the address of its cell.
     pub(super) const fn placed(&self, at: Reg, kind: RecordKind) -> Option<Placed> {
-        let names = self.latency.go.is_some() && !matches!(kind, RecordKind::Entry);
+        let names = self.cell.in_go() && !matches!(kind, RecordKind::Entry);
         Some(Placed { at, names })
     }
     pub(in crate::x86_64::stub) fn descriptors(&self, asm: &mut Asm<'_>, sections: &[Option<Section>]) {
@@ -126,7 +122,7 @@ pub(in crate::x86_64::stub) struct Words {
 pub(in crate::x86_64::stub) struct Deferred<'a> {
     pub(in crate::x86_64::stub) traced: &'a Traced<'a>,
     pub(super) late: &'a Late,
-    pub(in crate::x86_64::stub) of_probe: OfProbe,
+    pub(in crate::x86_64::stub) cell: CallCell,
     pub(in crate::x86_64::stub) words: Words,
     /// Number of arguments in an entry's record.
     pub(super) values: usize,
@@ -144,9 +140,10 @@ impl<'a> Deferred<'a> {
             rejected_late: word(filtered::REJECTED_LATE),
             dropped: traced.dropped,
         };
-        let of_probe = OfProbe { machine: *traced.machine, latency, probe: traced.probe, site: traced.site };
+        let cell = StampCell::of(&latency, traced.probe, traced.site);
+        let cell = CallCell { machine: *traced.machine, cell, probe: traced.probe };
         let values = values.min(ARGUMENTS);
-        Some(Self { traced, late, of_probe, words, values })
+        Some(Self { traced, late, cell, words, values })
     }
 
     /// Step X1: jumps unless the cell at rsi is marked. Uses flags.
@@ -156,7 +153,7 @@ impl<'a> Deferred<'a> {
             asm.jcc_later(Cond::NotEqual)
         });
         let probe = asm.unbroken(|asm| {
-            asm.cmp_mem_imm32(RECORD_IDS, self.of_probe.probe);
+            asm.cmp_mem_imm32(RECORD_IDS, self.cell.probe);
             asm.jcc_later(Cond::NotEqual)
         });
         [place, probe]
@@ -171,7 +168,7 @@ impl<'a> Deferred<'a> {
     }
     /// `[TIME]` = the clock; if `took`, also `[TOOK]`. rsi = the cell. Uses rax, rdx, r11 and flags.
     pub(in crate::x86_64::stub) fn time(&self, asm: &mut Asm<'_>, took: bool) {
-        self.traced.clock(asm);
+        asm.clock(RDX);
         asm.store(TIME, RDX);
         if took {
             asm.mov(RAX, RDX);
@@ -192,7 +189,7 @@ impl<'a> Deferred<'a> {
         let left = EntryRecord { floats: (first, traced.floats.arguments), took: TOOK };
         let first_field = first + u64::from(traced.floats.arguments.count_ones());
         let fields = Some(Fields { reads: traced.fields, at: (EntryRecord::AT, first_field as i32 * 8) });
-        Conditions { left: Some(left), fields, ..traced.conditions(RecordKind::Return) }
+        Conditions { left: Some(left), fields, ..traced.hit_filter(RecordKind::Return).conditions() }
     }
 }
 

@@ -16,8 +16,8 @@
 
 use trapline_record::ring::RecordKind;
 
-use super::call::{Deferred, MARK, OfProbe, SAVED_RSI, Words};
-use crate::x86_64::stub::asm::{Alu, Asm, Fix, Mem, R10, RSI, RSP};
+use super::call::{CallCell, Deferred, MARK, SAVED_RSI, Words};
+use crate::x86_64::stub::asm::{Alu, Asm, Fix, Mem, R10, RDX, RSI, RSP};
 use crate::x86_64::stub::counted::{Counted, count};
 use crate::x86_64::stub::filtering::FilterExits;
 use crate::x86_64::stub::latency::{Claim, Lookup};
@@ -29,7 +29,7 @@ const PLACE: i32 = -120;
 /// What is left to append behind an entry's displaced code.
 #[derive(Clone, Debug)]
 pub(in crate::x86_64::stub) struct EntryTail {
-    of_probe: OfProbe,
+    cell: CallCell,
     words: Words,
     passed: FilterExits,
     begun: Counted,
@@ -43,65 +43,53 @@ pub(in crate::x86_64::stub) struct EntryTail {
     fixups: Vec<(u64, u64)>,
 }
 
-impl Deferred<'_> {
+impl EntryTail {
     /// Steps E1 to E4.
-    pub(super) fn entry(&self, asm: &mut Asm<'_>) -> Option<EntryTail> {
-        let (traced, kind) = (self.traced, RecordKind::Entry);
-        traced.enter(asm, kind);
+    pub(super) fn emit(asm: &mut Asm<'_>, deferred: &Deferred<'_>) -> Option<Self> {
+        let Deferred { traced, cell, words, .. } = *deferred;
+        let kind = RecordKind::Entry;
+        let (saves, texts) = (traced.saves(kind), traced.texts(kind));
+        traced.filter?;
+        saves.enter(asm);
         threads::ask(traced.rings.id, asm);
-        let passed = traced.pass(asm, traced.filter?, kind);
-        let begun = count(asm, &self.of_probe.machine);
+        let passed = traced.hit_filter(kind).pass(asm);
+        let begun = count(asm, &cell.machine);
         let behind_begun = asm.here();
-        let lookup = self.of_probe.look(asm);
+        let lookup = cell.look(asm);
         asm.store_imm(MARK, 0);
         asm.store(Mem::At(RSP, PLACE), RSI);
         asm.load(RSI, SAVED_RSI);
-        let cramped = traced.room(asm, kind);
-        let fixups = traced.fetch(asm, kind);
-        asm.load(R10, Mem::At(RSP, traced.depth(kind) + PLACE));
-        traced.clock(asm);
-        traced.put(asm, kind, self.values, self.of_probe.placed(R10, kind));
-        traced.drop_texts(asm, kind);
+        let cramped = texts.room(asm);
+        let fixups = texts.fetch(asm);
+        asm.load(R10, Mem::At(RSP, texts.depth() + PLACE));
+        asm.clock(RDX);
+        traced.ring_writer(kind).put(asm, deferred.values, cell.placed(R10, kind));
+        texts.drop(asm);
         let leave = asm.here();
-        if let Some(rseq) = self.of_probe.machine.rseq {
+        if let Some(rseq) = cell.machine.rseq {
             rseq::clear(asm, rseq);
         }
-        traced.leave(asm, kind);
-        let (of_probe, words) = (self.of_probe, self.words);
+        saves.leave(asm);
         let placeless = leave;
-        Some(EntryTail {
-            of_probe,
-            words,
-            passed,
-            begun,
-            behind_begun,
-            lookup,
-            cramped,
-            placeless,
-            leave,
-            fixups,
-        })
+        Some(Self { cell, words, passed, begun, behind_begun, lookup, cramped, placeless, leave, fixups })
     }
-}
-
-impl EntryTail {
     pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
-        let Self { of_probe, words, leave, .. } = self;
-        of_probe.unregistered(asm, self.begun, words.begun, self.behind_begun);
+        let Self { cell, words, leave, .. } = self;
+        cell.unregistered(asm, self.begun, words.begun, self.behind_begun);
         // E3
-        of_probe.search(asm, self.lookup, Claim::Yes);
+        cell.search(asm, self.lookup, Claim::Yes);
         asm.load(RSI, SAVED_RSI);
-        asm.alu_mem_imm(Alu::Add, of_probe.last_line(words.dropped), 1, true);
+        asm.alu_mem_imm(Alu::Add, cell.last_line(words.dropped), 1, true);
         asm.jmp(self.placeless);
         if let Some(cramped) = self.cramped {
             asm.bind(cramped);
-            asm.alu_mem_imm(Alu::Add, of_probe.last_line(words.dropped), 1, true);
+            asm.alu_mem_imm(Alu::Add, cell.last_line(words.dropped), 1, true);
             asm.jmp(leave);
         }
         let rejected = self.reject(asm);
         let sample = self.passed.sample.and_then(|(section, _)| section);
         let rejects = rejected.and_then(|rejected| rejected.section());
-        of_probe.descriptors(asm, &[self.begun.section(), sample, rejects]);
+        cell.descriptors(asm, &[self.begun.section(), sample, rejects]);
         asm.align(8);
         asm.bind(self.begun.line);
         asm.u64(words.begun);
@@ -110,25 +98,25 @@ impl EntryTail {
     }
     /// Step E1, for a call that does not pass.
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
-        let Self { of_probe, words, .. } = self;
+        let Self { cell, words, .. } = self;
         if !self.passed.bind(asm) {
             return None;
         }
-        let counted = count(asm, &of_probe.machine);
+        let counted = count(asm, &cell.machine);
         let forget = asm.here();
-        let lookup = of_probe.look(asm);
+        let lookup = cell.look(asm);
         asm.store_imm(MARK, 0);
         let none = asm.here();
         asm.load(RSI, SAVED_RSI);
         asm.jmp(self.leave);
-        of_probe.search(asm, lookup, Claim::No);
+        cell.search(asm, lookup, Claim::No);
         asm.jmp(none);
-        of_probe.unregistered(asm, counted, words.rejected, forget);
+        cell.unregistered(asm, counted, words.rejected, forget);
         if !self.passed.unregistered.is_empty() {
             // A thread without an area has no sample of its own, so its call is counted as begun and dropped.
             self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
             for word in [words.begun, words.dropped] {
-                asm.alu_mem_imm(Alu::Add, of_probe.last_line(word), 1, true);
+                asm.alu_mem_imm(Alu::Add, cell.last_line(word), 1, true);
             }
             asm.jmp(forget);
         }

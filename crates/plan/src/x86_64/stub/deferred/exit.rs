@@ -18,10 +18,11 @@
 
 use trapline_record::ring::{HEAD, LOCKED, RecordKind, first_float};
 
-use super::call::{Deferred, MARK, OfProbe, SAVED_RSI, TIME, Words, asks_for_duration};
+use super::call::{CallCell, Deferred, MARK, SAVED_RSI, TIME, Words, asks_for_duration};
 use crate::x86_64::stub::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSI};
 use crate::x86_64::stub::counted::count;
 use crate::x86_64::stub::latency::{Claim, Lookup};
+use crate::x86_64::stub::put::RingWriter;
 use crate::x86_64::stub::rseq::{self, Section};
 
 /// Number of words that are copied one by one; more are copied in a loop.
@@ -30,7 +31,7 @@ const UNROLLED: u64 = 8;
 /// What is left to append behind an exit's displaced code.
 #[derive(Clone, Debug)]
 pub(in crate::x86_64::stub) struct ExitTail {
-    of_probe: OfProbe,
+    cell: CallCell,
     words: Words,
     base: u64,
     /// With rseq: the section, and the jump of threads without an area; otherwise the jump of calls that
@@ -47,27 +48,35 @@ pub(in crate::x86_64::stub) struct ExitTail {
     leave: u64,
 }
 
-impl Deferred<'_> {
+/// The code of one exit.
+struct Exit<'a> {
+    deferred: &'a Deferred<'a>,
+    kind: RecordKind,
+    writer: RingWriter<'a>,
+}
+
+impl Exit<'_> {
     /// Steps X1 to X4.
-    pub(super) fn exit(&self, asm: &mut Asm<'_>, kind: RecordKind) -> ExitTail {
-        let Self { traced, of_probe, words, .. } = *self;
-        traced.enter(asm, kind);
-        let lookup = of_probe.look(asm);
-        let unmarked = self.look(asm);
-        let (section, (rejected, (ring, astray, full))) = match of_probe.machine.rseq {
+    fn emit(&self, asm: &mut Asm<'_>) -> ExitTail {
+        let Deferred { traced, cell, words, .. } = *self.deferred;
+        let saves = traced.saves(self.kind);
+        saves.enter(asm);
+        let lookup = cell.look(asm);
+        let unmarked = self.deferred.look(asm);
+        let (section, (rejected, (ring, astray, full))) = match cell.machine.rseq {
             Some(rseq) => {
                 let (section, fixes) = rseq::section_with(asm, rseq, R11, |asm| {
-                    let rejected = self.decide(asm, kind);
-                    let fixes = traced.find(asm, rseq, self.full());
-                    self.write(asm, kind);
+                    let rejected = self.decide(asm);
+                    let fixes = self.writer.find(asm, rseq, self.full());
+                    self.write(asm);
                     (rejected, fixes)
                 });
                 (Some(section), fixes)
             }
             None => {
-                let rejected = self.decide(asm, kind);
-                let fixes = traced.lock(asm, self.full());
-                self.write(asm, kind);
+                let rejected = self.decide(asm);
+                let fixes = self.writer.lock(asm, self.full());
+                self.write(asm);
                 (None, (rejected, fixes))
             }
         };
@@ -75,61 +84,48 @@ impl Deferred<'_> {
         asm.store_imm(MARK, 0);
         asm.load(RSI, SAVED_RSI);
         let leave = asm.here();
-        if let Some(rseq) = of_probe.machine.rseq {
+        if let Some(rseq) = cell.machine.rseq {
             rseq::clear(asm, rseq);
         }
-        traced.leave(asm, kind);
+        saves.leave(asm);
         let base = traced.rings.base;
-        ExitTail {
-            of_probe,
-            words,
-            base,
-            section,
-            astray,
-            ring,
-            full,
-            rejected,
-            lookup,
-            unmarked,
-            done,
-            leave,
-        }
+        ExitTail { cell, words, base, section, astray, ring, full, rejected, lookup, unmarked, done, leave }
     }
 
     /// A ring with this many bytes in use, or more, has no room for two records.
     const fn full(&self) -> u32 {
-        let area = &self.traced.rings.area;
+        let area = &self.writer.rings.area;
         area.bytes.saturating_sub(area.slot)
     }
 
     /// Reads the clock, computes the duration, and jumps if the condition does not hold. Uses rax, rdx, r11
     /// and flags.
-    fn decide(&self, asm: &mut Asm<'_>, kind: RecordKind) -> Vec<Fix> {
-        let tree = self.condition(kind);
-        self.time(asm, asks_for_duration(&tree));
-        self.known().branch(asm, &tree, false)
+    fn decide(&self, asm: &mut Asm<'_>) -> Vec<Fix> {
+        let tree = self.deferred.condition(self.kind);
+        self.deferred.time(asm, asks_for_duration(&tree));
+        self.deferred.known().branch(asm, &tree, false)
     }
 
     /// Number of words in the entry's record.
     fn length(&self) -> u64 {
-        let traced = self.traced;
+        let Deferred { traced, values, .. } = *self.deferred;
         let fields: usize = traced.fields.iter().map(crate::request::Read::words).sum();
-        let behind = first_float(self.values, traced.texts.count_ones() as usize);
+        let behind = first_float(values, traced.texts.count_ones() as usize);
         let all = behind + u64::from(traced.floats.arguments.count_ones()) + fields as u64;
         all.min(u64::from(traced.rings.area.slot) / 8)
     }
 
     /// Writes both records, and commits them: r11 = ring, rax = its head, rsi = the cell. Uses rdx, r10 and
     /// flags.
-    fn write(&self, asm: &mut Asm<'_>, kind: RecordKind) {
-        let traced = self.traced;
-        let slot = traced.rings.area.slot as i32;
+    fn write(&self, asm: &mut Asm<'_>) {
+        let Self { deferred, kind, writer } = self;
+        let slot = writer.rings.area.slot as i32;
         asm.lea(R10, Mem::At(RAX, slot));
-        traced.behind(asm);
+        writer.behind(asm);
         asm.load(RDX, TIME);
-        traced.put(asm, kind, self.values, self.of_probe.placed(RSI, kind));
+        writer.put(asm, deferred.values, deferred.cell.placed(RSI, *kind));
         asm.mov(R10, RAX);
-        traced.behind(asm);
+        writer.behind(asm);
         let words = self.length();
         if words <= UNROLLED {
             for word in 0..words as i32 {
@@ -145,7 +141,7 @@ impl Deferred<'_> {
             asm.alu_imm(Alu::Sub, RAX, 1, false);
             asm.jcc(Cond::NotEqual, again);
             // The ring is still this CPU's, or still locked by this thread.
-            let locked = if self.of_probe.machine.rseq.is_some() { 0 } else { LOCKED as i32 };
+            let locked = if deferred.cell.machine.rseq.is_some() { 0 } else { LOCKED as i32 };
             asm.load(RAX, Mem::At(R11, HEAD as i32));
             asm.lea(RAX, Mem::At(RAX, 2 * slot - locked));
         }
@@ -154,32 +150,36 @@ impl Deferred<'_> {
 }
 
 impl ExitTail {
+    /// Appends the part before the displaced code.
+    pub(super) fn emit(asm: &mut Asm<'_>, deferred: &Deferred<'_>, kind: RecordKind) -> Self {
+        Exit { deferred, kind, writer: deferred.traced.ring_writer(kind) }.emit(asm)
+    }
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
-        let Self { of_probe, words, done, .. } = self;
+        let Self { cell, words, done, .. } = self;
         // X3
         asm.bind(self.full);
         if self.section.is_none() {
             asm.bind(self.astray);
         }
-        let dropped = count(asm, &of_probe.machine);
+        let dropped = count(asm, &cell.machine);
         asm.jmp(done);
         if self.section.is_some() {
             asm.bind(self.astray);
             // The count by a section would take the same way, since the thread has no area.
-            asm.alu_mem_imm(Alu::Add, of_probe.last_line(words.dropped), 1, true);
+            asm.alu_mem_imm(Alu::Add, cell.last_line(words.dropped), 1, true);
             asm.jmp(done);
         }
-        of_probe.unregistered(asm, dropped, words.dropped, done);
+        cell.unregistered(asm, dropped, words.dropped, done);
         self.rejected.iter().for_each(|&fix| asm.bind(fix));
-        let rejected = count(asm, &of_probe.machine);
+        let rejected = count(asm, &cell.machine);
         asm.jmp(done);
-        of_probe.unregistered(asm, rejected, words.rejected_late, done);
+        cell.unregistered(asm, rejected, words.rejected_late, done);
         // X1 without a mark.
-        of_probe.search(asm, self.lookup, Claim::No);
+        cell.search(asm, self.lookup, Claim::No);
         self.unmarked.into_iter().for_each(|fix| asm.bind(fix));
         asm.load(RSI, SAVED_RSI);
         asm.jmp(self.leave);
-        of_probe.descriptors(asm, &[self.section, dropped.section(), rejected.section()]);
+        cell.descriptors(asm, &[self.section, dropped.section(), rejected.section()]);
         asm.align(8);
         asm.bind(self.ring);
         asm.u64(self.base);

@@ -76,7 +76,7 @@ use trapline_record::ring::RecordKind;
 
 use super::asm::Asm;
 use super::traced::Traced;
-pub(super) use call::{Deferred, MARK, OfProbe, SAVED_RSI, Words, asks_for_duration};
+pub(super) use call::{CallCell, Deferred, MARK, SAVED_RSI, Words, asks_for_duration};
 use entry::EntryTail;
 use exit::ExitTail;
 
@@ -95,10 +95,10 @@ pub(super) fn defer(
     kind: RecordKind,
     values: usize,
 ) -> Option<DeferredTail> {
-    let defer = Deferred::of(traced, values)?;
+    let deferred = Deferred::of(traced, values)?;
     match kind {
-        RecordKind::Entry => defer.entry(asm).map(DeferredTail::Entry),
-        _ => Some(DeferredTail::Exit(defer.exit(asm, kind))),
+        RecordKind::Entry => EntryTail::emit(asm, &deferred).map(DeferredTail::Entry),
+        _ => Some(DeferredTail::Exit(ExitTail::emit(asm, &deferred, kind))),
     }
 }
 

@@ -6,7 +6,7 @@
 //! recorded as at any exit (see `record`). The trampolines of one process serve all its segments. Does not:
 //! inform unwinders.
 //!
-//! The stack word at S, and the registers, in the entry's stub (saves: `timed`):
+//! The stack word at S, and the registers, in the entry's stub (saves: `saves`):
 //!
 //! ```text
 //!   arm          rax = [S] - code;  below code_len: a trampoline lies there, so a tail call led here (`chained`)
@@ -29,24 +29,25 @@
 //!   C4, C5       [S] = rdx;  all loaded, rsp = S, jmp [S - 80]
 //! ```
 
-use trapline_record::latency::{self as words, at};
+use trapline_record::latency::at;
 use trapline_record::trampolines::{self, Trampolines, at as entry_at};
 
 use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Shift};
 use super::super::machine::{Liveness, Machine};
 use super::super::trampolines::{Taking, entry, entry_of, give_back, lay};
-use super::timed::{Latency, Timed, clock, reload, save, spill};
+use super::area::Latency;
+use super::record::DurationBlock;
+use super::saves::{Saves, reload, save, spill};
 use crate::machine::ExitKind;
 use crate::unwind::{TrampolineCode, X86_64, unwind_info};
 
 /// What is left to append behind an arming entry's displaced code.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Armed {
-    trampolines: Trampolines,
     taking: Taking,
     chained: Fix,
     leave: u64,
-    /// If the trampoline leads on: the fix that waits for the word behind the stub, which says where.
+    /// If the trampoline leads on: the fix that waits for the word behind the stub, which holds the address.
     ahead: Option<Fix>,
 }
 
@@ -60,26 +61,26 @@ pub const fn trampoline_code_len(trampolines: &Trampolines) -> u64 {
 /// trampolines.
 #[must_use]
 pub fn trampoline_code(machine: &Machine, latency: &Latency) -> Option<TrampolineCode> {
-    shared_code(machine, latency, |timed, asm, trampolines| timed.come_back(asm, trampolines))
+    shared_code(machine, latency, |arming, asm| arming.come_back(asm))
 }
 
 /// The same for trampolines that lead on.
 #[must_use]
 pub fn leading_trampoline_code(machine: &Machine, latency: &Latency) -> Option<TrampolineCode> {
-    shared_code(machine, latency, |timed, asm, trampolines| timed.lead_on(asm, trampolines))
+    shared_code(machine, latency, |arming, asm| arming.lead_on(asm))
 }
 
 fn shared_code(
     machine: &Machine,
     latency: &Latency,
-    shared: impl FnOnce(&Timed<'_>, &mut Asm<'_>, &Trampolines),
+    shared: impl FnOnce(&Arming, &mut Asm<'_>),
 ) -> Option<TrampolineCode> {
-    let trampolines = latency.trampolines?;
+    let arming = Arming::of(machine, latency, 0, Liveness::default())?;
+    let trampolines = arming.trampolines;
     let mut bytes = Vec::with_capacity(trampoline_code_len(&trampolines) as usize);
     let common = trampolines.code + trampolines.code_len();
     lay(&mut bytes, &trampolines, common, None);
-    let timed = Timed { machine, latency, function: 0, site: Liveness::default() };
-    shared(&timed, &mut Asm::new(&mut bytes, common), &trampolines);
+    shared(&arming, &mut Asm::new(&mut bytes, common));
     let end = trampolines.code + bytes.len() as u64;
     bytes.resize(bytes.len().next_multiple_of(64), 0xCC);
     let unwind = trampolines.code + bytes.len() as u64;
@@ -87,18 +88,37 @@ fn shared_code(
     Some(TrampolineCode { bytes, shared: (common, end), unwind })
 }
 
-impl Timed<'_> {
+/// The entry of a call that gets a return trampoline, and the code of its end.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Arming {
+    machine: Machine,
+    trampolines: Trampolines,
+    saves: Saves,
+    durations: DurationBlock,
+    /// Address of the control block's MISSED word.
+    missed: u64,
+}
+
+impl Arming {
+    /// `None` without trampolines.
+    pub(super) fn of(machine: &Machine, latency: &Latency, function: u32, site: Liveness) -> Option<Self> {
+        let saves = Saves::of(site, true, latency.outermost || latency.go.is_some());
+        let durations = DurationBlock::of(machine, latency, function);
+        let (trampolines, missed) = (latency.trampolines?, latency.missed);
+        Some(Self { machine: *machine, trampolines, saves, durations, missed })
+    }
     /// The stack word of the return address.
     const fn word(&self) -> Mem {
-        Mem::At(RSP, self.skipped())
+        Mem::At(RSP, self.saves.skipped())
     }
 
     /// The part of an entry's stub that comes before the displaced code: it puts a return trampoline into the
     /// stack word. With `ahead`, the trampoline runs more code right before the call returns, with all
     /// registers and the stack as its `ret` finds them. The code behind the displaced instructions then ends in
     /// a word, which the caller fills with that code's address.
-    pub(in super::super) fn arm(&self, asm: &mut Asm<'_>, trampolines: &Trampolines, ahead: bool) -> Armed {
-        self.prologue(asm, true);
+    pub(super) fn begin(&self, asm: &mut Asm<'_>, ahead: bool) -> Armed {
+        let trampolines = &self.trampolines;
+        self.saves.enter(asm);
         asm.load(RAX, self.word());
         asm.mov_imm64(RCX, trampolines.code);
         let chained = asm.unbroken(|asm| {
@@ -106,11 +126,11 @@ impl Timed<'_> {
             asm.alu_imm(Alu::Cmp, RAX, trampolines.code_len() as i32, true);
             asm.jcc_later(Cond::Below)
         });
-        let taking = Taking::begin(asm, trampolines, self.machine);
-        let ahead = self.fill(asm, trampolines, false, ahead);
+        let taking = Taking::begin(asm, trampolines, &self.machine);
+        let ahead = self.fill(asm, false, ahead);
         let leave = asm.here();
-        self.epilogue(asm, true);
-        Armed { trampolines: *trampolines, taking, chained, leave, ahead }
+        self.saves.leave(asm);
+        Armed { taking, chained, leave, ahead }
     }
 
     /// Steps A2 to A4. Returns, with `ahead`, the fix that waits for the word with the address to which the
@@ -120,7 +140,8 @@ impl Timed<'_> {
     ///   in    rdi = private memory, rcx = trampoline;  with `chained`, r8 = number of trampolines under it
     ///   uses  rax, rcx, rdx, rsi, flags
     /// ```
-    fn fill(&self, asm: &mut Asm<'_>, trampolines: &Trampolines, chained: bool, ahead: bool) -> Option<Fix> {
+    fn fill(&self, asm: &mut Asm<'_>, chained: bool, ahead: bool) -> Option<Fix> {
+        let trampolines = &self.trampolines;
         entry_of(asm, RSI, RCX, RDI);
         asm.load(RAX, self.word());
         asm.store(entry(trampolines, RSI, entry_at::REAL), RAX);
@@ -133,14 +154,14 @@ impl Timed<'_> {
             asm.mov_imm32(RAX, 0);
             Some(asm.alu_load_later(Alu::Add, RAX))
         } else {
-            asm.mov_imm64(RAX, self.block());
+            asm.mov_imm64(RAX, self.durations.at());
             None
         };
         asm.store(entry(trampolines, RSI, entry_at::WHAT), RAX);
         asm.shift(Shift::Left, RCX, trampolines::CODE.trailing_zeros() as u8, true);
         asm.mov_imm64(RAX, trampolines.code + trampolines::RETURN);
         asm.alu(Alu::Add, RCX, RAX);
-        clock(asm);
+        asm.clock(RAX);
         asm.store(entry(trampolines, RSI, entry_at::TIME), RAX);
         asm.store(self.word(), RCX);
         asm.lea(RAX, self.word());
@@ -149,22 +170,22 @@ impl Timed<'_> {
     }
 
     /// Appends the path of an entry that was reached by a tail call, and the rare paths.
-    pub(super) fn finish_armed(&self, asm: &mut Asm<'_>, armed: Armed) {
-        let Armed { trampolines, taking, chained, leave, ahead } = armed;
-        let missed = Mem::Rip(self.latency.missed);
+    pub(super) fn finish(&self, asm: &mut Asm<'_>, armed: Armed) {
+        let Armed { taking, chained, leave, ahead } = armed;
+        let (trampolines, missed) = (&self.trampolines, Mem::Rip(self.missed));
         taking.finish(asm, save::R8, missed, leave);
         asm.bind(chained);
         asm.shift(Shift::Right, RAX, trampolines::CODE.trailing_zeros() as u8, true);
         asm.mov_imm64(RDI, trampolines.table);
         entry_of(asm, RSI, RAX, RDI);
-        asm.load(RAX, entry(&trampolines, RSI, entry_at::UNDER));
+        asm.load(RAX, entry(trampolines, RSI, entry_at::UNDER));
         asm.alu_imm(Alu::Add, RAX, 1, true);
         asm.alu_imm(Alu::Cmp, RAX, trampolines::CHAIN as i32, true);
         let deep = asm.jcc_later(Cond::AboveEq);
         spill(asm, save::R9, R8);
         asm.mov(R8, RAX);
-        let taking = Taking::begin(asm, &trampolines, self.machine);
-        let again = self.fill(asm, &trampolines, true, ahead.is_some());
+        let taking = Taking::begin(asm, trampolines, &self.machine);
+        let again = self.fill(asm, true, ahead.is_some());
         let back = asm.here();
         reload(asm, R8, save::R9);
         asm.jmp(leave);
@@ -183,8 +204,9 @@ impl Timed<'_> {
     /// The code that all trampolines share which lead on; `[rsp]` = the trampoline's number, where the return
     /// address was. The trampoline is given back while the number is still there; then the return address
     /// takes its place.
-    fn lead_on(&self, asm: &mut Asm<'_>, trampolines: &Trampolines) {
-        self.prologue(asm, true);
+    fn lead_on(&self, asm: &mut Asm<'_>) {
+        let trampolines = &self.trampolines;
+        self.saves.enter(asm);
         asm.load(RAX, Mem::At(RSP, 0));
         asm.mov_imm64(RCX, trampolines.table);
         entry_of(asm, RSI, RAX, RCX);
@@ -193,14 +215,15 @@ impl Timed<'_> {
         spill(asm, save::REAL, RDI);
         give_back(asm, trampolines, RSI, RAX, RCX);
         asm.store(Mem::At(RSP, 0), RDX);
-        self.epilogue(asm, true);
+        self.saves.leave(asm);
         asm.jmp_mem(Mem::At(RSP, save::REAL));
     }
 
     /// The code that all trampolines share; `[rsp]` = the trampoline's number, where the return address was.
-    fn come_back(&self, asm: &mut Asm<'_>, trampolines: &Trampolines) {
-        self.prologue(asm, true);
-        clock(asm);
+    fn come_back(&self, asm: &mut Asm<'_>) {
+        let trampolines = &self.trampolines;
+        self.saves.enter(asm);
+        asm.clock(RAX);
         asm.mov(RDI, RAX);
         asm.load(RAX, Mem::At(RSP, 0));
         asm.mov_imm64(RCX, trampolines.table);
@@ -215,24 +238,18 @@ impl Timed<'_> {
         asm.load(RDX, entry(trampolines, RSI, entry_at::WHAT));
         give_back(asm, trampolines, RSI, RAX, RCX);
         asm.mov(RSI, RDX);
-        let rare = match self.machine.rseq {
-            Some(rseq) => Some(self.record_owned(asm, rseq, ExitKind::Return)),
-            None => {
-                self.record_shared(asm, ExitKind::Return);
-                None
-            }
-        };
-        self.epilogue(asm, true);
+        let rare = self.durations.record(asm, ExitKind::Return);
+        self.saves.leave(asm);
         asm.lea(RSP, Mem::At(RSP, 8));
         asm.jmp_mem(Mem::At(RSP, save::REAL - 8));
         asm.bind(negative);
         asm.load(RDX, entry(trampolines, RSI, entry_at::WHAT));
-        let last = (u64::from(self.machine.lines) - 1) * words::STRIDE;
-        asm.alu_mem_imm(Alu::Add, Mem::At(RDX, (last + at::CLAMPED) as i32), 1, true);
+        let clamped_at = (self.durations.last_line() + at::CLAMPED) as i32;
+        asm.alu_mem_imm(Alu::Add, Mem::At(RDX, clamped_at), 1, true);
         asm.mov_imm32(RDI, 0);
         asm.jmp(clamped);
         if let Some(rare) = rare {
-            self.record_rare(asm, rare, ExitKind::Return);
+            self.durations.record_rare(asm, rare, ExitKind::Return);
         }
     }
 }

@@ -13,9 +13,10 @@
 //!   rsp             S - step; rax, rdx, r11 and flags are saved (`saves`)
 //! ```
 
-use super::stamp_cell::{Claim, Lookup};
-use super::timed::Timed;
+use super::area::Latency;
+use super::stamp_cell::{Claim, Lookup, StampCell};
 use crate::x86_64::stub::asm::{Asm, Cond, Fix, Mem, R11};
+use crate::x86_64::stub::machine::Liveness;
 
 /// A mark that was left or taken away, to be finished behind the displaced code.
 #[derive(Clone, Copy, Debug)]
@@ -33,48 +34,49 @@ pub(in super::super) struct MarkLookup {
     marked: Fix,
 }
 
-impl Mark {
-    /// Where the common path goes on.
-    pub(in super::super) const fn after(self) -> u64 {
-        self.after
-    }
-    /// The look for a cell, which continues behind the displaced code if the first look does not find it.
-    pub(in super::super) const fn lookup(self) -> Lookup {
-        self.lookup
-    }
+/// The marks of one function's calls.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Marks {
+    cell: StampCell,
+    /// Address of the control block's MISSED word.
+    missed: u64,
 }
 
-impl MarkLookup {
-    /// The look for a cell, which continues behind the displaced code if the first look does not find it.
-    pub(in super::super) const fn lookup(self) -> Lookup {
-        self.lookup
+impl Marks {
+    pub(in super::super) const fn of(latency: &Latency, function: u32, site: Liveness) -> Self {
+        Self { cell: StampCell::of(latency, function, site), missed: latency.missed }
     }
-}
-
-impl Timed<'_> {
     /// At an entry: stores whether the call is recorded. Uses rax, rdx, r11 and flags.
     pub(in super::super) fn mark(&self, asm: &mut Asm<'_>, recorded: bool) -> Mark {
-        let (lookup, word) = self.second_word(asm, R11);
-        asm.store_imm(word, if recorded { self.function as i32 + 1 } else { 0 });
+        let (lookup, word) = self.cell.second_word(asm, R11);
+        asm.store_imm(word, if recorded { self.cell.owner() } else { 0 });
         Mark { lookup, after: asm.here() }
     }
     /// At an exit: jumps if there is a mark. Uses rax, rdx, r11 and flags.
-    pub(in super::super) fn ask_mark(&self, asm: &mut Asm<'_>) -> MarkLookup {
-        let (lookup, word) = self.second_word(asm, R11);
+    pub(in super::super) fn look(&self, asm: &mut Asm<'_>) -> MarkLookup {
+        let (lookup, word) = self.cell.second_word(asm, R11);
         let marked = asm.unbroken(|asm| {
-            asm.cmp_mem_imm(word, self.function as i32 + 1);
+            asm.cmp_mem_imm(word, self.cell.owner());
             asm.jcc_later(Cond::Equal)
         });
         MarkLookup { lookup, word, marked }
     }
-    /// Binds the jumps of exits that have a mark, and takes the mark back.
-    pub(in super::super) fn take_mark(&self, asm: &mut Asm<'_>, asked: MarkLookup) {
-        asm.bind(asked.marked);
-        asm.store_imm(asked.word, 0);
+    /// Behind the displaced code: the path of an entry that did not find the cell of its mark at the first look.
+    /// If there is no room for a block, the call's exit will not be recorded, which counts as missed.
+    pub(in super::super) fn finish_marked(&self, asm: &mut Asm<'_>, mark: Mark) {
+        self.cell.miss(asm, mark.lookup, Claim::Yes, None, self.missed, mark.after);
     }
-    /// Behind the displaced code: the path of an entry that did not find its cell at the first look. If there
-    /// is no room for a block, the call's exit will not be recorded, which counts as missed.
-    pub(in super::super) fn finish_mark(&self, asm: &mut Asm<'_>, mark: Mark) {
-        self.miss(asm, mark.lookup, Claim::Yes, None, self.latency.missed, mark.after);
+    /// The same where a mark is taken away: without a block there is none.
+    pub(in super::super) fn finish_removed(&self, asm: &mut Asm<'_>, mark: Mark) {
+        self.cell.search(asm, mark.lookup, Claim::Yes);
+        asm.jmp(mark.after);
+    }
+    /// Behind the displaced code: the path of an exit that did not find its cell at the first look, and goes on at
+    /// `leave` without one. Then binds the jump of exits that have a mark, and takes the mark back.
+    pub(in super::super) fn finish_look(&self, asm: &mut Asm<'_>, looked: MarkLookup, leave: u64) {
+        self.cell.search(asm, looked.lookup, Claim::No);
+        asm.jmp(leave);
+        asm.bind(looked.marked);
+        asm.store_imm(looked.word, 0);
     }
 }

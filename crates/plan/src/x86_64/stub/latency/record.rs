@@ -31,8 +31,9 @@ use trapline_record::hist;
 use trapline_record::latency::{self as words, at};
 
 use super::super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RCX, RDI, RDX, RSI, Shift};
+use super::super::machine::Machine;
 use super::super::rseq::{self, CPU_ID, Section};
-use super::timed::Timed;
+use super::area::Latency;
 use crate::machine::{Buckets, ExitKind, Rseq};
 
 /// Jumps out of `record_owned`, and the places to which they come back.
@@ -48,10 +49,54 @@ pub(in super::super) struct Rare {
     after_maximum: u64,
 }
 
-impl Timed<'_> {
+/// The block of one function's durations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DurationBlock {
+    machine: Machine,
+    /// Address of the block on line 0.
+    at: u64,
+    /// Shorter durations are counted, but not kept.
+    min_ticks: u64,
+    buckets: Buckets,
+}
+
+impl DurationBlock {
+    pub(super) const fn of(machine: &Machine, latency: &Latency, function: u32) -> Self {
+        let Latency { area, min_ticks, buckets, .. } = *latency;
+        let at = area.wrapping_add(function as u64 * machine.lines as u64 * words::STRIDE);
+        Self { machine: *machine, at, min_ticks, buckets }
+    }
+    /// Its address on line 0.
+    pub(super) const fn at(&self) -> u64 {
+        self.at
+    }
+    /// Distance to the next function's block.
+    pub(super) const fn stride(&self) -> i32 {
+        (self.machine.lines as u64 * words::STRIDE) as i32
+    }
+    /// Distance from line 0 to the last line.
+    pub(super) const fn last_line(&self) -> u64 {
+        (self.machine.lines as u64 - 1) * words::STRIDE
+    }
+    /// Address of a word on the last line.
+    pub(super) const fn last(&self, word: u64) -> u64 {
+        self.at.wrapping_add(self.last_line() + word)
+    }
+
+    /// Records the duration in rdi, in the block at rsi. Uses rax, rcx, rdx and flags.
+    pub(super) fn record(&self, asm: &mut Asm<'_>, kind: ExitKind) -> Option<Rare> {
+        match self.machine.rseq {
+            Some(rseq) => Some(self.record_owned(asm, rseq, kind)),
+            None => {
+                self.record_shared(asm, kind);
+                None
+            }
+        }
+    }
+
     /// rax = the bucket of rdi. Uses rcx, rdx and flags.
     fn bucket(&self, asm: &mut Asm<'_>) {
-        match self.latency.buckets {
+        match self.buckets {
             Buckets::Log => {
                 // rcx = e, later e - 4, later (e - 4) · 16.
                 asm.mov(RAX, RDI);
@@ -91,8 +136,8 @@ impl Timed<'_> {
     }
     /// Jumps to the returned fix if the duration in rdi is too short to be kept. Uses rcx and flags.
     fn filter(&self, asm: &mut Asm<'_>) -> Option<Fix> {
-        (self.latency.min_ticks > 0).then(|| {
-            asm.mov_imm64(RCX, self.latency.min_ticks);
+        (self.min_ticks > 0).then(|| {
+            asm.mov_imm64(RCX, self.min_ticks);
             asm.unbroken(|asm| {
                 asm.alu(Alu::Cmp, RDI, RCX);
                 asm.jcc_later(Cond::Below)
@@ -110,7 +155,7 @@ impl Timed<'_> {
     }
 
     /// The common case: this CPU's line. Uses rax, rcx, rdx and flags.
-    pub(super) fn record_owned(&self, asm: &mut Asm<'_>, rseq: Rseq, kind: ExitKind) -> Rare {
+    fn record_owned(&self, asm: &mut Asm<'_>, rseq: Rseq, kind: ExitKind) -> Rare {
         let mut unregistered = None;
         let counted = rseq::section(asm, rseq, RDX, |asm| {
             asm.load32(RDX, Mem::Fs(rseq.offset + CPU_ID));
@@ -177,7 +222,7 @@ impl Timed<'_> {
     }
 
     /// As `record_owned`, for threads without an area and processes without rseq: `lock add` on some line.
-    pub(super) fn record_shared(&self, asm: &mut Asm<'_>, kind: ExitKind) {
+    fn record_shared(&self, asm: &mut Asm<'_>, kind: ExitKind) {
         self.bucket(asm);
         match self.machine.rseq {
             Some(_) => asm.mov_imm32(RDX, self.machine.lines - 1),

@@ -1,6 +1,6 @@
 //! Finds a call's stamp cell: from (function, stack pointer) to the place of its stamp.
 //!
-//! In: what is timed. Out: code that leaves the cell's address in rsi, or says where its second word is; and
+//! In: what is timed. Out: code that leaves the cell's address in rsi, or returns where its second word is; and
 //! the search for behind the displaced code, for the case that the first look does not find it. See
 //! `record::latency` for tags and blocks.
 //!
@@ -9,7 +9,7 @@
 //!   base           tags; rsi in `lookup`, r11 for a mark
 //!   rdx            tag; later the cell's offset in its block
 //!   rax            number of the block; later the block's offset
-//!   r8             S, or its distance from the goroutine stack's end, if `special`
+//!   r8             S, or its distance from the goroutine stack's end, if `keeps_s`
 //!   r9, r10        during a search: the block's number, and the blocks that are left; saved at rsp - 64, rsp - 72
 //! ```
 //!
@@ -24,7 +24,7 @@
 //! ```
 //!
 //! A tag is looked for in STAMP_PROBES blocks from the first on, modulo 2^n: `[base + 8 · block] = tag`. With
-//! r8 in place of S if `special`:
+//! r8 in place of S if `keeps_s`:
 //!
 //! ```text
 //!   cell                 base + tags_len + (block << block_bits) + ((S & 0xff8) << (cell_bits - 3))
@@ -35,7 +35,9 @@ use trapline_record::latency as words;
 
 use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, RAX, RDX, RSI, RSP, Reg, Shift};
 use super::super::rseq::PHI;
-use super::timed::{Timed, add_one, reload, save, spill};
+use super::area::Latency;
+use super::saves::{reload, save, skipped, spill};
+use crate::x86_64::stub::machine::Liveness;
 
 /// A search for a cell, and where it leaves the common path.
 #[derive(Clone, Copy, Debug)]
@@ -55,15 +57,46 @@ pub(in super::super) enum Claim {
     No,
 }
 
-impl Timed<'_> {
+/// The stamp cell of one call: of a function, at a place on the stack.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct StampCell {
+    /// Address of the stamp memory.
+    stamps: u64,
+    shape: words::Stamps,
+    /// The cell belongs to (thread, function).
+    outermost: bool,
+    /// Offset of the goroutine pointer from the thread pointer, in a Go program.
+    go: Option<i32>,
+    function: u32,
+    /// Bytes from the stub's stack pointer to S.
+    skipped: i32,
+}
+
+impl StampCell {
+    pub(in super::super) const fn of(latency: &Latency, function: u32, site: Liveness) -> Self {
+        let Latency { stamps, shape, outermost, go, .. } = *latency;
+        Self { stamps, shape, outermost, go, function, skipped: skipped(site) }
+    }
+    /// Whether S must be kept in a register (r8), rather than computed from rsp again.
+    pub(in super::super) const fn keeps_s(&self) -> bool {
+        self.outermost || self.go.is_some()
+    }
+    /// Whether the call may be a goroutine's.
+    pub(in super::super) const fn in_go(&self) -> bool {
+        self.go.is_some()
+    }
+    /// What marks a cell as this function's, in its second word.
+    pub(super) const fn owner(&self) -> i32 {
+        self.function as i32 + 1
+    }
     /// By how many bits a 32-bit hash is shifted to get a block's number.
     const fn index_shift(&self) -> u8 {
-        32 - self.latency.shape.count_bits()
+        32 - self.shape.count_bits()
     }
-    /// rsi = cell; r8 = S or D if `special`. Uses rax, rdx and flags.
+    /// rsi = cell; r8 = S or D if `keeps_s`. Uses rax, rdx and flags.
     pub(in super::super) fn lookup(&self, asm: &mut Asm<'_>) -> Lookup {
         let lookup = self.find(asm, RSI);
-        self.cell(asm);
+        self.point(asm);
         lookup
     }
     /// Finds a call's own cell, if only the second word is needed. Returns its operand, valid until `base` or
@@ -73,9 +106,9 @@ impl Timed<'_> {
         let (scale, blocks) = self.place(asm, base);
         (lookup, Mem::Sum(base, RDX, scale, blocks + 8))
     }
-    /// `base` = tags, rax = block, rdx = tag; r8 = S or D if `special`. Jumps if the tag is elsewhere.
+    /// `base` = tags, rax = block, rdx = tag; r8 = S or D if `keeps_s`. Jumps if the tag is elsewhere.
     fn find(&self, asm: &mut Asm<'_>, base: Reg) -> Lookup {
-        asm.mov_imm64(base, self.latency.stamps);
+        asm.mov_imm64(base, self.stamps);
         let no_goroutine = self.key(asm);
         let elsewhere = asm.unbroken(|asm| {
             asm.alu_store(Alu::Cmp, Mem::Sum(base, RAX, 3, 0), RDX, false);
@@ -84,17 +117,17 @@ impl Timed<'_> {
         Lookup { no_goroutine, elsewhere, found: asm.here(), base }
     }
 
-    /// rdx = tag, rax = first block; r8 = S or D if `special`. Jumps if there is no goroutine; the second
+    /// rdx = tag, rax = first block; r8 = S or D if `keeps_s`. Jumps if there is no goroutine; the second
     /// result is where that comes back with rdx and r8.
     fn key(&self, asm: &mut Asm<'_>) -> Option<(Fix, u64)> {
-        asm.lea(RDX, Mem::At(RSP, self.skipped()));
-        if !self.special() {
+        asm.lea(RDX, Mem::At(RSP, self.skipped));
+        if !self.keeps_s() {
             asm.shift(Shift::Right, RDX, 12, true);
             asm.imul_imm(RAX, RDX, PHI, false);
             asm.shift(Shift::Right, RAX, self.index_shift(), false);
             return None;
         }
-        let no_goroutine = self.latency.go.map(|offset| {
+        let no_goroutine = self.go.map(|offset| {
             asm.load(RAX, Mem::Fs(offset));
             asm.test(RAX, RAX, true);
             let no_goroutine = asm.jcc_later(Cond::Equal);
@@ -102,8 +135,8 @@ impl Timed<'_> {
             no_goroutine
         });
         asm.mov(R8, RDX);
-        if self.latency.outermost {
-            match self.latency.go {
+        if self.outermost {
+            match self.go {
                 Some(_) => asm.mov(RDX, RAX),
                 None => asm.load(RDX, Mem::Fs(0)), // the psABI's pointer to itself
             }
@@ -128,7 +161,7 @@ impl Timed<'_> {
     /// not move, and its page alone is the tag. No goroutine's tag is so small: its g lies above the 2^19
     /// that it would take. If outermost calls are requested, such a thread has no cell.
     fn without_goroutine(&self, asm: &mut Asm<'_>, lookup: Lookup) {
-        if let Some((no_goroutine, hash)) = lookup.no_goroutine.filter(|_| !self.latency.outermost) {
+        if let Some((no_goroutine, hash)) = lookup.no_goroutine.filter(|_| !self.outermost) {
             asm.bind(no_goroutine);
             asm.mov(R8, RDX);
             asm.shift(Shift::Right, RDX, 12, true);
@@ -137,9 +170,9 @@ impl Timed<'_> {
     }
 
     /// rsi = the cell in block rax; rsi = tags before. Uses rax, rdx and flags.
-    fn cell(&self, asm: &mut Asm<'_>) {
-        let shape = self.latency.shape;
-        if self.latency.outermost {
+    fn point(&self, asm: &mut Asm<'_>) {
+        let shape = self.shape;
+        if self.outermost {
             let blocks = shape.tags_len() as i32;
             asm.shift(Shift::Left, RAX, shape.block_bits(), false);
             asm.lea(RSI, Mem::Sum(RSI, RAX, 0, blocks + (self.function & 511) as i32 * 16));
@@ -150,13 +183,13 @@ impl Timed<'_> {
     }
     /// Computes the place of a call's own cell: `base` + rdx · 2^scale + offset. Returns scale and offset.
     fn place(&self, asm: &mut Asm<'_>, base: Reg) -> (u8, i32) {
-        let shape = self.latency.shape;
+        let shape = self.shape;
         // A block's number times its length needs more than 32 bits only if the memory does.
         asm.shift(Shift::Left, RAX, shape.block_bits(), false);
-        if self.special() {
+        if self.keeps_s() {
             asm.mov32(RDX, R8);
         } else {
-            asm.lea(RDX, Mem::At(RSP, self.skipped()));
+            asm.lea(RDX, Mem::At(RSP, self.skipped));
         }
         asm.alu_imm(Alu::And, RDX, 0xff8, false);
         asm.alu(Alu::Add, base, RAX);
@@ -173,10 +206,10 @@ impl Timed<'_> {
 
     /// Compares the cell's second word with what this call puts there.
     pub(super) fn compare_owner(&self, asm: &mut Asm<'_>) {
-        if self.latency.outermost {
+        if self.outermost {
             asm.alu_store(Alu::Cmp, Mem::At(RSI, 8), R8, false);
         } else {
-            asm.cmp_mem_imm(Mem::At(RSI, 8), self.function as i32 + 1);
+            asm.cmp_mem_imm(Mem::At(RSI, 8), self.owner());
         }
     }
 
@@ -206,7 +239,7 @@ impl Timed<'_> {
             Claim::No => (None, Some(asm.jcc_later(Cond::Equal))),
         };
         asm.alu_imm(Alu::Add, R9, 1, false);
-        asm.alu_imm(Alu::And, R9, (1 << self.latency.shape.count_bits()) - 1, false);
+        asm.alu_imm(Alu::And, R9, (1 << self.shape.count_bits()) - 1, false);
         asm.alu_imm(Alu::Sub, R10, 1, false);
         asm.jcc(Cond::NotEqual, again);
         if let Some(free) = free {
@@ -247,9 +280,9 @@ impl Timed<'_> {
     ) {
         self.search(asm, lookup, claim);
         let no_goroutine =
-            lookup.no_goroutine.filter(|_| self.latency.outermost).map(|(no_goroutine, _)| no_goroutine);
+            lookup.no_goroutine.filter(|_| self.outermost).map(|(no_goroutine, _)| no_goroutine);
         no_goroutine.into_iter().chain(also).for_each(|fix| asm.bind(fix));
-        add_one(asm, lost);
+        asm.add_one(lost);
         asm.jmp(leave);
     }
 }

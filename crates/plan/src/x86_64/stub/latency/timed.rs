@@ -1,72 +1,25 @@
-//! One site of a timed function: what is timed, and which registers its stubs save where.
+//! One site of a timed function: the parts that its stubs are made of, and the code of an entry and an exit.
 //!
-//! In: addresses and sizes from the layout, what is dead. Out: plain values; code that saves what a stub uses,
-//! and loads it again (STUB-1).
+//! In: addresses and sizes from the layout, what is dead. Out: the part of a stub before the displaced code, and the rare
+//! paths behind it.
 //!
-//! What is saved lies below the stack pointer, which kernel and language runtimes leave alone (the psABI red
-//! zone):
-//!
-//! ```text
-//!   rsp - 80   save::REAL    trampolines: where the code behind them jumps to
-//!   rsp - 72   save::R10     r10, while a cell is searched for
-//!   rsp - 64   save::R9      r9, the same;  armed, by a tail call: r8
-//!   rsp - 56   save::R8      r8, if S is kept there (`special`);  trampolines: while a free one is searched for
-//!   rsp - 48   save::RDI     rdi, at exits and where a call is armed
-//!   rsp - 40   save::RCX     rcx, the same
-//!   rsp - 32   save::RSI     rsi
-//!   rsp - 24   save::RDX     rdx
-//!   rsp - 16   save::FLAGS   flags, 4 bytes
-//!   rsp - 8    save::RAX     rax
-//!   rsp        = S - RED_ZONE if the function's own red zone may be live, else S
-//!   S          stack pointer at the function's entry, and again when its `ret` or tail jump is about to run
-//! ```
+//! | part | what it owns |
+//! |---|---|
+//! | [`Saves`] | the registers that the code overwrites |
+//! | [`StampCell`] | the way to the call's stamp |
+//! | [`DurationBlock`] | the results |
+//! | [`Arming`] | the return trampoline, if the call gets one |
 
-use trapline_record::latency as words;
-use trapline_record::trampolines::Trampolines;
+use trapline_record::latency::{self as words, at};
 
-use super::super::asm::{Alu, Asm, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
+use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RDI, RDX, RSI};
 use super::super::machine::{Liveness, Machine};
-use crate::machine::Buckets;
-
-/// What is timed, and where the results are kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Latency {
-    /// Address of function 0's block on line 0; it may lie anywhere.
-    pub area: u64,
-    /// Number of functions in the area.
-    pub functions: u32,
-    /// Address of the stamp memory: tags, then blocks. It may lie anywhere.
-    pub stamps: u64,
-    /// Size of its stamp cells.
-    pub shape: words::Stamps,
-    /// Address of the control block's MISSED word, within ±2 GiB of the code.
-    pub missed: u64,
-    /// Calls shorter than this many ticks are counted as returns, but enter no bucket, total, minimum or
-    /// maximum.
-    pub min_ticks: u64,
-    /// How durations are sorted into buckets.
-    pub buckets: Buckets,
-    /// Count recursion once, by its outermost call.
-    pub outermost: bool,
-    /// Offset of the goroutine pointer from the thread pointer, in a Go program.
-    pub go: Option<i32>,
-    /// Where calls get return trampolines, if some do.
-    pub trampolines: Option<Trampolines>,
-}
-
-impl Latency {
-    /// The same memory, with a cell for each call of any depth, whichever thread runs it.
-    #[must_use]
-    pub const fn for_marks(self) -> Self {
-        Self { go: None, ..self.for_deferred() }
-    }
-    /// The same, where cells hold what entries keep for their returns. In a Go program a goroutine's cells
-    /// are its own, wherever its stack is.
-    #[must_use]
-    pub const fn for_deferred(self) -> Self {
-        Self { outermost: false, ..self }
-    }
-}
+use super::area::Latency;
+use super::armed::{Armed, Arming};
+use super::record::{DurationBlock, Rare};
+use super::saves::Saves;
+use super::stamp_cell::{Claim, Lookup, StampCell};
+use crate::machine::ExitKind;
 
 /// One site of a timed function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,100 +34,156 @@ pub struct Timed<'a> {
     pub site: Liveness,
 }
 
-/// Offsets of the saves from rsp in the stub; the picture above.
-pub(super) mod save {
-    pub(in super::super) const RAX: i32 = -8;
-    pub(in super::super) const FLAGS: i32 = -16;
-    pub(in super::super) const RDX: i32 = -24;
-    pub(in super::super) const RSI: i32 = -32;
-    pub(in super::super) const RCX: i32 = -40;
-    pub(in super::super) const RDI: i32 = -48;
-    pub(in super::super) const R8: i32 = -56;
-    pub(in super::super) const R9: i32 = -64;
-    pub(in super::super) const R10: i32 = -72;
-    pub(in super::super) const REAL: i32 = -80;
-}
-const RED_ZONE: i32 = 128;
-
-pub(super) fn spill(asm: &mut Asm<'_>, at: i32, reg: Reg) {
-    asm.store(Mem::At(RSP, at), reg);
-}
-
-pub(super) fn reload(asm: &mut Asm<'_>, reg: Reg, at: i32) {
-    asm.load(reg, Mem::At(RSP, at));
-}
-
-/// Adds one to a word that many threads write: rax = word, `lock [rax] += 1`.
-pub(super) fn add_one(asm: &mut Asm<'_>, word: u64) {
-    asm.mov_imm64(RAX, word);
-    asm.alu_mem_imm(Alu::Add, Mem::At(RAX, 0), 1, true);
+/// What is left to append behind the displaced code.
+#[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one at a time, on the stack: a box would cost more than the copy"
+)]
+pub(in super::super) enum LatencyTail {
+    Enter {
+        loop_entry: bool,
+        occupied: Fix,
+        stamp: u64,
+        lookup: Lookup,
+        leave: u64,
+    },
+    Armed(Arming, Armed),
+    Exit {
+        kind: ExitKind,
+        lookup: Lookup,
+        other: Fix,
+        negative: Fix,
+        clamped: u64,
+        rare: Option<Rare>,
+        leave: u64,
+    },
 }
 
-/// rax = the time-stamp counter. Uses rdx and flags.
-pub(super) fn clock(asm: &mut Asm<'_>) {
-    asm.rdtsc();
-    asm.shift(Shift::Left, RDX, 32, true);
-    asm.alu(Alu::Or, RAX, RDX);
+/// Appends the whole stub of a conditional jump out of the function. `condition` is the low nibble of its
+/// opcode, `target` is where it leads. The code that follows runs if the jump is not taken.
+pub fn latency_exit_branch(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, condition: u8, target: u64) {
+    let mut asm = Asm::new(out, at);
+    let stay = asm.jcc_raw_later(condition ^ 1);
+    let tail = timed.exit(&mut asm, ExitKind::Tail);
+    asm.jmp(target);
+    timed.finish(&mut asm, tail);
+    asm.bind(stay);
 }
 
 impl Timed<'_> {
-    pub(super) const fn stride(&self) -> i32 {
-        (self.machine.lines as u64 * words::STRIDE) as i32
+    const fn cell(&self) -> StampCell {
+        StampCell::of(self.latency, self.function, self.site)
     }
-    /// The function's block on line 0.
-    pub(super) const fn block(&self) -> u64 {
-        self.latency.area.wrapping_add(self.function as u64 * self.machine.lines as u64 * words::STRIDE)
+    const fn saves(&self, at_end: bool) -> Saves {
+        Saves::of(self.site, at_end, self.cell().keeps_s())
     }
-    /// Address of a word of the function's block on the last line.
-    pub(super) const fn last(&self, word: u64) -> u64 {
-        self.block().wrapping_add((self.machine.lines as u64 - 1) * words::STRIDE + word)
-    }
-    /// Whether S must be kept in a register (r8), rather than computed from rsp again.
-    pub(in super::super) const fn special(&self) -> bool {
-        self.latency.outermost || self.latency.go.is_some()
-    }
-    /// Bytes from the stub's stack pointer to S.
-    pub(super) const fn skipped(&self) -> i32 {
-        if self.site.red_zone_live { RED_ZONE } else { 0 }
+    const fn durations(&self) -> DurationBlock {
+        DurationBlock::of(self.machine, self.latency, self.function)
     }
 
-    fn saved(&self, exit: bool) -> impl Iterator<Item = (Reg, i32)> {
-        let site = self.site;
-        let also = [(exit, RCX, save::RCX), (exit, RDI, save::RDI), (self.special(), R8, save::R8)];
-        [(true, RDX, save::RDX), (true, RSI, save::RSI)]
-            .into_iter()
-            .chain(also)
-            .filter(move |(used, reg, _)| *used && site.dead >> reg.0 & 1 == 0)
-            .map(|(_, reg, at)| (reg, at))
+    /// The part of an entry's stub that comes before the displaced code. With `loop_entry` the entry is also a
+    /// branch target, so the first stamp of (function, S) is kept until the exit.
+    pub(in super::super) fn enter(&self, asm: &mut Asm<'_>, loop_entry: bool) -> LatencyTail {
+        let saves = self.saves(false);
+        saves.enter(asm);
+        let lookup = self.cell().lookup(asm);
+        let occupied = asm.unbroken(|asm| {
+            asm.alu_mem_imm(Alu::Cmp, Mem::At(RSI, 8), 0, false);
+            asm.jcc_later(Cond::NotEqual)
+        });
+        let stamp = asm.here();
+        asm.clock(RAX);
+        if self.latency.outermost {
+            asm.store(Mem::At(RSI, 8), R8);
+        } else {
+            asm.store_imm(Mem::At(RSI, 8), self.function as i32 + 1);
+        }
+        asm.store(Mem::At(RSI, 0), RAX);
+        let leave = asm.here();
+        saves.leave(asm);
+        LatencyTail::Enter { loop_entry, occupied, stamp, lookup, leave }
     }
-    pub(super) fn prologue(&self, asm: &mut Asm<'_>, exit: bool) {
-        if self.site.red_zone_live {
-            asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
-        }
-        if self.site.dead & 1 == 0 {
-            spill(asm, save::RAX, RAX);
-        }
-        if !self.site.flags_dead {
-            asm.flags_to_rax();
-            asm.store32(Mem::At(RSP, save::FLAGS), RAX);
-        }
-        for (reg, at) in self.saved(exit) {
-            spill(asm, at, reg);
+
+    /// The part of an exit's stub that comes before the `ret` or jump that leaves, right before which it has to
+    /// lie.
+    pub(in super::super) fn exit(&self, asm: &mut Asm<'_>, kind: ExitKind) -> LatencyTail {
+        let (saves, cell, durations) = (self.saves(true), self.cell(), self.durations());
+        saves.enter(asm);
+        asm.clock(RAX);
+        asm.mov(RDI, RAX);
+        let lookup = cell.lookup(asm);
+        let other = asm.unbroken(|asm| {
+            cell.compare_owner(asm);
+            asm.jcc_later(Cond::NotEqual)
+        });
+        let negative = asm.unbroken(|asm| {
+            asm.alu_load(Alu::Sub, RDI, Mem::At(RSI, 0));
+            asm.jcc_later(Cond::Below)
+        });
+        let clamped = asm.here();
+        asm.store_imm(Mem::At(RSI, 8), 0);
+        asm.mov_imm64(RSI, durations.at());
+        let rare = durations.record(asm, kind);
+        let leave = asm.here();
+        saves.leave(asm);
+        LatencyTail::Exit { kind, lookup, other, negative, clamped, rare, leave }
+    }
+
+    /// The part of an entry's stub that puts a return trampoline into its stack word; `None` without trampolines.
+    /// With `ahead` the trampoline leads on: see [`Arming::begin`].
+    pub(in super::super) fn arm(&self, asm: &mut Asm<'_>, ahead: bool) -> Option<LatencyTail> {
+        let arming = Arming::of(self.machine, self.latency, self.function, self.site)?;
+        let armed = arming.begin(asm, ahead);
+        Some(LatencyTail::Armed(arming, armed))
+    }
+
+    /// Appends the rare paths.
+    pub(in super::super) fn finish(&self, asm: &mut Asm<'_>, tail: LatencyTail) {
+        let (cell, durations) = (self.cell(), self.durations());
+        match tail {
+            LatencyTail::Enter { loop_entry, occupied, stamp, lookup, leave } => {
+                self.occupied(asm, loop_entry, occupied, stamp, leave);
+                cell.miss(asm, lookup, Claim::Yes, None, self.latency.missed, leave);
+            }
+            LatencyTail::Armed(arming, armed) => arming.finish(asm, armed),
+            LatencyTail::Exit { kind, lookup, other, negative, clamped, rare, leave } => {
+                asm.bind(negative);
+                asm.add_one(durations.last(at::CLAMPED));
+                asm.mov_imm32(RDI, 0);
+                asm.jmp(clamped);
+                asm.bind(other);
+                if self.latency.outermost {
+                    asm.jcc(Cond::Above, leave); // a deeper call than the one that is timed
+                }
+                let unpaired = asm.jmp_later();
+                cell.miss(asm, lookup, Claim::No, Some(unpaired), durations.last(at::UNPAIRED), leave);
+                if let Some(rare) = rare {
+                    durations.record_rare(asm, rare, kind);
+                }
+            }
         }
     }
-    pub(super) fn epilogue(&self, asm: &mut Asm<'_>, exit: bool) {
-        if !self.site.flags_dead {
-            asm.load32(RAX, Mem::At(RSP, save::FLAGS));
-            asm.flags_from_rax();
+
+    /// The path of an entry that finds a stamp in its cell.
+    fn occupied(&self, asm: &mut Asm<'_>, loop_entry: bool, from: Fix, stamp: u64, leave: u64) {
+        let durations = self.durations();
+        asm.bind(from);
+        self.cell().compare_owner(asm);
+        if loop_entry {
+            asm.jcc(Cond::Equal, leave); // the first stamp is kept
         }
-        for (reg, at) in self.saved(exit) {
-            reload(asm, reg, at);
+        if self.latency.outermost {
+            asm.jcc(Cond::Above, leave); // deeper than the outermost call
+            asm.add_one(durations.last(at::UNRETURNED));
+        } else {
+            asm.load(RAX, Mem::At(RSI, 8));
+            asm.alu_imm(Alu::Cmp, RAX, self.latency.functions as i32, true);
+            asm.jcc(Cond::Above, stamp); // not a number that stubs write
+            asm.imul_imm(RAX, RAX, durations.stride(), true);
+            asm.mov_imm64(RDX, self.latency.area.wrapping_sub(words::STRIDE));
+            asm.alu_mem_imm(Alu::Add, Mem::Sum(RDX, RAX, 0, at::UNRETURNED as i32), 1, true);
         }
-        if self.site.dead & 1 == 0 {
-            reload(asm, RAX, save::RAX);
-        }
-        if self.site.red_zone_live {
-            asm.lea(RSP, Mem::At(RSP, RED_ZONE));
-        }
+        asm.jmp(stamp);
     }
 }

@@ -124,6 +124,7 @@ use trapline_record::ring::{FIRST_TEXT, TEXT_WORDS};
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, RAX, RDX, RSP, Reg};
 use super::filter::ARGUMENT;
 use super::machine::Machine;
+use super::saves::SAVED_RDX;
 use crate::machine::ThreadId;
 use crate::request::Read;
 use copy::{KEPT, field};
@@ -146,19 +147,8 @@ pub(super) struct Texts<'a> {
     pub(super) machine: Option<&'a Machine>,
     /// How the thread's number is read; it was asked for before.
     pub(super) id: ThreadId,
-}
-
-/// Step X0. Jumps to the returned fix if fewer than `depth` bytes are left below rsp on the goroutine's
-/// stack. `fs:[go]` = g. Uses rax, rdx and flags.
-pub(super) fn room(asm: &mut Asm<'_>, go: i32, depth: i32) -> Fix {
-    asm.load(RDX, Mem::Fs(go));
-    asm.mov(RAX, RSP);
-    asm.test(RDX, RDX, true);
-    let none = asm.jcc_later(Cond::Equal);
-    asm.alu_load(Alu::Sub, RAX, Mem::At(RDX, 0));
-    asm.bind(none);
-    asm.alu_imm(Alu::Cmp, RAX, depth, true);
-    asm.jcc_later(Cond::Below)
+    /// Offset of the goroutine pointer from the thread pointer, in a Go program.
+    pub(super) go: Option<i32>,
 }
 
 impl Texts<'_> {
@@ -184,23 +174,44 @@ impl Texts<'_> {
         let len = self.count() * TEXT_LEN + self.fields_len();
         if len == 0 { 0 } else { (RED_ZONE + TEXTS + len + 15) & !15 }
     }
+    /// Step X0. Jumps if something is to be copied, and a goroutine's stack has no room for it below rsp.
+    /// `fs:[go]` = g. Uses rax, rdx and flags.
+    pub(super) fn room(self, asm: &mut Asm<'_>) -> Option<Fix> {
+        let depth = self.depth();
+        let go = self.go.filter(|_| depth > 0)?;
+        asm.load(RDX, Mem::Fs(go));
+        asm.mov(RAX, RSP);
+        asm.test(RDX, RDX, true);
+        let none = asm.jcc_later(Cond::Equal);
+        asm.alu_load(Alu::Sub, RAX, Mem::At(RDX, 0));
+        asm.bind(none);
+        asm.alu_imm(Alu::Cmp, RAX, depth, true);
+        Some(asm.jcc_later(Cond::Below))
+    }
+    /// Gives the copies' part of the stack back.
+    pub(super) fn drop(self, asm: &mut Asm<'_>) {
+        let depth = self.depth();
+        if depth > 0 {
+            asm.lea(RSP, Mem::At(RSP, depth));
+        }
+    }
     /// Copies all texts and fields. Returns the instructions that may fault, and where a thread goes on then.
     ///
     /// ```text
-    ///   in    [rsp + rdx] = the program's rdx; rax, r10 and r11 are saved; the other arguments in registers
+    ///   in    [rsp + SAVED_RDX] = the program's rdx; rax, r10 and r11 are saved; the other arguments in registers
     ///   out   rsp lower by depth; rdi, rsi, rcx, r8, r9 as they were
     ///   uses  rax, rdx, r10, r11, flags
     /// ```
-    pub(super) fn fetch(self, asm: &mut Asm<'_>, rdx: i32) -> Vec<(u64, u64)> {
+    pub(super) fn fetch(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
         let (depth, mut fixups) = (self.depth(), Vec::new());
         if depth > 0 {
             asm.lea(RSP, Mem::At(RSP, -depth));
         }
         for (n, reg) in (0..).zip(self.all()) {
-            let home = KEPT.into_iter().find(|(other, _)| *other == reg);
-            let kept = home.map_or(depth + rdx, |(_, at)| at);
+            let saved = KEPT.into_iter().find(|(other, _)| *other == reg);
+            let kept = saved.map_or(depth + SAVED_RDX, |(_, at)| at);
             let one = One { machine: self.machine, id: (self.id, depth), kept, answer: TEXTS + n * TEXT_LEN };
-            match home {
+            match saved {
                 Some(_) => asm.mov(R10, reg),
                 None => asm.load(R10, Mem::At(RSP, kept)),
             }
@@ -216,15 +227,17 @@ impl Texts<'_> {
             one.ask(asm, Some(known));
             asm.bind(done);
         }
-        self.fetch_fields(asm, depth, depth + rdx);
+        self.fetch_fields(asm, depth);
         fixups
     }
-    fn fetch_fields(self, asm: &mut Asm<'_>, depth: i32, rdx: i32) {
+    fn fetch_fields(self, asm: &mut Asm<'_>, depth: i32) {
         if self.fields.is_empty() {
             return;
         }
         KEPT.into_iter().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
-        let kept = |reg: Reg| KEPT.into_iter().find(|(other, _)| *other == reg).map_or(rdx, |(_, at)| at);
+        let kept = |reg: Reg| {
+            KEPT.into_iter().find(|(other, _)| *other == reg).map_or(depth + SAVED_RDX, |(_, at)| at)
+        };
         let mut at = self.first_field();
         for read in self.fields {
             asm.load(RAX, Mem::At(RSP, kept(ARGUMENT[usize::from(read.register) % ARGUMENT.len()])));

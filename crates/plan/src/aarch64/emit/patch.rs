@@ -16,10 +16,10 @@
 
 use trapline_insn::aarch64::{Verdict, decode, encode, in_exclusive, landing_pad, may_patch_live, relocate};
 
-use super::island::{self, IslandStub};
-use super::refusal::Refusal;
-use super::site::PatchedWord;
-use super::stub::{self, Code, Machine};
+use crate::aarch64::island::{self, IslandStub};
+use crate::aarch64::refusal::Refusal;
+use crate::aarch64::site::PatchedWord;
+use crate::aarch64::stub::{self, Code, Machine};
 
 /// How the word leads to the stub.
 #[derive(Clone, PartialEq, Eq, Debug)]

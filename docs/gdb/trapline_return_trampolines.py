@@ -1,13 +1,13 @@
 """gdb walks through return addresses that Trapline replaced.
 
-(gdb) source trapline_slots.py
+(gdb) source trapline_return_trampolines.py
 
-For every program: a line `source /PATH/trapline_slots.py` in ~/.gdbinit. For one program, of every user: a copy named
+For every program: a line `source /PATH/trapline_return_trampolines.py` in ~/.gdbinit. For one program, of every user: a copy named
 /usr/share/gdb/auto-load/PATH/PROGRAM-gdb.py, where /PATH/PROGRAM is what runs (all links followed); gdb takes it by itself (`info auto-load python-scripts`).
 
-Where `lat --ret=stack`, or a consumer of the process' own, puts a slot of code in the place of a return address, gdb has no unwind
-information for it (the process' own unwinders were told at run time). This finds the slots by the control block that Trapline keeps in
-the process, and says for a frame in one what its entry says: where the call really returns to. Nothing is written.
+Where `lat --ret=stack`, or a consumer of the process' own, puts the address of a return trampoline in the place of a return address, gdb has no
+unwind information for it (the process' own unwinders were informed at run time). This finds the return trampolines by the control block
+that Trapline keeps in the process. For a frame in one it reports what the entry of that one holds: where the call really returns to. Nothing is written.
 
 A process that handles int3 itself (a probe of its own at a site that only takes a trap) may not survive a gdb that attaches at the moment of a
 hit: gdb 13 takes the signal for a breakpoint of its own, and sets the instruction pointer back before it knows that the process has 64 bits.
@@ -23,7 +23,7 @@ MAGIC = b"TRAPLINE"
 TRAMPOLINES_CODE, TRAMPOLINES_TABLE, TRAMPOLINES_COUNT = 296, 304, 312
 HINTS_LEN, CODE, ENTRY, REAL, CHAIN = 4096, 32, 64, 0, 16
 
-# What gdb calls the processor: registers that a slot leaves as they are, the stack pointer, the program counter, and the bits of an address: a return address may be signed above them.
+# What gdb calls the processor: registers that a return trampoline leaves as they are, the stack pointer, the program counter, and the bits of an address: a return address may be signed above them.
 X86_64 = ("rax rbx rcx rdx rsi rdi rbp r8 r9 r10 r11 r12 r13 r14 r15".split(), "rsp", "rip", 64)
 AARCH64 = (["x%d" % n for n in range(31)], "sp", "pc", 48)
 PROCESSORS = {"i386:x86-64": X86_64, "aarch64": AARCH64}
@@ -39,7 +39,7 @@ def word(inferior, address):
 
 
 def tables(inferior):
-    """(first address of the code, how many, first entry) of all slots of a process."""
+    """(first address of the code, how many, first entry) of all return trampolines of a process."""
     found = []
     with open("/proc/%d/maps" % inferior.pid) as maps:
         for line in maps:
@@ -55,9 +55,9 @@ def tables(inferior):
     return found
 
 
-class Slots(Unwinder):
+class ReturnTrampolines(Unwinder):
     def __init__(self):
-        super().__init__("trapline-slots")
+        super().__init__("trapline-return-trampolines")
 
     def __call__(self, frame):
         inferior = gdb.selected_inferior()
@@ -85,4 +85,4 @@ class Slots(Unwinder):
         return info
 
 
-register_unwinder(None, Slots(), replace=True)
+register_unwinder(None, ReturnTrampolines(), replace=True)

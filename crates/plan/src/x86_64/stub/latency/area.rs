@@ -1,0 +1,49 @@
+//! What is timed, and where the results are kept.
+//!
+//! In: addresses and sizes from the layout. Out: plain values, of which each part of a timed stub takes its own.
+//! Does not: emit code.
+
+use trapline_record::latency as words;
+use trapline_record::trampolines::Trampolines;
+
+use crate::machine::Buckets;
+
+/// What is timed, and where the results are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Latency {
+    /// Address of function 0's block on line 0; it may lie anywhere.
+    pub area: u64,
+    /// Number of functions in the area.
+    pub functions: u32,
+    /// Address of the stamp memory: tags, then blocks. It may lie anywhere.
+    pub stamps: u64,
+    /// Size of its stamp cells.
+    pub shape: words::Stamps,
+    /// Address of the control block's MISSED word, within ±2 GiB of the code.
+    pub missed: u64,
+    /// Calls shorter than this many ticks are counted as returns, but enter no bucket, total, minimum or
+    /// maximum.
+    pub min_ticks: u64,
+    /// How durations are sorted into buckets.
+    pub buckets: Buckets,
+    /// Count recursion once, by its outermost call.
+    pub outermost: bool,
+    /// Offset of the goroutine pointer from the thread pointer, in a Go program.
+    pub go: Option<i32>,
+    /// Where calls get return trampolines, if some do.
+    pub trampolines: Option<Trampolines>,
+}
+
+impl Latency {
+    /// The same memory, with a cell for each call of any depth, whichever thread runs it.
+    #[must_use]
+    pub const fn for_marks(self) -> Self {
+        Self { go: None, ..self.for_deferred() }
+    }
+    /// The same, where cells hold what entries keep for their returns. In a Go program a goroutine's cells
+    /// are its own, wherever its stack is.
+    #[must_use]
+    pub const fn for_deferred(self) -> Self {
+        Self { outermost: false, ..self }
+    }
+}
