@@ -10,14 +10,9 @@ mod machine;
 mod memory;
 mod programs;
 
-use std::sync::Mutex;
-
 use machine::{Machine, WORDS};
 use programs::{INPUTS, Random, program};
 use trapline_code::{End, Program, interpret};
-
-/// One test maps, writes and runs code at a time: the emulator of arm64 came to a standstill with two.
-static ONE: Mutex<()> = Mutex::new(());
 
 /// What one run left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,19 +26,20 @@ fn check(machine: &mut Machine, program: &Program, random: &mut Random, seed: u6
     let Ok(code) = machine.compile(program) else {
         panic!("seed {seed}: no room for\n{program}");
     };
-    for _ in 0..4 {
-        let inputs: [u64; INPUTS] = core::array::from_fn(|_| random.number());
-        let expected = Left { end: interpret(program, &inputs), kept: true };
-        let left = machine.run(&code, program, &inputs);
-        assert_eq!(left, expected, "seed {seed}: inputs {inputs:x?}\n{program}");
-    }
+    machine.with(&code, |at| {
+        for _ in 0..4 {
+            let inputs: [u64; INPUTS] = core::array::from_fn(|_| random.number());
+            let expected = Left { end: interpret(program, &inputs), kept: true };
+            let left = Machine::run(at, program, &inputs);
+            assert_eq!(left, expected, "seed {seed}: inputs {inputs:x?}\n{program}");
+        }
+    });
 }
 
 #[test]
 fn code_1_code_does_what_the_interpreter_does() {
     let programs = std::env::var("TRAPLINE_CODE_PROGRAMS").ok().and_then(|text| text.parse().ok());
     let programs: u64 = programs.unwrap_or(if cfg!(target_arch = "x86_64") { 60_000 } else { 1_500 });
-    let _one = ONE.lock();
     let mut machine = Machine::new();
     let mut skipped = 0;
     for seed in 1..=programs {
@@ -60,7 +56,6 @@ fn code_1_code_does_what_the_interpreter_does() {
 
 #[test]
 fn code_4_what_needs_more_words_than_there_are_is_refused() {
-    let _one = ONE.lock();
     let machine = Machine::new_without_words();
     let refused =
         (1..2_000).filter(|seed| machine.compile(&program(&mut Random::new(*seed))).is_err()).count();

@@ -1,38 +1,51 @@
-//! A page that holds code.
+//! Memory for code. Each program has pages of its own, and no code is written where other code has run: emulators need not
+//! see that code has changed.
 
-/// Bytes of code at most.
-const BYTES: usize = 1 << 18;
+const PAGE: usize = 1 << 14;
+/// Bytes of one mapping.
+const BYTES: usize = 1 << 24;
 
 /// Memory that can be written and run.
-pub(crate) struct Memory(*mut u8);
+pub(crate) struct Memory {
+    base: *mut u8,
+    /// Offset of the next program.
+    next: usize,
+}
 
 impl Memory {
     pub(crate) fn new() -> Self {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping, which nothing else uses.
-        let at = unsafe { libc::mmap(core::ptr::null_mut(), BYTES, protection, flags, -1, 0) };
-        assert_ne!(at, libc::MAP_FAILED);
-        Self(at.cast())
+        let base = unsafe { libc::mmap(core::ptr::null_mut(), BYTES, protection, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        Self { base: base.cast(), next: 0 }
     }
+    /// Where the next program will lie.
     pub(crate) fn address(&self) -> u64 {
-        self.0 as u64
+        self.base as u64 + self.next as u64
     }
-    /// Writes code, and returns its address.
-    pub(crate) fn write(&mut self, code: &[u8]) -> u64 {
-        assert!(code.len() <= BYTES);
-        // SAFETY: the mapping is that long, and no code of it runs now.
-        unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), self.0, code.len()) };
+    /// Writes code there. It stays until [`skip`](Self::skip).
+    pub(crate) fn write(&mut self, code: &[u8]) {
+        assert!(code.len() <= PAGE);
+        // SAFETY: the mapping has that many bytes behind `next`, and no code there has run.
+        unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), self.base.add(self.next), code.len()) };
         #[cfg(target_arch = "aarch64")]
-        synchronize(self.0, code.len());
-        self.address()
+        synchronize(self.address() as *mut u8, code.len());
+    }
+    /// Goes on to the next page.
+    pub(crate) fn skip(&mut self) {
+        self.next += PAGE;
+        if self.next == BYTES {
+            *self = Self::new();
+        }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the mapping of `new`; no code of it runs.
-        unsafe { libc::munmap(self.0.cast(), BYTES) };
+        unsafe { libc::munmap(self.base.cast(), BYTES) };
     }
 }
 

@@ -64,8 +64,13 @@ impl Machine {
         }
         Ok(code)
     }
-    pub(crate) fn run(&mut self, code: &[u8], program: &Program, inputs: &[u64; INPUTS]) -> Left {
-        let at = self.memory.write(code);
+    /// Calls `run` with the code in its place.
+    pub(crate) fn with(&mut self, code: &[u8], run: impl FnOnce(u64)) {
+        self.memory.write(code);
+        run(self.memory.address());
+        self.memory.skip();
+    }
+    pub(crate) fn run(at: u64, program: &Program, inputs: &[u64; INPUTS]) -> Left {
         let mut left = [0_u64; 3];
         // SAFETY: `compile` has made a function of this type, which stays within its frame (what this test is about).
         let run: extern "C" fn(*const u64, *mut u64) = unsafe { core::mem::transmute(at as *const u8) };
