@@ -1,7 +1,7 @@
 //! Conditions and values as programs, from which both processors make their code.
 //!
 //! In: a tree, and the fields that were read. Out: a [`Lowered`] program; its inputs are what is known at the hit
-//! ([`Source`]). Invariant: FLT-1 the program's outcome is what [`Tree::holds`] and [`Tree::evaluate`] say.
+//! ([`Source`]). FLT-1: the program's outcome is what [`Tree::holds`] and [`Tree::evaluate`] say.
 //! Does not: know where inputs are, or make code.
 //!
 //! A comparison of a signed number s with an unsigned one u. Only signs of numbers are tested that may be below 0:
