@@ -8,7 +8,7 @@
 //!                            verify  └─▶ allocate ─▶ x86_64 | aarch64    the same, as code
 //! ```
 //!
-//! Invariants: CODE-1 code and [`interpret`] agree, for all inputs. CODE-2 a program ends: it branches forward only,
+//! Invariants: CODE-1 code and [`interpret()`] agree, for all inputs. CODE-2 a program ends: it branches forward only,
 //! and has at most [`MAX_OPS`] operations. CODE-3 no variable is read before it is written, on any path. CODE-4 code
 //! changes the registers, spill words and flags that it was given, and nothing else.
 //!
