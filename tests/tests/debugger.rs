@@ -62,10 +62,10 @@ class Frame:
         self.saved[name] = int(value)
 slot = CODE_AT + 32 * 3 + 4
 for name, sp, pc, signed in [("i386:x86-64", "rsp", "rip", 0), ("aarch64", "sp", "pc", 0), ("aarch64", "sp", "pc", 0x2a << 48)]:
-    found = Slots()(Frame(name, **{sp: 4096, pc: slot | signed}))
+    found = ReturnTrampolines()(Frame(name, **{sp: 4096, pc: slot | signed}))
     print("FOUND", name, hex(found.saved[pc]), found.saved[sp], len(found.saved), set(found.saved.values()) == {7, 4096, found.saved[pc]})
 for name, pc, at in [("aarch64", "pc", CODE_AT - 4), ("arm", "pc", slot)]:
-    print("NONE", Slots()(Frame(name, **{pc: at})))
+    print("NONE", ReturnTrampolines()(Frame(name, **{pc: at})))
 "#;
 
 #[test]

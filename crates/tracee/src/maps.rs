@@ -201,7 +201,12 @@ mod tests {
     impl Ending {
         fn new(kills: bool) -> Self {
             let child = Command::new("sleep").arg("1000").spawn().unwrap();
-            let file = File::open(format!("/proc/{}/maps", child.id())).unwrap();
+            let maps = format!("/proc/{}/maps", child.id());
+            // `spawn` returns when exec has closed its files. At first the new program has no more than a stack.
+            while !std::fs::read(&maps).unwrap().windows(5).any(|bytes| bytes == b"libc.") {
+                std::thread::yield_now();
+            }
+            let file = File::open(maps).unwrap();
             Self { file, child, kills, text: Vec::new(), reads: 0 }
         }
     }
