@@ -57,40 +57,50 @@ pub struct Asm {
 }
 
 impl Asm {
+    #[inline]
     pub const fn new(origin: u64) -> Self {
         Self { words: Vec::new(), origin, constants: Vec::new(), broken: false }
     }
     /// Address of the next word.
+    #[inline]
     pub const fn here(&self) -> u64 {
         self.origin.wrapping_add(4 * self.words.len() as u64)
     }
+    #[inline]
     pub fn words(self) -> Option<Vec<u32>> {
         (!self.broken).then_some(self.words)
     }
+    #[inline]
     pub fn word(&mut self, word: u32) {
         self.words.push(word);
     }
+    #[inline]
     pub fn double(&mut self, value: u64) {
         self.words.extend([value as u32, (value >> 32) as u32]);
     }
+    #[inline]
     pub fn align(&mut self, to: u64) {
         while !self.here().is_multiple_of(to) {
             self.word(encode::NOP);
         }
     }
     /// Notes whether an operand fits its form.
+    #[inline]
     pub fn require(&mut self, fits: bool) {
         self.broken |= !fits;
     }
+    #[inline]
     pub fn push(&mut self, word: Option<u32>) {
         self.broken |= word.is_none();
         self.word(word.unwrap_or(encode::BRK));
     }
+    #[inline]
     pub fn later(&mut self, word: u32) -> Fix {
         self.word(word);
         Fix(self.words.len() - 1)
     }
     /// Makes `fix` refer to this place.
+    #[inline]
     pub fn bind(&mut self, fix: Fix) {
         let (from, to) = (self.origin.wrapping_add(4 * fix.0 as u64), self.here());
         let Some(word) = self.words.get_mut(fix.0) else { return };
@@ -119,36 +129,45 @@ impl Asm {
         };
         self.broken |= distance >= bound;
     }
+    #[inline]
     pub fn b(&mut self, to: u64) {
         self.push(encode::b(self.here(), to));
     }
+    #[inline]
     pub fn adr_later(&mut self, to: Reg) -> Fix {
         self.later(0x1000_0000 | to)
     }
     /// `ldr to, literal`
+    #[inline]
     pub fn literal_later(&mut self, to: Reg) -> Fix {
         self.later(0x5800_0000 | to)
     }
     /// Branches if bit 31 is set.
+    #[inline]
     pub fn if_negative_later(&mut self, of: Reg) -> Fix {
         self.later(0x37F8_0000 | of)
     }
     /// Branches if bit 31 is clear.
+    #[inline]
     pub fn unless_negative_later(&mut self, of: Reg) -> Fix {
         self.later(0x36F8_0000 | of)
     }
     /// `cbnz of, to`, 32 bits.
+    #[inline]
     pub fn unless_zero(&mut self, of: Reg, to: u64) {
         self.push(encode::with_imm19(0x3500_0000 | of, self.here(), to));
     }
+    #[inline]
     pub fn thread_pointer(&mut self, to: Reg) {
         self.word(0xD53B_D040 | to);
     }
     /// `blr to`
+    #[inline]
     pub fn call(&mut self, to: Reg) {
         self.word(0xD63F_0000 | to << 5);
     }
     /// `to` = any number, which lies behind the code ([`Asm::pool`]).
+    #[inline]
     pub fn constant(&mut self, to: Reg, value: u64) {
         let fix = self.literal_later(to);
         match self.constants.iter_mut().find(|constant| constant.0 == value) {
@@ -157,6 +176,7 @@ impl Asm {
         }
     }
     /// Appends the constants, behind code that does not run on.
+    #[inline]
     pub fn pool(&mut self) {
         self.align(8);
         for (value, fixes) in core::mem::take(&mut self.constants) {
@@ -164,55 +184,69 @@ impl Asm {
             self.double(value);
         }
     }
+    #[inline]
     pub fn b_later(&mut self) -> Fix {
         self.later(0x1400_0000)
     }
+    #[inline]
     pub fn if_later(&mut self, cond: Cond) -> Fix {
         self.later(0x5400_0000 | cond as u32)
     }
+    #[inline]
     pub fn if_to(&mut self, cond: Cond, to: u64) {
         self.push(encode::with_imm19(0x5400_0000 | cond as u32, self.here(), to));
     }
     /// `cbz of`, 64 bits.
+    #[inline]
     pub fn if_zero_later(&mut self, of: Reg) -> Fix {
         self.later(0xB400_0000 | of)
     }
     /// `cbnz of`, 64 bits.
+    #[inline]
     pub fn unless_zero_later(&mut self, of: Reg) -> Fix {
         self.later(0xB500_0000 | of)
     }
+    #[inline]
     pub fn flags(&mut self, to: Reg) {
         self.word(0xD53B_4200 | to);
     }
+    #[inline]
     pub fn set_flags(&mut self, from: Reg) {
         self.word(0xD51B_4200 | from);
     }
     /// `mrs to, cntvct_el0`
+    #[inline]
     pub fn clock(&mut self, to: Reg) {
         self.word(0xD53B_E040 | to);
     }
     /// Branches if bit 63 is set.
+    #[inline]
     pub fn if_sign_later(&mut self, of: Reg) -> Fix {
         self.later(0xB7F8_0000 | of)
     }
     /// Branches if bit 63 is clear.
+    #[inline]
     pub fn unless_sign_later(&mut self, of: Reg) -> Fix {
         self.later(0xB6F8_0000 | of)
     }
     /// Branches if bit `bit`, below 32, is set.
+    #[inline]
     pub fn if_bit_later(&mut self, of: Reg, bit: u32) -> Fix {
         self.later(0x3700_0000 | (bit & 31) << 19 | of)
     }
     /// `xpaclri`: removes the signature from x30. It has no effect if there is none, or if the processor has
     /// no such feature.
+    #[inline]
     pub fn strip_link(&mut self) {
         self.word(0xD503_20FF);
     }
     /// `svc #0`: of the general registers, the kernel overwrites only x0.
+    #[inline]
     pub fn system_call(&mut self) {
         self.word(0xD400_0001);
     }
     /// `mov to, sp`
+    #[inline]
     pub fn stack_pointer(&mut self, to: Reg) {
         self.word(0x9100_03E0 | to);
     }

@@ -12,15 +12,18 @@ pub(super) struct Word {
 }
 
 impl Word {
+    #[inline]
     pub(super) fn byte(&mut self, byte: u8) {
         self.bits |= u128::from(byte) << (8 * self.len);
         self.len += 1;
     }
+    #[inline]
     pub(super) fn dword(&mut self, value: i32) {
         self.bits |= u128::from(value.cast_unsigned()) << (8 * self.len);
         self.len += 4;
     }
     /// ModRM, SIB and displacement of `[base + index · 2^scale + disp]`.
+    #[inline]
     pub(super) fn based(&mut self, reg: u8, base: Reg, index: Option<(Reg, u8)>, disp: i32) {
         let low = base.0 & 7;
         let short = i8::try_from(disp);
