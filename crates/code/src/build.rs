@@ -14,8 +14,6 @@ pub struct Builder {
     ops: Vec<Op>,
     vars: u16,
     labels: u16,
-    inputs: u16,
-    outcomes: u8,
 }
 
 /// A value on the way: a variable, or a number that is known here.
@@ -45,7 +43,6 @@ impl Builder {
     }
     /// The value of an input.
     pub fn input(&mut self, nth: u16) -> Value {
-        self.inputs = self.inputs.max(nth.saturating_add(1));
         let to = self.var();
         self.ops.push(Op::Input { to, nth });
         Value::Var(to)
@@ -109,12 +106,10 @@ impl Builder {
         }
         let left = self.in_var(left);
         let right = self.operand(right);
-        self.note(to);
         self.ops.push(Op::Branch { when, left, right, to });
     }
     /// Goes to `to`.
     pub fn jump(&mut self, to: Target) {
-        self.note(to);
         self.ops.push(Op::Jump { to });
     }
     /// Makes a label mean the next operation.
@@ -127,8 +122,8 @@ impl Builder {
     /// The rule that it breaks, with the operation's number.
     pub fn finish(mut self, result: Option<Value>) -> Result<Program, Unsound> {
         let result = result.map(|value| self.in_var(value));
-        let Self { ops, vars, labels, inputs, outcomes } = self;
-        let program = Program { ops, vars, labels, inputs, outcomes: outcomes.max(1), result };
+        let Self { ops, vars, labels } = self;
+        let program = Program { ops, vars, labels, result };
         verify(&program)?;
         Ok(program)
     }
@@ -140,11 +135,6 @@ impl Builder {
                 Err(_) => Operand::Var(self.in_var(value)),
             },
             Value::Var(var) => Operand::Var(var),
-        }
-    }
-    fn note(&mut self, to: Target) {
-        if let Target::Outcome(outcome) = to {
-            self.outcomes = self.outcomes.max(outcome.saturating_add(1));
         }
     }
 }

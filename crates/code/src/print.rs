@@ -1,6 +1,6 @@
 //! A program as text, one operation a line.
 //!
-//! In: a program. Out: what people read in tests and in `--verbose` output. Does not: parse it back.
+//! In: a program. Out: what people read when a test fails. Does not: parse it back.
 
 use core::fmt::{Display, Formatter, Result};
 

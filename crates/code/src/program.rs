@@ -120,7 +120,7 @@ pub enum Compute {
     ShiftRight,
     /// `a >> b`, with copies of the sign shifted in; `b` as above.
     ShiftSigned,
-    /// Unsigned quotient; `b` is a number from 1 to 2³¹ - 1, or a variable that [`Op::Move`] alone writes, with a
+    /// Unsigned quotient; `b` is a number from 1 to 2³¹ - 1, or a variable that only one [`Op::Number`] writes, with a
     /// number from 1 to 2⁶³ - 1.
     Divide,
     /// Signed quotient, rounded towards 0; `b` as above.
@@ -340,8 +340,6 @@ pub struct Program {
     pub(crate) ops: Vec<Op>,
     pub(crate) vars: u16,
     pub(crate) labels: u16,
-    pub(crate) inputs: u16,
-    pub(crate) outcomes: u8,
     pub(crate) result: Option<Var>,
 }
 
@@ -351,24 +349,9 @@ impl Program {
     pub fn ops(&self) -> &[Op] {
         &self.ops
     }
-    /// Number of its inputs.
-    #[must_use]
-    pub const fn inputs(&self) -> u16 {
-        self.inputs
-    }
-    /// Number of outcomes, with outcome 0.
-    #[must_use]
-    pub const fn outcomes(&self) -> u8 {
-        self.outcomes
-    }
     /// The variable with the result, if it has one; it is read at outcome 0 alone.
     #[must_use]
     pub const fn result(&self) -> Option<Var> {
         self.result
-    }
-    /// Whether it divides.
-    #[must_use]
-    pub fn divides(&self) -> bool {
-        self.ops.iter().any(|op| matches!(op, Op::Compute { op, .. } if op.divides()))
     }
 }

@@ -290,17 +290,17 @@ impl Change {
         let meanwhile =
             if self.late { "; hits in the moment before may have ended it, or were missed" } else { "" };
         let why = self.reason();
-        let places = |n: u64| if n == 1 { "1 place".to_owned() } else { format!("{n} places") };
+        let of = |n: u64| if n == 1 { "1 site".to_owned() } else { format!("{n} sites") };
         let verb = |n: u64| if n == 1 { "is" } else { "are" };
         match lost {
             None => format!(
                 "{} of process {pid} {} probed in another way from now on, since {why}{meanwhile}",
-                places(all),
+                of(all),
                 verb(all)
             ),
             Some(Lost { sites, why: what }) => format!(
                 "{} of process {pid} {} not probed any more, since {why}; calls there are not seen from now on ({what}){meanwhile}",
-                places(sites),
+                of(sites),
                 verb(sites)
             ),
         }
