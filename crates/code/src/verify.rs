@@ -146,3 +146,82 @@ fn divisor(program: &Program, right: Operand, nth: usize) -> Result<(), Unsound>
     };
     if is_sound { Ok(()) } else { Err(Unsound::Divisor(nth)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Unsound;
+    use crate::{Builder, Compare, Compute, MAX_OPS, Target, Unary, Value, Width};
+
+    /// What `make` builds breaks a rule. It may return the program's result.
+    fn broken(make: impl FnOnce(&mut Builder) -> Option<Value>) -> Unsound {
+        let mut builder = Builder::new();
+        let result = make(&mut builder);
+        builder.finish(result).expect_err("a rule is broken")
+    }
+
+    #[test]
+    fn code_3_a_variable_must_be_written_on_every_path() {
+        let on_one_path = |builder: &mut Builder| {
+            let (var, skip) = (builder.var(), builder.label());
+            let input = builder.input(0);
+            builder.branch(Compare::Equal, input, Value::Number(0), Target::Label(skip));
+            builder.set(var, Value::Number(1));
+            builder.bind(skip);
+            Some(Value::Var(var))
+        };
+        assert_eq!(broken(on_one_path), Unsound::Unwritten { op: 4, var: 0 });
+        let never = |builder: &mut Builder| {
+            let var = builder.var();
+            Some(builder.unary(Unary::Negate, Value::Var(var)))
+        };
+        assert_eq!(broken(never), Unsound::Unwritten { op: 0, var: 0 });
+    }
+
+    #[test]
+    fn code_2_branches_lead_forward_and_programs_are_short() {
+        let backward = |builder: &mut Builder| {
+            let label = builder.label();
+            builder.bind(label);
+            builder.jump(Target::Label(label));
+            None
+        };
+        assert_eq!(broken(backward), Unsound::Backward { op: 1, label: 0 });
+        let nowhere = |builder: &mut Builder| {
+            let label = builder.label();
+            builder.jump(Target::Label(label));
+            None
+        };
+        assert_eq!(broken(nowhere), Unsound::Backward { op: 0, label: 0 });
+        let twice = |builder: &mut Builder| {
+            let label = builder.label();
+            (0..2).for_each(|_| builder.bind(label));
+            None
+        };
+        assert_eq!(broken(twice), Unsound::BoundTwice { op: 1, label: 0 });
+        let long = |builder: &mut Builder| {
+            (0..=MAX_OPS).for_each(|_| _ = builder.input(0));
+            None
+        };
+        assert_eq!(broken(long), Unsound::Long(MAX_OPS + 1));
+    }
+
+    #[test]
+    fn operands_have_the_form_that_back_ends_expect() {
+        let compute = |op, right| {
+            broken(|builder: &mut Builder| {
+                let input = builder.input(0);
+                Some(builder.compute(op, input, right))
+            })
+        };
+        assert_eq!(compute(Compute::ShiftLeft, Value::Number(64)), Unsound::Shift(1));
+        for divisor in [0, u64::MAX] {
+            assert_eq!(compute(Compute::Divide, Value::Number(divisor)), Unsound::Divisor(1));
+        }
+        assert_eq!(compute(Compute::Remainder, Value::Number(1 << 63)), Unsound::Divisor(2));
+        let odd = |builder: &mut Builder| {
+            let input = builder.input(0);
+            Some(builder.unary(Unary::Extend(Width { bits: 24, signed: true }), input))
+        };
+        assert_eq!(broken(odd), Unsound::Bits { op: 1, bits: 24 });
+    }
+}
