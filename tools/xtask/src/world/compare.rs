@@ -4,6 +4,9 @@
 //!
 //! Standard output, standard error and exit status are compared one by one, each at the strictest [`Measure`] by which the two bare runs
 //! agree. What the command itself says on standard error, in lines that begin with `trapline: `, is taken out and kept as its reason.
+//!
+//! A program that prints its own stack may show return trampolines as frames (docs/guide/returns.md). So a frame without a name is taken out
+//! where the bare run has none like it ([`without_trampolines`]).
 
 use super::sandbox::Ran;
 
@@ -64,8 +67,10 @@ pub(super) fn judge(bare: [&Ran; 2], traced: &Ran) -> Verdict {
         if !equal(measure, first, traced) && sorted(first.to_vec()) == sorted(traced.to_vec()) {
             measure = Measure::Lines;
         }
+        let traced = &without_trampolines(first, traced);
         if !equal(measure, first, traced) {
-            return Verdict::Differs(format!("{name}: {}; {}", difference(first, traced), messages(&own)));
+            let why = difference(measure, first, traced);
+            return Verdict::Differs(format!("{name}: {why}; {}", messages(&own)));
         }
         closest = closest.max(measure);
     }
@@ -128,12 +133,40 @@ fn messages(own: &[String]) -> String {
     if own.is_empty() { "trapline printed nothing".to_string() } else { own.join(" / ") }
 }
 
-/// The first lines that differ.
-fn difference(bare: &[u8], traced: &[u8]) -> String {
+/// The traced text without the frames that return trampolines add to a printed stack.
+///
+/// Such a line has the form `#7  0x7fffbb989000 in ???`, and the bare text has another frame in its place. Frames are compared by the
+/// offset within their page, which is the same in each run.
+fn without_trampolines(bare: &[u8], traced: &[u8]) -> Vec<u8> {
+    let mut frames = bare.split(|&byte| byte == b'\n').filter_map(frame).peekable();
+    let mut rest = Vec::with_capacity(traced.len());
+    for line in traced.split_inclusive(|&byte| byte == b'\n') {
+        let frame = frame(line);
+        let is_new = frame.is_some()
+            && frames.peek().is_some()
+            && frames.next_if(|bare| Some(*bare) == frame).is_none();
+        if !(is_new && line.trim_ascii_end().ends_with(b" in ???")) {
+            rest.extend_from_slice(line);
+        }
+    }
+    rest
+}
+
+/// The last three digits of a frame's address; `None` if the line is no frame.
+fn frame(line: &[u8]) -> Option<[u8; 3]> {
+    let mut words = line.strip_prefix(b"#")?.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+    words.next()?.iter().all(u8::is_ascii_digit).then_some(())?;
+    words.next()?.strip_prefix(b"0x")?.last_chunk().copied()
+}
+
+/// The first lines that differ by this measure; by their bytes if they differ as a whole alone.
+fn difference(measure: Measure, bare: &[u8], traced: &[u8]) -> String {
+    let by_line = if measure == Measure::Lines { Measure::Exact } else { measure };
     let mut pairs = (bare.split(|&byte| byte == b'\n'), traced.split(|&byte| byte == b'\n'));
     for number in 1.. {
         let (bare, traced) = (pairs.0.next(), pairs.1.next());
-        if bare != traced || bare.is_none() {
+        let same = bare.zip(traced).is_some_and(|(bare, traced)| equal(by_line, bare, traced));
+        if !same {
             let show = |line: Option<&[u8]>| match line {
                 Some(line) => format!("`{}`", String::from_utf8_lossy(&line[..line.len().min(120)])),
                 None => "nothing".to_string(),
@@ -190,6 +223,36 @@ mod tests {
         {
             assert!(matches!(judged(output, one), Verdict::Differs(_)), "{output}");
         }
+    }
+
+    #[test]
+    fn trampolines_in_a_printed_stack_are_no_difference() {
+        let stack = |frames: &[&str]| {
+            let line = |(n, frame): (usize, &&str)| format!("#{n}  0x7f{frame}\n");
+            let lines: String = frames.iter().enumerate().map(line).collect();
+            ran(2, "", &format!("Backtrace:\n{lines}end\n"))
+        };
+        let bare = [&stack(&["18c2 in ???", "2249 in main"]), &stack(&["58c2 in ???", "9249 in main"])];
+        let judged = |frames: &[&str]| judge(bare, &stack(frames));
+        let same = Verdict::Same(Measure::WithoutNumbers);
+        assert_eq!(judged(&["a8c2 in ???", "d249 in main"]), same);
+        assert_eq!(judged(&["a8c2 in ???", "9000 in ???", "d249 in main"]), same);
+        // One that has a name, one that is missing, one behind the last, and one in place of another.
+        for frames in [
+            &["a8c2 in ???", "9000 in f", "d249 in main"][..],
+            &["a8c2 in ???"],
+            &["a8c2 in ???", "d249 in main", "9000 in ???"],
+            &["9000 in ???", "d249 in main"],
+        ] {
+            assert!(matches!(judged(frames), Verdict::Differs(_)), "{frames:?}");
+        }
+    }
+
+    #[test]
+    fn a_difference_is_shown_by_the_measure_that_found_it() {
+        let (bare, again) = (ran(0, "pid 5\nhello\n", ""), ran(0, "pid 6\nhello\n", ""));
+        let Verdict::Differs(why) = judge([&bare, &again], &ran(0, "pid 7\nhell\n", "")) else { panic!() };
+        assert!(why.starts_with("standard output: line 2 is `hell` and not `hello`"), "{why}");
     }
 
     #[test]
