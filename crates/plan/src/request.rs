@@ -156,6 +156,10 @@ pub enum Hold {
 }
 
 impl Action {
+    /// Whether nothing but the first instructions of a function is needed to plan it.
+    pub(crate) const fn is_at_entry_alone(self) -> bool {
+        matches!(self, Self::CountEntry | Self::CallEntry | Self::Hold(_))
+    }
     /// Whether durations are measured.
     #[must_use]
     pub const fn is_timed(self) -> bool {

@@ -131,12 +131,13 @@ impl From<Planner<'_>> for Planned {
 
 type Half<'a> = &'a [(u32, ActionRequest)];
 
-/// Two halves that cannot get in each other's way: they hold entries only, so no window leaves its function.
+/// Two halves that cannot get in each other's way: no window of an entry, or of an instruction before a system
+/// call (SYS-1), leaves its function.
 fn halves(order: &[(u32, ActionRequest)]) -> Option<(Half<'_>, Half<'_>)> {
-    let entry = |w: &ActionRequest| {
-        matches!(w.action, Action::CountEntry | Action::CallEntry) && w.function.is_some()
+    let stays = |w: &ActionRequest| {
+        w.function.is_some() && (w.action.is_at_entry_alone() || matches!(w.action, Action::HoldAt(..)))
     };
-    if order.len() < PARALLEL || !order.iter().all(|(_, w)| entry(w)) {
+    if order.len() < PARALLEL || !order.iter().all(|(_, w)| stays(w)) {
         return None;
     }
     let middle = order[order.len() / 2].1.function;
@@ -188,5 +189,34 @@ fn finish(plan: &mut ModulePlan) {
         stats.crossing += u32::from(patch.crosses_line);
         stats.guarded += u32::from(patch.needs_guard());
         stats.sites[patch.tactic as usize] += u32::from(patch.role != PatchRole::Island);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trapline_image::FunctionIndex;
+    use trapline_record::Svma;
+
+    use super::{PARALLEL, halves};
+    use crate::request::{Action, ActionRequest, Hold};
+
+    fn requests(of: impl Fn(u32) -> Action) -> Vec<(u32, ActionRequest)> {
+        let request =
+            |n| ActionRequest { probe: n, latency: None, function: Some(FunctionIndex(n)), action: of(n) };
+        (0..PARALLEL as u32).map(|n| (n, request(n))).collect()
+    }
+
+    #[test]
+    fn two_threads_plan_entries_with_held_calls_among_them() {
+        let with = |action| requests(move |n| if n == 7 { action } else { Action::CountEntry });
+        for action in [Action::CallEntry, Action::Hold(Hold::Prctl), Action::HoldAt(Svma(1), Hold::Prctl)] {
+            let all = with(action);
+            let (first, second) = halves(&all).expect("no window leaves its function");
+            assert_eq!((first.len(), first.len() + second.len()), (PARALLEL / 2, PARALLEL));
+        }
+        for action in [Action::CountExits, Action::CountAt(Svma(1))] {
+            assert!(halves(&with(action)).is_none(), "{action:?}");
+        }
+        assert!(halves(&with(Action::CountEntry)[1..]).is_none(), "too few");
     }
 }

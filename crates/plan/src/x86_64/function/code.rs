@@ -3,7 +3,7 @@
 //! In: a function, and requests for it. Out: what `insn` finds out about it, if a request needs more than its
 //! entry. Fragments that it jumps to count as parts.
 
-use crate::request::{Action, ActionRequest};
+use crate::request::ActionRequest;
 use crate::x86_64::body::body_of;
 use crate::x86_64::env::Env;
 use crate::x86_64::window::Stretch;
@@ -35,9 +35,7 @@ pub(super) fn code_for(
     function: Option<FunctionIndex>,
     requests: &[(u32, ActionRequest)],
 ) -> Option<Code> {
-    let entry_only = requests
-        .iter()
-        .all(|(_, w)| matches!(w.action, Action::CountEntry | Action::CallEntry | Action::Hold(_)));
+    let entry_only = requests.iter().all(|(_, w)| w.action.is_at_entry_alone());
     function.filter(|_| !entry_only).map(|f| code_of(env.image, f))
 }
 
