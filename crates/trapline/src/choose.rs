@@ -16,7 +16,7 @@ use crate::files::Files;
 use crate::modules::{Mapped, Module};
 use crate::report::Refused;
 use crate::session_request::{HitAction, SessionRequest};
-use crate::sites::{Miss, ProbedPlace, ProbedPlaces, miss_text};
+use crate::sites::{Miss, NamedSite, NamedSites, miss_text};
 use crate::threads::{are_renumbered, own_number};
 use crate::values::{Marked, NeededArguments, Values};
 
@@ -28,7 +28,7 @@ fn values(
     image: &Image,
     requested: &SessionRequest,
     nth: usize,
-    place: &mut ProbedPlace,
+    place: &mut NamedSite,
 ) -> Result<(), Unseen> {
     match place.arguments.clone() {
         Some(arguments) => of_mark(image, requested, nth, place, &arguments),
@@ -40,7 +40,7 @@ fn of_mark(
     image: &Image,
     requested: &SessionRequest,
     nth: usize,
-    place: &mut ProbedPlace,
+    place: &mut NamedSite,
     arguments: &[MarkArgument],
 ) -> Result<(), Unseen> {
     let texts = requested.texts.get(nth).copied().unwrap_or(0) & 0x3f;
@@ -76,7 +76,7 @@ fn of_function(
     image: &Image,
     requested: &SessionRequest,
     nth: usize,
-    place: &mut ProbedPlace,
+    place: &mut NamedSite,
 ) -> Result<(), Unseen> {
     const TEXT: &str =
         "Go's strings end by their length, which is the argument behind: say buf(len=n) text, u64 n";
@@ -107,7 +107,7 @@ fn of_function(
 pub(crate) struct Chosen {
     /// The modules that were opened, by which places are known.
     pub(crate) modules: Vec<Module>,
-    pub(crate) places: ProbedPlaces,
+    pub(crate) places: NamedSites,
     /// Lines about specifications that found nothing.
     pub(crate) misses: Vec<String>,
     /// Files that were replaced on disk.
@@ -124,7 +124,7 @@ pub(crate) fn choose(
     fresh: &[Mapped],
     matched: &mut HashSet<usize>,
 ) -> Chosen {
-    let places = ProbedPlaces::at_most(requested.most);
+    let places = NamedSites::at_most(requested.most);
     let mut search = Search {
         process,
         requested,

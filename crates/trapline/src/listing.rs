@@ -21,7 +21,7 @@ use crate::names::ProcessNames;
 use crate::report::{Refused, Tactic};
 use crate::requests::{Requests, is_guarded, kernel_cannot_time, no_unwinder, refusals, tactics};
 use crate::session_request::{HitAction, SessionRequest};
-use crate::sites::{ProbedPlace, ProbedPlaces, miss_text};
+use crate::sites::{NamedSite, NamedSites, miss_text};
 use crate::target::{Several, Target, gone_notice, resolve};
 use crate::unwinders::{Unwinding, unwinding_now};
 
@@ -102,7 +102,7 @@ fn list_process(
     let fresh = mapped(&process, &maps);
     let names = ProcessNames::of(&process)?;
     let chosen = choose(&process, names.shown(), files, requested, &fresh, &mut HashSet::new());
-    let Chosen { modules, places: ProbedPlaces { found, refused, .. }, misses, notices } = chosen;
+    let Chosen { modules, places: NamedSites { found, refused, .. }, misses, notices } = chosen;
     if !found.is_empty() {
         let answers = rehearsed(&process, files, &modules, &found, requested)?;
         for (place, (tactic, returns)) in found.iter().zip(answers) {
@@ -123,7 +123,7 @@ fn rehearsed(
     process: &Process,
     files: &mut Files,
     modules: &[Module],
-    found: &[ProbedPlace],
+    found: &[NamedSite],
     requested: &SessionRequest,
 ) -> Result<Vec<Answer>, Error> {
     let form = requested.form();
@@ -157,12 +157,12 @@ fn rehearsed(
 }
 
 /// Answers that an attach would give for each place.
-fn answers(report: &AttachReport, found: &[ProbedPlace]) -> Vec<Result<Tactic, Refused>> {
+fn answers(report: &AttachReport, found: &[NamedSite]) -> Vec<Result<Tactic, Refused>> {
     let kernel = report.kernel.iter().map(|(_, site)| site.probe as usize);
     let by_kernel: HashSet<usize> = kernel.collect();
     let refused: HashMap<usize, Refused> = refusals(report, found).into_iter().collect();
     let tactics = tactics(report);
-    let one = |(index, place): (u32, &ProbedPlace)| match tactics.get(&index) {
+    let one = |(index, place): (u32, &NamedSite)| match tactics.get(&index) {
         Some(&tactic) => Ok(tactic),
         None if by_kernel.contains(&(index as usize)) => match place.action {
             Action::Latency | Action::LatencyByTrampoline => Err(kernel_cannot_time(place)),
@@ -179,7 +179,7 @@ fn answers(report: &AttachReport, found: &[ProbedPlace]) -> Vec<Result<Tactic, R
 
 fn listed(
     modules: &[Module],
-    place: &ProbedPlace,
+    place: &NamedSite,
     tactic: Result<Tactic, Refused>,
     pid: Option<u32>,
 ) -> Listed {
@@ -214,8 +214,8 @@ pub(crate) fn file_modules(
     requested: &SessionRequest,
     program: Option<&Path>,
     notices: &mut Vec<String>,
-) -> Result<(Vec<Module>, ProbedPlaces), Error> {
-    let (mut modules, mut places) = (Vec::<Module>::new(), ProbedPlaces::at_most(requested.most));
+) -> Result<(Vec<Module>, NamedSites), Error> {
+    let (mut modules, mut places) = (Vec::<Module>::new(), NamedSites::at_most(requested.most));
     for spec in &requested.specs {
         let path = match (&spec.file, program) {
             (Some(file), _) => find_file(file).ok_or_else(|| no_file(file, &spec.text))?,
@@ -239,18 +239,18 @@ pub(crate) fn file_modules(
 }
 
 /// Lists places without a process: what they would get in a usual one.
-fn list_places(modules: &[Module], places: ProbedPlaces, requested: &SessionRequest, listing: &mut Listing) {
+fn list_places(modules: &[Module], places: NamedSites, requested: &SessionRequest, listing: &mut Listing) {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let traits =
         ProcessTraits { kernel_allowed: requested.options.kernel_allowed, ..ProcessTraits::usual(cpus) };
-    let ProbedPlaces { found, refused, .. } = places;
+    let NamedSites { found, refused, .. } = places;
     for (index, module) in modules.iter().enumerate() {
         let traits = ProcessTraits { go: module.file.image.is_go(), ..traits };
-        let here: Vec<&ProbedPlace> = found.iter().filter(|place| place.module == index).collect();
+        let here: Vec<&NamedSite> = found.iter().filter(|place| place.module == index).collect();
         if here.is_empty() {
             continue;
         }
-        let request = |(probe, place): (u32, &&ProbedPlace)| {
+        let request = |(probe, place): (u32, &&NamedSite)| {
             let latency = place.action.is_timed().then_some(probe);
             ActionRequest { probe, latency, function: place.function, action: place.action }
         };

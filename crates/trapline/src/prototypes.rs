@@ -21,7 +21,7 @@ use crate::files::Files;
 use crate::listing::{file_modules, find_program};
 use crate::modules::{Module, mapped};
 use crate::session_request::SessionRequest;
-use crate::sites::{ProbedPlace, ProbedPlaces};
+use crate::sites::{NamedSite, NamedSites};
 use crate::target::{Target, resolve};
 
 /// Number of processes beyond which none is looked at.
@@ -162,7 +162,7 @@ fn in_file(
 fn noted(
     requested: &SessionRequest,
     modules: &[Module],
-    places: &ProbedPlaces,
+    places: &NamedSites,
     reads_texts: bool,
     known: &mut NotesByFile,
 ) -> Option<Vec<ProbedFunction>> {
@@ -197,7 +197,7 @@ fn noted(
 /// Prototype from a USDT probe's note, at the first of its places.
 fn of_mark(
     requested: &SessionRequest,
-    place: &ProbedPlace,
+    place: &NamedSite,
     arguments: &[MarkArgument],
     (is_alone, reads): (bool, bool),
     before: &[ProbedFunction],
@@ -221,7 +221,7 @@ fn of_mark(
 }
 
 impl FileNotes {
-    fn prototype(&self, place: &ProbedPlace) -> Option<Prototype> {
+    fn prototype(&self, place: &NamedSite) -> Option<Prototype> {
         let by_name = |btf: &Btf| {
             let names = place.aliases.iter().chain([&place.probe]);
             names.filter_map(|name| btf.prototype(name.rsplit(':').next()?)).next()
@@ -233,7 +233,7 @@ impl FileNotes {
 
 /// Whether the function is whole. Copies that the compiler made for some callers do not take what was noted
 /// for the source.
-fn is_whole(place: &ProbedPlace) -> bool {
+fn is_whole(place: &NamedSite) -> bool {
     let names = || place.aliases.iter().chain([&place.probe]);
     let copied = [".isra.", ".constprop.", ".part.", ".cold"];
     place.function.is_some() && !names().any(|name| copied.iter().any(|mark| name.contains(mark)))

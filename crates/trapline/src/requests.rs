@@ -1,8 +1,8 @@
 //! Translates what one batch requests of one process into `trapline_patch`'s terms, and the answers into this
 //! crate's.
 //!
-//! In: modules, the places meant there, a session's requests. Out: a [`Request`] that borrows from a
-//! [`Requests`]; which tactic each place got, and which places were refused. An attach and a rehearsal ask
+//! In: modules, the sites meant there, a session's requests. Out: a [`Request`] that borrows from a
+//! [`Requests`]; which tactic each site got, and which sites were refused. An attach and a rehearsal ask
 //! the same. Does not: change the process.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -17,10 +17,10 @@ use trapline_tracee::Process;
 use crate::modules::Module;
 use crate::report::Refused;
 use crate::session_request::SessionRequest;
-use crate::sites::ProbedPlace;
+use crate::sites::NamedSite;
 use crate::why::kind_of;
 
-/// Requests by module; `ActionRequest::probe` is the index of the place.
+/// Requests by module; `ActionRequest::probe` is the index of the site.
 pub(crate) struct Requests<'a> {
     modules: &'a [Module],
     requests: Vec<Vec<ActionRequest>>,
@@ -30,34 +30,28 @@ pub(crate) struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    /// Collects requests for all places. `guarded`: guard traps can be served there. `tick`: as in
+    /// Collects requests for all sites. `guarded`: guard traps can be served there. `tick`: as in
     /// [`SessionRequest::tick`].
-    pub(crate) fn new(
-        modules: &'a [Module],
-        places: &[ProbedPlace],
-        guarded: bool,
-        tick: Option<u64>,
-    ) -> Self {
+    pub(crate) fn new(modules: &'a [Module], sites: &[NamedSite], guarded: bool, tick: Option<u64>) -> Self {
         let mut requests: Vec<Vec<ActionRequest>> = vec![Vec::new(); modules.len()];
         let mut semaphores: Vec<Vec<Semaphore>> = vec![Vec::new(); modules.len()];
-        for (probe, place) in (0u32..).zip(places) {
-            let latency = place.action.is_timed().then_some(probe);
-            requests[place.module].push(ActionRequest {
+        for (probe, site) in (0u32..).zip(sites) {
+            let latency = site.action.is_timed().then_some(probe);
+            requests[site.module].push(ActionRequest {
                 probe,
                 latency,
-                function: place.function,
-                action: place.action,
+                function: site.function,
+                action: site.action,
             });
-            semaphores[place.module].extend(place.semaphore.map(|at| Semaphore { probe, at }));
+            semaphores[site.module].extend(site.semaphore.map(|at| Semaphore { probe, at }));
         }
         let map = |(module, requests): (&Module, &Vec<ActionRequest>)| {
             (!requests.is_empty()).then(|| module.file.code_map(requests, guarded, false))
         };
         let maps = modules.iter().zip(&requests).map(map).collect();
-        let filter = |place: &ProbedPlace| {
-            place.filter.as_ref().and_then(|filter| filter.in_target(place.action, tick))
-        };
-        let filters: Vec<_> = places.iter().map(filter).collect();
+        let filter =
+            |site: &NamedSite| site.filter.as_ref().and_then(|filter| filter.in_target(site.action, tick));
+        let filters: Vec<_> = sites.iter().map(filter).collect();
         let filters = if filters.iter().any(Option::is_some) { filters } else { Vec::new() };
         Self { modules, requests, semaphores, maps, filters }
     }
@@ -76,7 +70,7 @@ impl<'a> Requests<'a> {
             })
             .collect()
     }
-    /// Filters that run in the target, place by place; empty if none does.
+    /// Filters that run in the target, site by site; empty if none does.
     pub(crate) fn filters(&self) -> &[Option<TargetFilter>] {
         &self.filters
     }
@@ -118,19 +112,17 @@ pub(crate) fn is_guarded(process: &Process, modules: &[Module]) -> bool {
 /// return addresses were not replaced instead.
 pub(crate) fn tails_notice(
     report: &AttachReport,
-    places: &[ProbedPlace],
+    sites: &[NamedSite],
     left_alone: Option<&str>,
 ) -> Option<String> {
-    let lasts = |place: &ProbedPlace| match place.action {
+    let lasts = |site: &NamedSite| match site.action {
         Action::Latency | Action::Record { returns: true, .. } => true,
-        Action::Tally { exits } => {
-            exits && place.filter.as_ref().is_some_and(|filter| filter.tallies_calls())
-        }
+        Action::Tally { exits } => exits && site.filter.as_ref().is_some_and(|filter| filter.tallies_calls()),
         _ => false,
     };
     let placed: HashSet<u32> = report.placed.iter().map(|placed| placed.probe).collect();
     let tails: BTreeSet<u32> = report.tails.iter().copied().filter(|probe| placed.contains(probe)).collect();
-    let mut of = tails.iter().filter_map(|&probe| places.get(probe as usize)).filter(|place| lasts(place));
+    let mut of = tails.iter().filter_map(|&probe| sites.get(probe as usize)).filter(|site| lasts(site));
     let first = &of.next()?.probe;
     let others = match of.count() {
         0 => String::new(),
@@ -146,20 +138,20 @@ pub(crate) fn tails_notice(
     ))
 }
 
-/// Refusal of a place that needs a return trampoline, where that cannot be registered with all unwinders.
-pub(crate) fn no_unwinder(place: &ProbedPlace, why: &str) -> Refused {
+/// Refusal of a site that needs a return trampoline, where that cannot be registered with all unwinders.
+pub(crate) fn no_unwinder(site: &NamedSite, why: &str) -> Refused {
     let reason =
         format!("its return address cannot be replaced: {why}; its exits may be patched (--ret=exits)");
-    Refused { probe: place.probe.clone(), kind: "no-unwinder", reason }
+    Refused { probe: site.probe.clone(), kind: "no-unwinder", reason }
 }
 
-/// Refusal of a place in a Go program where calls of different goroutines cannot be distinguished.
-pub(crate) fn no_goroutine(place: &ProbedPlace) -> Refused {
+/// Refusal of a site in a Go program where calls of different goroutines cannot be distinguished.
+pub(crate) fn no_goroutine(site: &NamedSite) -> Refused {
     let reason = "where this Go program's threads keep their goroutine is not known, so that what its calls return cannot be put together with what they were given";
-    Refused { probe: place.probe.clone(), kind: "no-goroutine", reason: reason.into() }
+    Refused { probe: site.probe.clone(), kind: "no-goroutine", reason: reason.into() }
 }
 
-/// Least preferred tactic of each place that has one, by index.
+/// Least preferred tactic of each site that has one, by index.
 pub(crate) fn tactics(report: &AttachReport) -> HashMap<u32, Tactic> {
     let mut tactics: HashMap<u32, Tactic> = HashMap::new();
     for placed in &report.placed {
@@ -170,23 +162,22 @@ pub(crate) fn tactics(report: &AttachReport) -> HashMap<u32, Tactic> {
 }
 
 /// Places that were refused, by index.
-pub(crate) fn refusals(report: &AttachReport, places: &[ProbedPlace]) -> Vec<(usize, Refused)> {
+pub(crate) fn refusals(report: &AttachReport, sites: &[NamedSite]) -> Vec<(usize, Refused)> {
     let one = |r: &trapline_patch::Refused| {
-        let place = places.get(r.probe as usize)?;
-        let refused =
-            Refused { probe: place.probe.clone(), kind: kind_of(&r.why), reason: r.why.to_string() };
+        let site = sites.get(r.probe as usize)?;
+        let refused = Refused { probe: site.probe.clone(), kind: kind_of(&r.why), reason: r.why.to_string() };
         Some((r.probe as usize, refused))
     };
     report.refused.iter().filter_map(one).collect()
 }
 
 /// Refusal of a site because its whole batch failed.
-pub(crate) fn batch_failed(place: &ProbedPlace, why: &dyn Display) -> Refused {
-    Refused { probe: place.probe.clone(), kind: "batch-failed", reason: why.to_string() }
+pub(crate) fn batch_failed(site: &NamedSite, why: &dyn Display) -> Refused {
+    Refused { probe: site.probe.clone(), kind: "batch-failed", reason: why.to_string() }
 }
 
-/// Refusal of a place that is to be timed, and that only a kernel uprobe would reach.
-pub(crate) fn kernel_cannot_time(place: &ProbedPlace) -> Refused {
+/// Refusal of a site that is to be timed, and that only a kernel uprobe would reach.
+pub(crate) fn kernel_cannot_time(site: &NamedSite) -> Refused {
     let reason = "only a kernel uprobe would reach it, and that would cost more than most calls take";
-    Refused { probe: place.probe.clone(), kind: "kernel-cannot-time", reason: reason.into() }
+    Refused { probe: site.probe.clone(), kind: "kernel-cannot-time", reason: reason.into() }
 }

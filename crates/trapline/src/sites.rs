@@ -1,7 +1,7 @@
-//! Probe specifications to places in the modules of one process.
+//! Probe specifications to sites in the modules of one process.
 //!
-//! In: specifications, modules. Out: [`ProbedPlace`]s, one for each (module, address, kind), with all names
-//! that led there as aliases; and a line for each specification that found nothing. The place of an IFUNC is
+//! In: specifications, modules. Out: [`NamedSite`]s, one for each (module, address, kind), with all names
+//! that led there as aliases; and a line for each specification that found nothing. The site of an IFUNC is
 //! the implementation that runs. It is read from the pointers that the loader filled. Does not: plan or
 //! patch.
 
@@ -23,9 +23,9 @@ use crate::report::Refused;
 use crate::session_request::HitAction;
 use crate::values::Values;
 
-/// A place that a probe means.
+/// A site that a probe means.
 #[derive(Clone, Debug)]
-pub(crate) struct ProbedPlace {
+pub(crate) struct NamedSite {
     /// Index into the modules given.
     pub(crate) module: usize,
     pub(crate) at: Svma,
@@ -48,7 +48,7 @@ pub(crate) struct ProbedPlace {
     pub(crate) arguments: Option<Vec<MarkArgument>>,
 }
 
-impl ProbedPlace {
+impl NamedSite {
     /// Whether it is one where calls are held; its hits are not reported.
     pub(crate) const fn is_hold(&self) -> bool {
         self.action.holds()
@@ -62,15 +62,15 @@ impl ProbedPlace {
 
 /// What specifications found.
 #[derive(Debug, Default)]
-pub(crate) struct ProbedPlaces {
-    pub(crate) found: Vec<ProbedPlace>,
+pub(crate) struct NamedSites {
+    pub(crate) found: Vec<NamedSite>,
     pub(crate) refused: Vec<Refused>,
     index: HashMap<(usize, u64, u8), usize>,
-    /// Limit on a glob: it is followed no further than to one place beyond this number.
+    /// Limit on a glob: it is followed no further than to one site beyond this number.
     most: Option<usize>,
 }
 
-/// A place in a function.
+/// A site in a function.
 struct Selected {
     index: FunctionIndex,
     /// Bytes from the function's start.
@@ -82,12 +82,12 @@ struct Selected {
 /// Why a specification found nothing in one module.
 pub(crate) type Miss = NoMatch;
 
-impl ProbedPlaces {
-    /// No places yet. A glob that means more than `most` places is followed to one more than that.
+impl NamedSites {
+    /// No sites yet. A glob that means more than `most` sites is followed to one more than that.
     pub(crate) fn at_most(most: Option<usize>) -> Self {
         Self { most, ..Self::default() }
     }
-    /// Adds the places that a specification means in one module.
+    /// Adds the sites that a specification means in one module.
     pub(crate) fn select(
         &mut self,
         process: Option<&Process>,
@@ -112,14 +112,14 @@ impl ProbedPlaces {
                 named.push(format!("{:#x}", at.0));
             }
             if function.kind != FunctionKind::Ifunc || process.is_none() {
-                let place = Selected { index: selected.function, inside: selected.offset, named };
-                self.put(module, one, spec.kind, place, hit_action);
+                let site = Selected { index: selected.function, inside: selected.offset, named };
+                self.put(module, one, spec.kind, site, hit_action);
                 continue;
             }
             match process.and_then(|process| implementation(process, modules, module, function)) {
                 Some(running) => {
-                    let place = Selected { index: running, inside: selected.offset, named };
-                    self.put(module, one, spec.kind, place, hit_action);
+                    let site = Selected { index: running, inside: selected.offset, named };
+                    self.put(module, one, spec.kind, site, hit_action);
                 }
                 None => self.refused.push(Refused {
                     probe: probe_text(spec.kind, &one.called, &named[0]),
@@ -137,22 +137,22 @@ impl ProbedPlaces {
     /// or static functions of several sources.
     pub(crate) fn distinguish(&mut self) {
         let mut of: HashMap<(usize, &str), BTreeSet<u64>> = HashMap::new();
-        for place in &self.found {
-            of.entry((place.module, &place.label)).or_default().insert(place.at.0);
+        for site in &self.found {
+            of.entry((site.module, &site.label)).or_default().insert(site.at.0);
         }
         let shared: Vec<bool> = self
             .found
             .iter()
-            .map(|place| of.get(&(place.module, place.label.as_str())).is_some_and(|all| all.len() > 1))
+            .map(|site| of.get(&(site.module, site.label.as_str())).is_some_and(|all| all.len() > 1))
             .collect();
-        for (place, _) in self.found.iter_mut().zip(shared).filter(|(_, shared)| *shared) {
-            place.label.push_str(&format!(" ({:#x})", place.at.0));
+        for (site, _) in self.found.iter_mut().zip(shared).filter(|(_, shared)| *shared) {
+            site.label.push_str(&format!(" ({:#x})", site.at.0));
         }
     }
     /// Adds a site in a function of the module `one`, the one with the index `module`.
-    fn put(&mut self, module: usize, one: &Module, kind: ProbeKind, place: Selected, hit_action: HitAction) {
+    fn put(&mut self, module: usize, one: &Module, kind: ProbeKind, site: Selected, hit_action: HitAction) {
         let Module { file, is_program, .. } = one;
-        let Selected { index, inside, mut named } = place;
+        let Selected { index, inside, mut named } = site;
         let function = file.image.function(index);
         for name in names(&file.image, function, one.basename()) {
             if !named.contains(&name) {
@@ -170,7 +170,7 @@ impl ProbedPlaces {
         }
         self.add(
             texts.collect(),
-            ProbedPlace {
+            NamedSite {
                 module,
                 at,
                 offset,
@@ -205,7 +205,7 @@ impl ProbedPlaces {
             let name = format!("{}:{}", marker.provider, marker.name);
             self.add(
                 vec![format!("usdt:{}:{name}", one.called)],
-                ProbedPlace {
+                NamedSite {
                     module,
                     at: marker.location,
                     offset,
@@ -224,29 +224,29 @@ impl ProbedPlaces {
         }
         if any { Ok(()) } else { Err(marker_miss(image, spec)) }
     }
-    /// Adds a place; if it is already there, adds only its names.
-    fn add(&mut self, names: Vec<String>, place: ProbedPlace) {
-        let kind = match place.action {
+    /// Adds a site; if it is already there, adds only its names.
+    fn add(&mut self, names: Vec<String>, site: NamedSite) {
+        let kind = match site.action {
             Action::CountExits | Action::CallExits | Action::Tally { exits: true } => 1,
             _ => 0,
         };
         let next = self.found.len();
-        let at = *self.index.entry((place.module, place.at.0, kind)).or_insert(next);
+        let at = *self.index.entry((site.module, site.at.0, kind)).or_insert(next);
         if at == next {
-            self.found.push(place);
+            self.found.push(site);
         }
-        let place = &mut self.found[at];
+        let site = &mut self.found[at];
         for name in names {
-            if place.probe.is_empty() {
-                place.probe = name;
-            } else if place.probe != name && !place.aliases.contains(&name) {
-                place.aliases.push(name);
+            if site.probe.is_empty() {
+                site.probe = name;
+            } else if site.probe != name && !site.aliases.contains(&name) {
+                site.aliases.push(name);
             }
         }
-        if place.semaphore.is_some()
-            && !matches!(place.action, Action::CountAt(_) | Action::RecordAt(..) | Action::RecordMark(..))
+        if site.semaphore.is_some()
+            && !matches!(site.action, Action::CountAt(_) | Action::RecordAt(..) | Action::RecordMark(..))
         {
-            place.semaphore = None;
+            site.semaphore = None;
         }
     }
 }

@@ -3,7 +3,11 @@
 # `ask` prints an answer that is the same each time. `program` prints the file with the functions to probe.
 set -eu
 web() { exec curl -s --max-time 20 "http://127.0.0.1:$PORT/hello.txt"; }
-exchange() { printf "$1" | timeout 20 nc -q 20 127.0.0.1 "$PORT"; }
+# Netcats differ in when they end; this one ends when the service closes the connection.
+exchange() { printf "$1" | python3 -c 'import socket, sys
+s = socket.create_connection(("127.0.0.1", sys.argv[1]), 20)
+s.sendall(sys.stdin.buffer.read())
+for part in iter(lambda: s.recv(4096), b""): sys.stdout.buffer.write(part)' "$PORT"; }
 case "$1 $2" in
 *" nginx")
     case $1 in

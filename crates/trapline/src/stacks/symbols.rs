@@ -34,7 +34,7 @@ pub struct Function {
 }
 
 /// A file's address in memory, and an offset.
-type Place = (usize, u64);
+type CodePosition = (usize, u64);
 /// Functions at a place. The file is held, so its address is not reused.
 type Named = (Arc<StackFile>, Arc<[Function]>);
 
@@ -42,7 +42,7 @@ type Named = (Arc<StackFile>, Arc<[Function]>);
 #[derive(Debug)]
 pub struct Symbols {
     blazesym: Symbolizer,
-    known: HashMap<Place, Named>,
+    known: HashMap<CodePosition, Named>,
     /// Files in which blazesym found no name, by address; `None` if they have no other tables.
     images: HashMap<usize, (Arc<StackFile>, Option<Image>)>,
     /// Generated code, by process.

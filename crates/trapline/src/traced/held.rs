@@ -2,8 +2,8 @@
 //! right to read the clock.
 //!
 //! In: facts that held calls are about to change (`trapline_patch`'s `hold`), and changes that /proc shows
-//! after calls that were not held. Out: patches that relied on those facts taken out; their places
-//! probed in another way, where there is one; held threads let go; notices. Invariants: HLD-1 a place that is
+//! after calls that were not held. Out: patches that relied on those facts taken out; their sites
+//! probed in another way, where there is one; held threads let go; notices. Invariants: HLD-1 a site that is
 //! no longer probed is reported. HLD-2 each module is asked once where its calls are held, and again when it
 //! was mapped anew. Does not: stop the calling thread; its stub does.
 //!
@@ -33,7 +33,7 @@ use crate::files::{Files, ModuleFile};
 use crate::modules::{Mapped, Module, name_of};
 use crate::report::Refused;
 use crate::session_request::SessionRequest;
-use crate::sites::{ProbedPlace, ProbedPlaces};
+use crate::sites::{NamedSite, NamedSites};
 use crate::values::Values;
 
 /// Functions of a C library at which calls are held, and the facts that they change.
@@ -58,7 +58,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Whether places are being probed anew.
+    /// Whether sites are being probed anew.
     pub(super) const fn again(&self) -> bool {
         self.again.is_some()
     }
@@ -66,7 +66,7 @@ impl Held {
     pub(super) const fn is_blind(&self) -> bool {
         self.blind
     }
-    /// Notes places that are probed in one mapping of their file and not in another.
+    /// Notes sites that are probed in one mapping of their file and not in another.
     pub(super) fn note_lost(&mut self, lost: Option<(u64, Refused)>) {
         self.lost = lost;
     }
@@ -88,8 +88,8 @@ impl Held {
             Err(error) => Ok(Some(Lost { sites: all, why: error.to_string() })),
         }
     }
-    /// While places are probed anew, keeps only those.
-    pub(super) fn keep_closed(&self, modules: &[Module], places: &mut ProbedPlaces) {
+    /// While sites are probed anew, keeps only those.
+    pub(super) fn keep_closed(&self, modules: &[Module], places: &mut NamedSites) {
         if let Some(again) = &self.again {
             places.found.retain(|place| again.contains(&SiteKey::of(modules, place)));
             places.refused.clear();
@@ -101,7 +101,7 @@ impl Held {
             self.asked.retain(|asked| !fresh.iter().any(|one| load(one) == *asked));
         }
     }
-    /// Adds the places of `mapped` modules at which calls are held. `modules` holds those that are probed.
+    /// Adds the sites of `mapped` modules at which calls are held. `modules` holds those that are probed.
     pub(super) fn request_holds(
         &mut self,
         process: &Process,
@@ -109,7 +109,7 @@ impl Held {
         requested: &SessionRequest,
         mapped: &[Mapped],
         modules: &mut Vec<Module>,
-        found: &mut Vec<ProbedPlace>,
+        found: &mut Vec<NamedSite>,
     ) {
         let facts = facts_of(requested);
         if !HOLDS_CALLS {
@@ -146,8 +146,8 @@ impl Held {
     }
 }
 
-/// A place where calls are held.
-struct HeldPlace {
+/// A site where calls are held.
+struct HeldSite {
     function: FunctionIndex,
     at: Svma,
     action: Action,
@@ -156,10 +156,10 @@ struct HeldPlace {
     name: String,
 }
 
-impl HeldPlace {
-    /// The place in the module of this index.
-    fn place(self, image: &Image, module: usize) -> Option<ProbedPlace> {
-        Some(ProbedPlace {
+impl HeldSite {
+    /// The site in the module of this index.
+    fn place(self, image: &Image, module: usize) -> Option<NamedSite> {
+        Some(NamedSite {
             module,
             at: self.at,
             offset: image.offset_of(self.at)?,
@@ -197,11 +197,11 @@ fn is_c_library(path: &str) -> bool {
 }
 
 /// The C library's functions at which calls are held.
-fn named(image: &Image, basename: &str) -> Vec<HeldPlace> {
+fn named(image: &Image, basename: &str) -> Vec<HeldSite> {
     let places = |(name, hold, facts): (&'static str, Hold, u64)| {
         let spec = name.parse::<ProbeSpec>().ok();
         let selected = spec.and_then(|spec| image.select(&spec.func, basename).ok()).unwrap_or_default();
-        selected.into_iter().map(move |one| HeldPlace {
+        selected.into_iter().map(move |one| HeldSite {
             function: one.function,
             at: image.function(one.function).start,
             action: Action::Hold(hold),
@@ -214,7 +214,7 @@ fn named(image: &Image, basename: &str) -> Vec<HeldPlace> {
 
 /// A file's own system calls that may change one of these facts. `named`: where its C library's calls are held
 /// already. That library's own actions are none of the program's.
-fn own_calls(file: &ModuleFile, facts: u64, named: &[HeldPlace]) -> Vec<HeldPlace> {
+fn own_calls(file: &ModuleFile, facts: u64, named: &[HeldSite]) -> Vec<HeldSite> {
     let has_sigaction = named.iter().any(|place| place.action == Action::Hold(Hold::Sigaction));
     // Go's runtime has its signals from its first instruction.
     let signals = fact::FAULTS | fact::TRAPS;
@@ -225,7 +225,7 @@ fn own_calls(file: &ModuleFile, facts: u64, named: &[HeldPlace]) -> Vec<HeldPlac
     let is_named = |function| named.iter().any(|place| place.function == function);
     let calls = file.system_calls().iter();
     let calls = calls.filter(|call| call.facts & facts != 0 && !is_named(call.function));
-    let held = calls.map(|call| HeldPlace {
+    let held = calls.map(|call| HeldSite {
         function: call.function,
         at: call.at,
         action: Action::HoldAt(call.at, call.hold),
@@ -259,11 +259,11 @@ impl Change {
         let facts = asked | shown(process, attached, look);
         (facts != 0).then(|| Self { facts, late: facts & !asked != 0 || attached.went_on(asked) })
     }
-    /// Whether the places can be probed in another way.
+    /// Whether the sites can be probed in another way.
     pub(super) const fn has_another_way(self) -> bool {
         self.facts & !(fact::FAULTS | fact::TRAPS) == 0
     }
-    /// The places that are lost where there is no other way.
+    /// The sites that are lost where there is no other way.
     pub(super) fn loses(self, sites: u64) -> Lost {
         Lost { sites, why: "attach again to probe what can be probed now".to_owned() }
     }

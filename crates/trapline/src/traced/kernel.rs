@@ -18,7 +18,7 @@ use crate::modules::Module;
 use crate::names::leads_to;
 use crate::report::Refused;
 use crate::requests::kernel_cannot_time;
-use crate::sites::ProbedPlace;
+use crate::sites::NamedSite;
 
 /// Most links that are tried for one file: enough to find four culprits among ten thousand places.
 const ATTEMPTS: usize = 128;
@@ -42,11 +42,11 @@ impl KernelLinks {
         &mut self,
         target: &TargetProcess,
         modules: &[Module],
-        places: &[ProbedPlace],
+        places: &[NamedSite],
         sites: &[(u32, KernelSite)],
     ) -> Linked {
         let mut out = Linked::default();
-        let mut groups: BTreeMap<(usize, bool), Vec<(usize, &ProbedPlace)>> = BTreeMap::new();
+        let mut groups: BTreeMap<(usize, bool), Vec<(usize, &NamedSite)>> = BTreeMap::new();
         let indices = sites.iter().map(|(_, site)| site.probe as usize);
         for (index, place) in indices.filter_map(|index| Some((index, places.get(index)?))) {
             match place.action {
@@ -70,7 +70,7 @@ impl KernelLinks {
         target: &TargetProcess,
         module: &Module,
         returns: bool,
-        places: &[(usize, &ProbedPlace)],
+        places: &[(usize, &NamedSite)],
         out: &mut Linked,
     ) {
         let file = &module.file;
@@ -107,7 +107,7 @@ impl KernelLinks {
 }
 
 /// The kernel's description of a place.
-fn uprobe(module: &Module, place: &ProbedPlace, notices: &mut Vec<String>) -> Uprobe {
+fn uprobe(module: &Module, place: &NamedSite, notices: &mut Vec<String>) -> Uprobe {
     let semaphore = place.semaphore.and_then(|at| {
         let offset = module.file.image.offset_of(at);
         if offset.is_none() {
@@ -118,13 +118,13 @@ fn uprobe(module: &Module, place: &ProbedPlace, notices: &mut Vec<String>) -> Up
     Uprobe { offset: place.offset, semaphore }
 }
 
-fn replaced(place: &ProbedPlace) -> Refused {
+fn replaced(place: &NamedSite) -> Refused {
     let reason =
         "no jump fits, and a kernel uprobe cannot reach the file, which was replaced on disk".to_owned();
     Refused { probe: place.probe.clone(), kind: "kernel-uprobe", reason }
 }
 
-fn refusal(place: &ProbedPlace, error: &TargetError, among: usize) -> Refused {
+fn refusal(place: &NamedSite, error: &TargetError, among: usize) -> Refused {
     let others = if among > 1 { format!(", for one of {among} sites or more") } else { String::new() };
     let reason = format!("no jump fits, and {error}{others}");
     Refused { probe: place.probe.clone(), kind: "kernel-uprobe", reason }

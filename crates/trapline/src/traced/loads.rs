@@ -40,7 +40,7 @@ use trapline_tracee::{Family, FileId, MapWatcher, Mapping};
 use crate::modules::{Mapped, Module, is_short_name};
 use crate::report::Late;
 use crate::session_request::SessionRequest;
-use crate::sites::ProbedPlace;
+use crate::sites::NamedSite;
 
 /// One mapping of a file: the file, and its start address.
 type Load = (FileId, u64);
@@ -231,7 +231,7 @@ impl Loads {
     pub(super) fn note_late(
         &mut self,
         modules: &[Module],
-        places: &[ProbedPlace],
+        places: &[NamedSite],
         fresh: &[Mapped],
         gone: &HashSet<usize>,
     ) {

@@ -24,7 +24,7 @@ use crate::modules::Module;
 use crate::report::{Refused, Tactic};
 use crate::requests::{Requests, is_guarded, no_goroutine, no_unwinder, refusals, tactics, tails_notice};
 use crate::session_request::SessionRequest;
-use crate::sites::ProbedPlace;
+use crate::sites::NamedSite;
 use crate::times::stamps_resident;
 use crate::unwinders::{Unwinding, unwinding, unwinding_now};
 
@@ -37,7 +37,7 @@ const NOT_REGISTERED: &str = "the process has loaded no unwinder (libgcc_s); one
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Batch<'a> {
     pub(super) modules: &'a [Module],
-    pub(super) places: &'a [ProbedPlace],
+    pub(super) places: &'a [NamedSite],
     /// The program may change its handlers of faults before that is seen.
     pub(super) is_blind: bool,
 }
@@ -51,7 +51,7 @@ pub(super) struct BatchOutcome {
 
 impl BatchOutcome {
     /// All places refused.
-    pub(super) fn refuse_all(batch: &Batch<'_>, why: impl Fn(&ProbedPlace) -> Refused) -> Self {
+    pub(super) fn refuse_all(batch: &Batch<'_>, why: impl Fn(&NamedSite) -> Refused) -> Self {
         Self { refused: batch.places.iter().map(why).enumerate().collect(), ..Self::default() }
     }
 }
@@ -104,7 +104,7 @@ impl Patches {
         notices: &mut Vec<String>,
     ) -> Result<BatchOutcome, Error> {
         self.threads = library::threads(&target.process, files);
-        let calls = |place: &ProbedPlace| place.filter.as_ref().is_some_and(|filter| filter.tallies_calls());
+        let calls = |place: &NamedSite| place.filter.as_ref().is_some_and(|filter| filter.tallies_calls());
         if !target.returns_decide() && batch.places.iter().any(calls) {
             return Ok(BatchOutcome::refuse_all(batch, no_goroutine));
         }
@@ -211,7 +211,7 @@ impl Patches {
         Ok(out)
     }
     /// What a report of the batch that was added last means for its places.
-    fn outcome(&self, report: &AttachReport, places: &[ProbedPlace]) -> BatchOutcome {
+    fn outcome(&self, report: &AttachReport, places: &[NamedSite]) -> BatchOutcome {
         let tactics = tactics(report);
         let segment = self.segments().len().saturating_sub(1);
         let probed = (0u32..).zip(places).filter(|(_, place)| !place.is_hold());

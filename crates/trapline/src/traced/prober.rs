@@ -25,7 +25,7 @@ use crate::follow::Following;
 use crate::modules::{Mapped, Module, mapped};
 use crate::requests::batch_failed;
 use crate::session_request::{HitAction, SessionRequest};
-use crate::sites::ProbedPlaces;
+use crate::sites::NamedSites;
 
 /// What a look found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,7 +138,7 @@ impl Prober {
         requested: &SessionRequest,
         (fresh, first): (&[Mapped], bool),
         (maps, mapped): (&[Mapping], &[Mapped]),
-    ) -> (Vec<Module>, ProbedPlaces) {
+    ) -> (Vec<Module>, NamedSites) {
         let process = &with.target.process;
         let chosen = choose(process, &with.target.name, files, requested, fresh, self.loads.matched());
         let Chosen { mut modules, mut places, misses, notices } = chosen;
@@ -172,7 +172,7 @@ impl Prober {
         files: &mut Files,
         requested: &SessionRequest,
         modules: &[Module],
-        places: &mut ProbedPlaces,
+        places: &mut NamedSites,
     ) -> Result<HashSet<usize>, Error> {
         let batch = Batch { modules, places: &places.found, is_blind: self.held.is_blind() };
         let done = self.patches.attach(with.target, files, requested, &batch, with.notices);

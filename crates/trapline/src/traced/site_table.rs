@@ -19,7 +19,7 @@ use crate::filter::Filter;
 use crate::group_by::{GroupNumber, parts, shares};
 use crate::modules::Module;
 use crate::report::{By, Refused, Share, Site, Tactic};
-use crate::sites::ProbedPlace;
+use crate::sites::NamedSite;
 use crate::threads::Names;
 use crate::values::Values;
 
@@ -41,7 +41,7 @@ pub(super) struct SiteKey {
 
 impl SiteKey {
     /// Key of a place's site.
-    pub(super) fn of(modules: &[Module], place: &ProbedPlace) -> Self {
+    pub(super) fn of(modules: &[Module], place: &NamedSite) -> Self {
         let is_return = matches!(
             place.action,
             Action::CountExits | Action::Tally { exits: true } | Action::Record { returns: true, .. }
@@ -178,7 +178,7 @@ impl SiteTable {
         (self.sites.len(), self.sites.iter().map(|tracked| tracked.sources.len()).sum())
     }
     /// Adds one more place at which a site's hits are counted.
-    pub(super) fn track(&mut self, modules: &[Module], place: &ProbedPlace, tactic: Tactic, source: Source) {
+    pub(super) fn track(&mut self, modules: &[Module], place: &NamedSite, tactic: Tactic, source: Source) {
         let key = SiteKey::of(modules, place);
         if let Some(&known) = self.keys.get(&key) {
             let known = &mut self.sites[known];
@@ -214,11 +214,11 @@ impl SiteTable {
     pub(super) fn sort_refusals(
         &mut self,
         modules: &[Module],
-        places: &[ProbedPlace],
+        places: &[NamedSite],
         why: Vec<(usize, Refused)>,
     ) -> RefusedPlaces {
         let mut out = RefusedPlaces::default();
-        let why = why.into_iter().filter(|(index, _)| !places.get(*index).is_some_and(ProbedPlace::is_hold));
+        let why = why.into_iter().filter(|(index, _)| !places.get(*index).is_some_and(NamedSite::is_hold));
         for (place, why) in why.filter_map(|(index, why)| Some((places.get(index)?, why))) {
             let key = SiteKey::of(modules, place);
             match (why.kind, self.keys.contains_key(&key)) {

@@ -27,12 +27,12 @@ use crate::inside::placing::{Placing, StubCall};
 use crate::inside::site_request::SiteRequest;
 
 /// A word to be patched, and the sites that it serves: their indices, each with whether this is a return.
-struct Site {
+struct CalledWord {
     word: Word<'static>,
     called: SmallVec<[(usize, bool); 1]>,
 }
 
-impl Site {
+impl CalledWord {
     /// What is called there, if a jump will do for all.
     fn by_jump(&self, site_requests: &[SiteRequest]) -> Option<Vec<Called>> {
         let traps = |&(which, exit): &(usize, bool)| {
@@ -69,7 +69,7 @@ pub(in crate::inside) fn place(
     let mut announce = |all: &[Ready]| {
         placing.expect(all.len());
         for &Ready { index, copy, tactic, .. } in all {
-            let Site { word, called } = &sites[index];
+            let CalledWord { word, called } = &sites[index];
             placing.announce(StubCall {
                 head: word.at,
                 at: word.at,
@@ -91,13 +91,14 @@ pub(in crate::inside) fn place(
 }
 
 /// Words of all sites, by address, each once; none for a site that is refused.
-fn sites(site_requests: &[SiteRequest], refused: &mut HashMap<usize, Why>) -> Vec<Site> {
-    let mut all: BTreeMap<RemoteAddr, Site> = BTreeMap::new();
+fn sites(site_requests: &[SiteRequest], refused: &mut HashMap<usize, Why>) -> Vec<CalledWord> {
+    let mut all: BTreeMap<RemoteAddr, CalledWord> = BTreeMap::new();
     for (index, one) in site_requests.iter().enumerate() {
         match words_of(one) {
             Ok(words) => {
                 for (word, exit) in words {
-                    let site = all.entry(word.at).or_insert_with(|| Site { word, called: SmallVec::new() });
+                    let site =
+                        all.entry(word.at).or_insert_with(|| CalledWord { word, called: SmallVec::new() });
                     if !exit {
                         site.word.role = PatchRole::Entry;
                     }

@@ -13,7 +13,7 @@ use super::cpu_area::CpuArea;
 use super::instances::{Instances, Memory, Object, objects, range};
 
 #[derive(Debug)]
-struct Place {
+struct RingEntry {
     turn: AtomicUsize,
     object: AtomicU32,
 }
@@ -26,7 +26,7 @@ struct End(AtomicUsize);
 #[derive(Debug)]
 pub(crate) struct Circular {
     ends: Box<[End; 2]>,
-    places: Box<[Place]>,
+    places: Box<[RingEntry]>,
     objects: Box<[Object]>,
 }
 
@@ -34,7 +34,7 @@ impl Circular {
     pub(crate) fn new(maxactive: u32) -> Self {
         // Twice the room, so that a place is not needed soon if its taker is late.
         let places = (2 * maxactive).next_power_of_two() as usize;
-        let place = |turn| Place { turn: AtomicUsize::new(turn), object: AtomicU32::new(0) };
+        let place = |turn| RingEntry { turn: AtomicUsize::new(turn), object: AtomicU32::new(0) };
         let queue = Self {
             ends: Box::default(),
             places: (0..places).map(place).collect(),
@@ -44,7 +44,7 @@ impl Circular {
         queue
     }
     #[inline]
-    fn place(&self, at: usize) -> &Place {
+    fn place(&self, at: usize) -> &RingEntry {
         &self.places[at & (self.places.len() - 1)]
     }
     #[inline]
