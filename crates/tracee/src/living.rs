@@ -23,6 +23,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Flag of threads that the kernel creates for itself, which belong to no program (linux/sched.h).
+const KERNEL: u64 = 0x20_0000;
 /// Flag of io_uring's workers (linux/sched.h).
 const IO_WORKER: u64 = 0x10;
 /// Flag of all workers that the kernel creates for a process, from Linux 6.4 on. It had another meaning until
@@ -116,6 +118,11 @@ pub fn start_time(pid: u32) -> io::Result<u64> {
 #[must_use]
 pub fn runs(pid: u32) -> bool {
     living(pid).is_some()
+}
+
+/// Whether it is a thread that the kernel runs for itself. A process that is ending has no memory either.
+pub(crate) fn is_kernel_thread(pid: u32) -> bool {
+    stat(pid).is_ok_and(|stat| stat.field(9).unwrap_or(0) & KERNEL != 0)
 }
 
 /// User and system time of a process with all its threads, in ticks of 10 ms.

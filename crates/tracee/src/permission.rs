@@ -20,23 +20,25 @@ const CAP_SYS_PTRACE: u64 = 1 << 19;
 /// Refuses a pid that names no process which can be traced.
 pub(crate) fn check_kind(pid: u32) -> Result<ThreadStatus, TargetError> {
     let text = fs::read(format!("/proc/{pid}/status")).map_err(|_| TargetError::NoProcess { pid })?;
-    let mut status = ThreadStatus::parse(&text);
+    let status = ThreadStatus::parse(&text);
     if status.tgid != pid {
         return Err(TargetError::IsThread { tid: pid, pid: status.tgid });
     }
-    if matches!(status.state, 'Z' | 'X') {
-        let zombie = TargetError::Zombie { pid, parent: status.ppid };
-        let text =
-            fs::read(living::folder(pid).join("status")).map_err(|_| TargetError::NoProcess { pid })?;
-        status = ThreadStatus::parse(&text);
-        if matches!(status.state, 'Z' | 'X') {
-            return Err(zombie);
-        }
+    let has_ended = |status: &ThreadStatus| matches!(status.state, 'Z' | 'X') || !status.has_memory;
+    if !has_ended(&status) {
+        return Ok(status);
     }
-    if !status.has_memory {
+    if living::is_kernel_thread(pid) {
         return Err(TargetError::KernelThread { pid, comm: status.comm });
     }
-    Ok(status)
+    // The main thread has ended, or is about to; others may live on.
+    let text = fs::read(living::folder(pid).join("status")).map_err(|_| TargetError::NoProcess { pid })?;
+    let living = ThreadStatus::parse(&text);
+    match status.state {
+        _ if !has_ended(&living) => Ok(living),
+        'Z' | 'X' => Err(TargetError::Zombie { pid, parent: status.ppid }),
+        _ => Err(TargetError::Gone { pid, how: "it ended".to_owned() }),
+    }
 }
 
 /// Refuses programs of another class or machine.

@@ -68,6 +68,25 @@ fn what_is_no_process_is_refused() {
     }
 }
 
+/// A process gives its memory back before it becomes a zombie. It is no kernel thread in between.
+#[test]
+fn a_process_that_is_ending_is_no_kernel_thread() {
+    let mut ends = std::collections::BTreeMap::<&str, u32>::new();
+    for _ in 0..400 {
+        let mut child = Command::new("true").spawn().unwrap();
+        let text = loop {
+            match Process::open(child.id()) {
+                Ok(_) => {}
+                Err(error) => break error.to_string(),
+            }
+        };
+        child.wait().unwrap();
+        assert!(!text.contains("kernel thread"), "{text}");
+        *ends.entry(if text.contains("zombie") { "zombie" } else { "ending" }).or_default() += 1;
+    }
+    println!("{ends:?}");
+}
+
 #[test]
 fn a_thread_is_refused_by_the_name_of_its_process() {
     let tid = std::fs::read_link("/proc/thread-self").unwrap();

@@ -3,7 +3,7 @@
 //! In: what became of the reports, the session's end, a launched command. Out: an [`Outcome`]. Invariant:
 //! END-2 a launched command's own status takes precedence, whatever became of the probes. Does not: detach.
 
-use trapline::{Finished, Interrupts, Running};
+use trapline::{Finished, Interrupts, Running, Summary};
 
 use super::follow::TICK;
 use super::sinks::Sinks;
@@ -18,11 +18,16 @@ pub(crate) fn end(
     sinks: &Sinks,
     interrupts: &Interrupts,
 ) -> Result<Outcome, Failure> {
-    // The notices already name what was not undone or was killed.
-    let harmed = finished.summary.undone + finished.summary.killed > 0 && finished.command.is_none();
-    let outcome = match harmed {
-        true => Outcome::Failed,
-        false => outcome(reported, finished.command, interrupts),
+    let harm = harm(&finished.summary).filter(|_| finished.command.is_none());
+    let outcome = match harm {
+        Some(harm) => {
+            // Notices have named the processes, if there were any notices.
+            if !sinks.talkative && !(sinks.format == Format::Json && sinks.output.is_stderr()) {
+                print_line(&format!("trapline: {harm}"));
+            }
+            Outcome::Failed
+        }
+        None => outcome(reported, finished.command, interrupts),
     };
     match (finished.nothing, outcome) {
         (Some(nothing), Outcome::Done) => Err(nothing.into()),
@@ -35,6 +40,21 @@ pub(crate) fn end(
         }
         _ => Ok(outcome),
     }
+}
+
+/// What became of targets that are not as they were before; `None` if all are.
+fn harm(summary: &Summary) -> Option<String> {
+    let processes =
+        |count| if count == 1 { "1 process was".to_owned() } else { format!("{count} processes were") };
+    let killed = (summary.killed > 0).then(|| format!("{} killed while probed", processes(summary.killed)));
+    let undone = (summary.undone > 0).then(|| {
+        format!(
+            "{} not left as before: run `trapline status`, then `trapline detach -p PID`",
+            processes(summary.undone)
+        )
+    });
+    let all: Vec<String> = killed.into_iter().chain(undone).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// Prints why a report could not be written or sent. If all was written, it waits for a launched command and returns that command's
@@ -63,5 +83,24 @@ fn wait(mut command: Running, interrupts: &Interrupts) -> Outcome {
         if interrupts.wait(TICK).is_some() {
             return Outcome::Done;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::harm;
+    use trapline::Summary;
+
+    #[test]
+    fn what_was_harmed_is_named_without_notices_too() {
+        assert_eq!(harm(&Summary::default()), None);
+        let killed = Summary { killed: 1, ..Summary::default() };
+        assert_eq!(harm(&killed).as_deref(), Some("1 process was killed while probed"));
+        let both = Summary { undone: 2, ..killed };
+        let text = harm(&both).expect("both are harm");
+        assert!(
+            text.starts_with("1 process was killed while probed; 2 processes were not left as before"),
+            "{text}"
+        );
     }
 }
