@@ -8,21 +8,11 @@
 
 use trapline_code::x86_64::asm::{Alu, Asm, Cond, Mem, R8, R9, RAX, RCX, RDI, RDX, RSI, RSP, Reg};
 use trapline_code::x86_64::{Frame, Inputs, allocate, emit, most_bytes};
-use trapline_code::{End, NoRoom, Program};
+use trapline_code::{NoRoom, Program};
 
-use super::Left;
-use super::memory::Memory;
-use super::programs::INPUTS;
-
-pub(crate) const WORDS: usize = 8;
 const IN_REGISTERS: [Reg; 3] = [RSI, RCX, R8];
 const RDX_AT: Mem = Mem::At(RSP, -24);
 const RDX_VALUE: u32 = 0x5a5a;
-
-pub(crate) struct Machine {
-    memory: Memory,
-    words: usize,
-}
 
 struct FromMemory;
 
@@ -35,51 +25,28 @@ impl Inputs for FromMemory {
     }
 }
 
-impl Machine {
-    pub(crate) fn new() -> Self {
-        Self { memory: Memory::new(), words: WORDS }
+/// The function for the address `at`, with `words` stack words for the program.
+pub(crate) fn function(program: &Program, words: usize, at: u64) -> Result<Vec<u8>, NoRoom> {
+    let allocated = allocate(program.clone(), words, &FromMemory)?;
+    let mut code = Vec::new();
+    let mut asm = Asm::new(&mut code, at);
+    asm.mov(R9, RSI);
+    for (nth, reg) in IN_REGISTERS.into_iter().enumerate() {
+        asm.load(reg, Mem::At(RDI, nth as i32 * 8));
     }
-    pub(crate) fn new_without_words() -> Self {
-        Self { words: 0, ..Self::new() }
+    asm.mov_imm32(RDX, RDX_VALUE);
+    asm.store(RDX_AT, RDX);
+    let words: Vec<_> = (0..words as i32).map(|word| Mem::At(RSP, -32 - 8 * word)).collect();
+    let begin = asm.here();
+    let outcomes = emit(&mut asm, &allocated, &FromMemory, Frame { words: &words, rdx: RDX_AT });
+    let length = asm.here() - begin;
+    assert!(length <= most_bytes(program, 8) as u64, "{length} bytes\n{program}");
+    leave(&mut asm, 0);
+    for (outcome, fix) in outcomes {
+        asm.bind(fix);
+        leave(&mut asm, outcome.into());
     }
-    pub(crate) fn compile(&self, program: &Program) -> Result<Vec<u8>, NoRoom> {
-        let allocated = allocate(program.clone(), self.words, &FromMemory)?;
-        let mut code = Vec::new();
-        let mut asm = Asm::new(&mut code, self.memory.address());
-        asm.mov(R9, RSI);
-        for (nth, reg) in IN_REGISTERS.into_iter().enumerate() {
-            asm.load(reg, Mem::At(RDI, nth as i32 * 8));
-        }
-        asm.mov_imm32(RDX, RDX_VALUE);
-        asm.store(RDX_AT, RDX);
-        let words: Vec<_> = (0..self.words as i32).map(|word| Mem::At(RSP, -32 - 8 * word)).collect();
-        let begin = asm.here();
-        let outcomes = emit(&mut asm, &allocated, &FromMemory, Frame { words: &words, rdx: RDX_AT });
-        let length = asm.here() - begin;
-        assert!(length <= most_bytes(program, 8) as u64, "{length} bytes\n{program}");
-        leave(&mut asm, 0);
-        for (outcome, fix) in outcomes {
-            asm.bind(fix);
-            leave(&mut asm, outcome.into());
-        }
-        Ok(code)
-    }
-    /// Calls `run` with the code in its place.
-    pub(crate) fn with(&mut self, code: &[u8], run: impl FnOnce(u64)) {
-        self.memory.write(code);
-        run(self.memory.address());
-        self.memory.skip();
-    }
-    pub(crate) fn run(at: u64, program: &Program, inputs: &[u64; INPUTS]) -> Left {
-        let mut left = [0_u64; 3];
-        // SAFETY: `compile` has made a function of this type, which stays within its frame (what this test is about).
-        let run: extern "C" fn(*const u64, *mut u64) = unsafe { core::mem::transmute(at as *const u8) };
-        run(inputs.as_ptr(), left.as_mut_ptr());
-        let outcome = left[0] as u8;
-        let result = program.result().filter(|_| outcome == 0).map(|_| left[1]);
-        let kept = left[2] == 0;
-        Left { end: End { outcome, result }, kept }
-    }
+    Ok(code)
 }
 
 /// Stores what there is, and returns.
