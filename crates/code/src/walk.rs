@@ -97,12 +97,15 @@ fn write<B: BackEnd>(allocated: &Allocated, back_end: &mut B, op: Op) {
 
 /// Makes all that lead there lead here.
 fn bind<B: BackEnd>(back_end: &mut B, open: &mut Vec<(Target, B::Fix)>, target: Target) {
-    open.retain(|(to, fix)| {
+    let mut nth = 0;
+    while let Some((to, fix)) = open.get(nth) {
         if *to == target {
             back_end.bind(*fix);
+            open.swap_remove(nth);
+        } else {
+            nth += 1;
         }
-        *to != target
-    });
+    }
 }
 
 /// Whether a jump leads to the next operation.

@@ -62,7 +62,7 @@ pub fn most_bytes(program: &Program, input: usize) -> usize {
         Op::Input { .. } => input + WORD,
         Op::Number { .. } => NUMBER + WORD,
         Op::Move { .. } => 2 * WORD,
-        Op::Unary { .. } => 3 * WORD,
+        Op::Unary { .. } => 5 * WORD,
         Op::Compute { .. } => NUMBER + 5 * WORD,
         Op::Branch { .. } => NUMBER + 4 * WORD,
         Op::Jump { .. } => WORD,
@@ -132,6 +132,11 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
         match op {
             Unary::Negate => self.asm.negate(to, from),
             Unary::Complement => self.asm.not(to, from),
+            Unary::Bits => {
+                self.asm.leading_zeros(to, from);
+                self.asm.add_imm(to, to, -64);
+                self.asm.negate(to, to);
+            }
             Unary::Extend(Width { bits: 64.., .. }) if to == from => {}
             Unary::Extend(Width { bits: 64.., .. }) => self.asm.mov(to, from),
             Unary::Extend(Width { bits, signed: true }) => self.asm.signed_bits(to, from, bits.into()),

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   rax, r11   variables; r11 is the way to memory if variables are there
-//!   rdx        of a division; then it is loaded again from the frame
+//!   rdx        of a division; then it is loaded again from the frame, if something reads it later
 //!   words      variables that found no register
 //!   flags      overwritten
 //!   rax        the result, at outcome 0
@@ -15,6 +15,7 @@
 //!
 //! ```text
 //!   mov to, left;  op to, right            in general
+//!   lea to, [left + right]                 of sums, and of differences from a number
 //!   op to, left                            right is in `to`, and the operands may change places
 //!   neg to;  add to, left                  right is in `to`, of a subtraction
 //! ```
@@ -42,8 +43,10 @@ pub trait Inputs {
 pub struct Frame<'a> {
     /// Words for variables.
     pub words: &'a [Mem],
-    /// Where rdx is saved. It is loaded again behind each division.
+    /// Where rdx is saved. It is loaded again behind each division, if something reads it later.
     pub rdx: Mem,
+    /// Whether code behind the program reads rdx.
+    pub rdx_is_read: bool,
 }
 
 /// Chooses locations for a program that has `words` stack words.
@@ -68,8 +71,9 @@ pub fn most_bytes(program: &Program, input: usize) -> usize {
         Op::Input { .. } => input + WORD,
         Op::Number { .. } => 10 + WORD,
         Op::Move { .. } => 2 * WORD,
+        Op::Unary { op: Unary::Bits, .. } => 2 * WORD + 2 * 18,
         Op::Unary { .. } => 2 * WORD + 7,
-        Op::Compute { op, .. } if op.divides() => 3 * WORD + 30,
+        op if op.divides() => 3 * WORD + 30,
         Op::Compute { .. } => 2 * WORD + 10,
         Op::Branch { .. } => WORD + 2 * 18,
         Op::Jump { .. } => 5,
@@ -85,7 +89,19 @@ pub fn emit(
     inputs: &impl Inputs,
     frame: Frame<'_>,
 ) -> Vec<(u8, Fix)> {
-    walk(allocated, &mut Emitter { asm, allocated, inputs, frame })
+    let reloads = if frame.rdx_is_read { usize::MAX } else { reloads(allocated, inputs) };
+    walk(allocated, &mut Emitter { asm, allocated, inputs, frame, reloads })
+}
+
+/// How many divisions stand before the last operation that reads rdx. Nothing that stands before a division is behind it
+/// on some path (CODE-2).
+fn reloads(allocated: &Allocated, inputs: &impl Inputs) -> usize {
+    let Program { ops, result, .. } = allocated.program();
+    let in_rdx = |nth| inputs.register(nth) == Some(RDX);
+    let is_read = |var: Var| matches!(allocated.location(var), Location::Input(nth) if in_rdx(nth));
+    let reads = |op: &Op| matches!(*op, Op::Input { nth, .. } if in_rdx(nth)) || op.read().any(is_read);
+    let last = if result.is_some_and(is_read) { ops.len() } else { ops.iter().rposition(reads).unwrap_or(0) };
+    ops[..last].iter().filter(|op| op.divides()).count()
 }
 
 struct Emitter<'a, 'c, I> {
@@ -93,6 +109,8 @@ struct Emitter<'a, 'c, I> {
     allocated: &'a Allocated,
     inputs: &'a I,
     frame: Frame<'a>,
+    /// Behind how many further divisions rdx is loaded again.
+    reloads: usize,
 }
 
 /// Where an operand is read.
@@ -143,11 +161,27 @@ impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
             (Unary::Extend(width), Source::Register(from)) if width.bits < 64 => {
                 return self.asm.extend(to, from, width.bits, width.signed);
             }
+            (Unary::Bits, Source::Register(from)) if from != to => {
+                // 0 has no highest bit: then `bsr` leaves `to` as it is, which Linux relies on too (`fls64`,
+                // arch/x86/include/asm/bitops.h).
+                self.asm.mov_imm32(to, u32::MAX);
+                self.asm.bsr(to, from);
+                return self.asm.alu_imm(Alu::Add, to, 1, false);
+            }
             _ => self.put(to, from),
         }
         match op {
             Unary::Negate => self.asm.negate(to),
             Unary::Complement => self.asm.not(to),
+            Unary::Bits => {
+                let zero = self.asm.unbroken(|asm| {
+                    asm.test(to, to, true);
+                    asm.jcc_later(Cond::Equal)
+                });
+                self.asm.bsr(to, to);
+                self.asm.alu_imm(Alu::Add, to, 1, false);
+                self.asm.bind(zero);
+            }
             Unary::Extend(width) if width.bits < 64 => self.asm.extend(to, to, width.bits, width.signed),
             Unary::Extend(_) => {}
         }
@@ -167,10 +201,23 @@ impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
             }
             false => (left, with),
         };
-        if let (Compute::Multiply, Source::Number(number), Source::Register(from)) =
-            (op, with, self.source(left))
-        {
-            return self.asm.imul_imm(to, from, number, true);
+        let from = self.source(left);
+        match (op, from, with) {
+            (Compute::Multiply, Source::Register(from), Source::Number(number)) => {
+                return self.asm.imul_imm(to, from, number, true);
+            }
+            (Compute::Add, Source::Register(from), Source::Number(number)) if from != to => {
+                return self.asm.lea(to, Mem::At(from, number));
+            }
+            (Compute::Subtract, Source::Register(from), Source::Number(number))
+                if from != to && number != i32::MIN =>
+            {
+                return self.asm.lea(to, Mem::At(from, -number));
+            }
+            (Compute::Add, Source::Register(from), Source::Register(with)) if from != to => {
+                return self.asm.lea(to, Mem::Sum(from, with, 0, 0));
+            }
+            _ => {}
         }
         self.put(to, left);
         with_source(self.asm, op, to, with);
@@ -228,7 +275,10 @@ impl<I: Inputs> Emitter<'_, '_, I> {
             _ if to != RAX => self.asm.mov(to, RAX),
             _ => {}
         }
-        self.asm.load(RDX, self.frame.rdx);
+        if self.reloads > 0 {
+            self.reloads -= 1;
+            self.asm.load(RDX, self.frame.rdx);
+        }
     }
 }
 

@@ -1,18 +1,17 @@
 //! Programs as code of this processor, in a function that says what they left.
 //!
 //! ```text
-//!   rdi        the inputs: 0 to 2 are loaded into rsi, rcx and r8 before; the others are loaded where they are read
+//!   rdi        the inputs: 0 to 2 are loaded into rsi, rdx and r8 before; the others are loaded where they are read
 //!   r9         where the result goes: outcome, rax, and whether a register was changed
-//!   rsp - 32 … words of the program; rsp - 24: rdx
+//!   rsp - 32 … words of the program; rsp - 24: rdx, which every other program need not load again at its end
 //! ```
 
-use trapline_code::x86_64::asm::{Alu, Asm, Cond, Mem, R8, R9, RAX, RCX, RDI, RDX, RSI, RSP, Reg};
+use trapline_code::x86_64::asm::{Alu, Asm, Cond, Mem, R8, R9, RAX, RDI, RDX, RSI, RSP, Reg};
 use trapline_code::x86_64::{Frame, Inputs, allocate, emit, most_bytes};
 use trapline_code::{NoRoom, Program};
 
-const IN_REGISTERS: [Reg; 3] = [RSI, RCX, R8];
+const IN_REGISTERS: [Reg; 3] = [RSI, RDX, R8];
 const RDX_AT: Mem = Mem::At(RSP, -24);
-const RDX_VALUE: u32 = 0x5a5a;
 
 struct FromMemory;
 
@@ -34,33 +33,32 @@ pub(crate) fn function(program: &Program, words: usize, at: u64) -> Result<Vec<u
     for (nth, reg) in IN_REGISTERS.into_iter().enumerate() {
         asm.load(reg, Mem::At(RDI, nth as i32 * 8));
     }
-    asm.mov_imm32(RDX, RDX_VALUE);
     asm.store(RDX_AT, RDX);
     let words: Vec<_> = (0..words as i32).map(|word| Mem::At(RSP, -32 - 8 * word)).collect();
     let begin = asm.here();
-    let outcomes = emit(&mut asm, &allocated, &FromMemory, Frame { words: &words, rdx: RDX_AT });
+    let rdx_is_read = program.ops().len() % 2 == 0;
+    let frame = Frame { words: &words, rdx: RDX_AT, rdx_is_read };
+    let outcomes = emit(&mut asm, &allocated, &FromMemory, frame);
     let length = asm.here() - begin;
     assert!(length <= most_bytes(program, 8) as u64, "{length} bytes\n{program}");
-    leave(&mut asm, 0);
+    leave(&mut asm, 0, rdx_is_read);
     for (outcome, fix) in outcomes {
         asm.bind(fix);
-        leave(&mut asm, outcome.into());
+        leave(&mut asm, outcome.into(), rdx_is_read);
     }
     Ok(code)
 }
 
 /// Stores what there is, and returns.
-fn leave(asm: &mut Asm<'_>, outcome: u32) {
+fn leave(asm: &mut Asm<'_>, outcome: u32, rdx_is_kept: bool) {
     asm.store(Mem::At(R9, 8), RAX);
     asm.mov_imm32(RAX, outcome);
     asm.store(Mem::At(R9, 0), RAX);
     let mut changed = Vec::new();
-    for (nth, reg) in IN_REGISTERS.into_iter().enumerate() {
+    for (nth, reg) in IN_REGISTERS.into_iter().enumerate().filter(|(_, reg)| *reg != RDX || rdx_is_kept) {
         asm.alu_load(Alu::Cmp, reg, Mem::At(RDI, nth as i32 * 8));
         changed.push(asm.jcc_later(Cond::NotEqual));
     }
-    asm.alu_imm(Alu::Cmp, RDX, RDX_VALUE as i32, true);
-    changed.push(asm.jcc_later(Cond::NotEqual));
     asm.ret();
     changed.into_iter().for_each(|fix| asm.bind(fix));
     asm.store_imm(Mem::At(R9, 16), 1);

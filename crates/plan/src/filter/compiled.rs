@@ -10,6 +10,7 @@ use std::rc::Rc;
 use trapline_code::{Allocated, Program};
 
 use super::lower::{Lowered, Source};
+use super::target::Sort;
 use super::tree::Tree;
 use crate::request::Read;
 
@@ -21,8 +22,8 @@ const KEPT: usize = 8;
 pub(crate) enum Asked {
     /// Leave if its truth value is this.
     Truth(bool),
-    /// Its value; leave if a field of it could not be read.
-    Value,
+    /// Its value's bucket, or the value; leave if a field of it could not be read.
+    Value(Sort),
 }
 
 /// All that decides how a tree is compiled.
@@ -79,7 +80,7 @@ impl Compiled {
         let &Question { tree, asked, fields, processor, in_record } = question;
         let lowered = match asked {
             Asked::Truth(when) => Lowered::condition(tree, when, fields),
-            Asked::Value => Lowered::value(tree, fields),
+            Asked::Value(sort) => Lowered::value(tree, sort, fields),
         };
         let Lowered { program, inputs } = lowered.ok()?;
         let allocated = allocate(program, &inputs)?;

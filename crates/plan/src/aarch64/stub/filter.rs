@@ -24,7 +24,7 @@ use trapline_record::ring::FIRST_VALUE;
 use super::asm::{Asm, Fix, Reg, SP};
 use super::frame::waiting;
 use super::threads;
-use crate::filter::{Asked, Compiled, MAX_WORDS, Question, Source, TargetFilter, Tree};
+use crate::filter::{Asked, Compiled, MAX_WORDS, Question, Sort, Source, TargetFilter, Tree};
 use crate::machine::ThreadId;
 use crate::request::Read;
 
@@ -101,9 +101,10 @@ impl Conditions<'_> {
     pub(super) fn branch(self, asm: &mut Asm, tree: &Tree, when: bool) -> Vec<Fix> {
         self.emit(asm, tree, Asked::Truth(when))
     }
-    /// Leaves in `A` a value that may depend on what was read from memory. Jumps if that could not be read.
-    pub(super) fn read(self, asm: &mut Asm, tree: &Tree) -> Vec<Fix> {
-        self.emit(asm, tree, Asked::Value)
+    /// Leaves in `A` the bucket of a value that may depend on what was read from memory, or the value itself, as `sort`
+    /// says. Jumps if that could not be read.
+    pub(super) fn read(self, asm: &mut Asm, tree: &Tree, sort: Sort) -> Vec<Fix> {
+        self.emit(asm, tree, Asked::Value(sort))
     }
 
     fn reads(&self) -> &[Read] {

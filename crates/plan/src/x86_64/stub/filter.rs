@@ -11,7 +11,7 @@
 //!         [rsp + took]                  then also: nanoseconds since the entry
 //!         [rsp + rdx]                   rdx, as saved
 //!   work  rax, r11, [rsp + WAITING[n]]  as `trapline_code::x86_64::emit` says
-//!   uses  rax, r11, flags; rdx where it divides, then rdx = [rsp + rdx]
+//!   uses  rax, r11, flags; rdx where it divides, then rdx = [rsp + rdx] if something reads it later
 //!   out   rax                           the value, if one was asked for
 //! ```
 
@@ -20,7 +20,7 @@ use trapline_record::ring::FIRST_VALUE;
 
 use super::asm::{Asm, Fix, Mem, R8, R9, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::threads;
-use crate::filter::{Asked, Compiled, MAX_WORDS, Question, Source, TargetFilter, Tree};
+use crate::filter::{Asked, Compiled, MAX_WORDS, Question, Sort, Source, TargetFilter, Tree};
 use crate::machine::ThreadId;
 use crate::request::Read;
 
@@ -98,16 +98,16 @@ impl EntryRecord {
 impl Conditions<'_> {
     /// Emits code that jumps (to where the fixes are bound) if the tree's truth value is `when`.
     pub(super) fn branch(self, asm: &mut Asm<'_>, tree: &Tree, when: bool) -> Vec<Fix> {
-        self.emit(asm, tree, Asked::Truth(when))
+        self.emit(asm, (tree, Asked::Truth(when)), true)
     }
-    /// rax = a value that may depend on what was read from memory. Jumps if that could not be read. Uses r11
-    /// and flags; rdx = the program's value.
-    pub(super) fn read(self, asm: &mut Asm<'_>, tree: &Tree) -> Vec<Fix> {
+    /// rax = the bucket of a value that may depend on what was read from memory, or the value itself, as `sort` says.
+    /// Jumps if that could not be read. Uses r11, flags, and rdx, which is the program's again if `rdx_is_read`.
+    pub(super) fn read(self, asm: &mut Asm<'_>, (tree, sort): (&Tree, Sort), rdx_is_read: bool) -> Vec<Fix> {
         if self.depth > 0 {
             // The copying has overwritten it.
             asm.load(RDX, Mem::At(RSP, self.rdx));
         }
-        self.emit(asm, tree, Asked::Value)
+        self.emit(asm, (tree, Asked::Value(sort)), rdx_is_read)
     }
     /// Loads the thread's number; for a call, that of its entry.
     pub(super) fn thread(self, asm: &mut Asm<'_>, to: Reg) {
@@ -118,7 +118,7 @@ impl Conditions<'_> {
         self.fields.map_or(&[], |fields| fields.reads)
     }
     /// Emits a tree's program. Returns the jumps by which it is left.
-    fn emit(self, asm: &mut Asm<'_>, tree: &Tree, asked: Asked) -> Vec<Fix> {
+    fn emit(self, asm: &mut Asm<'_>, (tree, asked): (&Tree, Asked), rdx_is_read: bool) -> Vec<Fix> {
         let (fields, in_record) = (self.reads(), self.left.is_some());
         let question = Question { tree, asked, fields, processor: "x86-64", in_record };
         let compiled = Compiled::of(&question, |program, inputs| {
@@ -131,7 +131,7 @@ impl Conditions<'_> {
         };
         let known = KnownValues { conditions: self, inputs: &compiled.inputs };
         let words = WAITING.map(|at| Mem::At(RSP, at));
-        let frame = Frame { words: &words, rdx: Mem::At(RSP, self.rdx) };
+        let frame = Frame { words: &words, rdx: Mem::At(RSP, self.rdx), rdx_is_read };
         emit(asm, &compiled.allocated, &known, frame).into_iter().map(|(_, fix)| fix).collect()
     }
     /// The register that holds a value, unless it is in memory.
