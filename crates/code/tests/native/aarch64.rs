@@ -7,7 +7,7 @@
 //! ```
 
 use trapline_code::aarch64::asm::{Asm, Cond, Reg, SP};
-use trapline_code::aarch64::{Frame, Inputs, allocate, emit, most_bytes};
+use trapline_code::aarch64::{Frame, Inputs, Piece, allocate, emit, most_bytes};
 use trapline_code::{NoRoom, Program};
 
 const IN_REGISTERS: [Reg; 3] = [2, 3, 4];
@@ -45,6 +45,24 @@ pub(crate) fn function(program: &Program, words: usize, at: u64) -> Result<Vec<u
     asm.pool();
     let words = asm.words().expect("distances fit");
     Ok(words.into_iter().flat_map(u32::to_le_bytes).collect())
+}
+
+/// A program's code at `at`; and what was made 96 bytes before, appended there. All its branches lead behind it.
+pub(crate) fn kept(program: &Program, words: usize, at: u64) -> Option<(Vec<u32>, Vec<u32>)> {
+    let allocated = allocate(program.clone(), words, &FromMemory).ok()?;
+    let make = |at| {
+        let mut asm = Asm::new(at);
+        let leave = emit(&mut asm, &allocated, &FromMemory, Frame { words: 0 });
+        let leave: Vec<_> = leave.into_iter().map(|(_, fix)| fix).collect();
+        let piece = Piece::since(&asm, at, &leave);
+        leave.into_iter().for_each(|fix| asm.bind(fix));
+        asm.pool();
+        (asm.words(), piece)
+    };
+    let mut asm = Asm::new(at);
+    make(at - 96).1.append(&mut asm).into_iter().for_each(|fix| asm.bind(fix));
+    asm.pool();
+    make(at).0.zip(asm.words())
 }
 
 /// Stores what there is, and returns.

@@ -13,7 +13,7 @@ mod programs;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use machine::function;
+use machine::{function, kept};
 use memory::Memory;
 use programs::{INPUTS, Random, program};
 use trapline_code::{End, Program, interpret};
@@ -85,4 +85,16 @@ fn code_4_what_needs_more_words_than_there_are_is_refused() {
     let has_room = |seed| function(&program(&mut Random::new(seed)), 0, 0x1000).is_ok();
     let refused = (1..2_000).filter(|seed| !has_room(*seed)).count();
     assert!(refused > 100, "{refused}");
+}
+
+#[test]
+fn code_that_is_kept_is_the_code_of_its_place() {
+    for seed in 1..3_000 {
+        let program = program(&mut Random::new(seed));
+        for at in [0x1000, 0x1004 + 4 * seed] {
+            if let Some((made, again)) = kept(&program, WORDS, at) {
+                assert_eq!(made, again, "seed {seed} at {at:#x}\n{program}");
+            }
+        }
+    }
 }

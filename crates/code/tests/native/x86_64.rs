@@ -7,7 +7,7 @@
 //! ```
 
 use trapline_code::x86_64::asm::{Alu, Asm, Cond, Mem, R8, R9, RAX, RDI, RDX, RSI, RSP, Reg};
-use trapline_code::x86_64::{Frame, Inputs, allocate, emit, most_bytes};
+use trapline_code::x86_64::{Frame, Inputs, Piece, allocate, emit, most_bytes};
 use trapline_code::{NoRoom, Program};
 
 const IN_REGISTERS: [Reg; 3] = [RSI, RDX, R8];
@@ -36,7 +36,7 @@ pub(crate) fn function(program: &Program, words: usize, at: u64) -> Result<Vec<u
     asm.store(RDX_AT, RDX);
     let words: Vec<_> = (0..words as i32).map(|word| Mem::At(RSP, -32 - 8 * word)).collect();
     let begin = asm.here();
-    let rdx_is_read = program.ops().len() % 2 == 0;
+    let rdx_is_read = program.ops().len().is_multiple_of(2);
     let frame = Frame { words: &words, rdx: RDX_AT, rdx_is_read };
     let outcomes = emit(&mut asm, &allocated, &FromMemory, frame);
     let length = asm.here() - begin;
@@ -47,6 +47,26 @@ pub(crate) fn function(program: &Program, words: usize, at: u64) -> Result<Vec<u
         leave(&mut asm, outcome.into(), rdx_is_read);
     }
     Ok(code)
+}
+
+/// A program's code at `at`; and what was made 96 bytes before, appended there. All its jumps lead behind it.
+pub(crate) fn kept(program: &Program, words: usize, at: u64) -> Option<(Vec<u8>, Vec<u8>)> {
+    let allocated = allocate(program.clone(), words, &FromMemory).ok()?;
+    let words: Vec<_> = (0..words as i32).map(|word| Mem::At(RSP, -32 - 8 * word)).collect();
+    let frame = Frame { words: &words, rdx: RDX_AT, rdx_is_read: true };
+    let make = |at| {
+        let mut code = vec![0; 3];
+        let mut asm = Asm::new(&mut code, at);
+        let leave = emit(&mut asm, &allocated, &FromMemory, frame);
+        let leave: Vec<_> = leave.into_iter().map(|(_, fix)| fix).collect();
+        let piece = Piece::since(&asm, at, &leave);
+        leave.into_iter().for_each(|fix| asm.bind(fix));
+        (code.split_off(3), piece)
+    };
+    let mut again = Vec::new();
+    let mut asm = Asm::new(&mut again, at);
+    make(at - 96).1.append(&mut asm).into_iter().for_each(|fix| asm.bind(fix));
+    Some((make(at).0, again))
 }
 
 /// Stores what there is, and returns.
