@@ -93,8 +93,8 @@ pub fn emit(
     walk(allocated, &mut Emitter { asm, allocated, inputs, frame, reloads })
 }
 
-/// How many divisions stand before the last operation that reads rdx. Nothing that stands before a division is behind it
-/// on some path (CODE-2).
+/// How many divisions stand before the last operation that reads rdx. What stands before a division never runs after it
+/// (CODE-2).
 fn reloads(allocated: &Allocated, inputs: &impl Inputs) -> usize {
     let Program { ops, result, .. } = allocated.program();
     let in_rdx = |nth| inputs.register(nth) == Some(RDX);
