@@ -147,8 +147,7 @@ fn read_in_place(
 }
 
 fn divisions(program: &Program) -> Vec<usize> {
-    let divides = |op: &Op| matches!(op, Op::Compute { op, .. } if op.divides());
-    program.ops.iter().enumerate().filter(|(_, op)| divides(op)).map(|(at, _)| at).collect()
+    program.ops.iter().enumerate().filter(|(_, op)| op.divides()).map(|(at, _)| at).collect()
 }
 
 /// What one scan goes by.
@@ -169,9 +168,13 @@ impl Scan<'_> {
             let may_use = |register: &u8| self.may_use(*span, *register);
             let is_free = |register: &u8| active.iter().all(|(_, used)| used != register);
             let wanted = self.wanted(*span, locations);
+            let is_for_result = |register: &u8| *register == self.pool.result && self.is_beside_result(*span);
             let free = registers.iter().copied().filter(|register| may_use(register) && is_free(register));
-            let chosen =
-                free.clone().find(|register| Some(*register) == wanted).or_else(|| free.clone().next());
+            let chosen = free
+                .clone()
+                .find(|register| Some(*register) == wanted)
+                .or_else(|| free.clone().find(|register| !is_for_result(register)))
+                .or_else(|| free.clone().next());
             if let Some(register) = chosen {
                 active.push((*span, register));
                 locations[span.var.index()] = Location::Register(register);
@@ -193,6 +196,11 @@ impl Scan<'_> {
     fn may_use(&self, span: Span, register: u8) -> bool {
         let across = |at: &usize| (span.first + 1..span.last).contains(at);
         !self.pool.divided.contains(&register) || !self.divisions.iter().any(across)
+    }
+    /// Whether it is in use together with the result, and is another variable.
+    fn is_beside_result(&self, span: Span) -> bool {
+        let other = self.spans.iter().find(|other| Some(other.var) == self.program.result);
+        other.is_some_and(|other| other.var != span.var && other.first < span.last && span.first < other.last)
     }
     /// The register that saves a move.
     fn wanted(&self, span: Span, locations: &[Location]) -> Option<u8> {

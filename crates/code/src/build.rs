@@ -58,6 +58,13 @@ impl Builder {
             }
         }
     }
+    /// A number that several operations use: in a variable, if no instruction holds it.
+    pub fn number(&mut self, number: u64) -> Value {
+        match self.operand(Value::Number(number)) {
+            Operand::Var(var) => Value::Var(var),
+            Operand::Number(_) => Value::Number(number),
+        }
+    }
     /// Writes a variable that may be written at several places.
     pub fn set(&mut self, to: Var, value: Value) {
         self.ops.push(match value {
@@ -69,9 +76,9 @@ impl Builder {
     pub fn unary(&mut self, op: Unary, of: Value) -> Value {
         match of {
             Value::Number(of) => Value::Number(op.apply(of)),
-            Value::Var(from) => {
+            Value::Var(_) => {
                 let to = self.var();
-                self.ops.push(Op::Unary { op, to, from });
+                self.set_unary(to, op, of);
                 Value::Var(to)
             }
         }
@@ -81,20 +88,24 @@ impl Builder {
         if let (Value::Number(a), Value::Number(b)) = (left, right) {
             return Value::Number(op.apply(a, b));
         }
-        let left = self.in_var(left);
-        let right = self.operand(right);
         let to = self.var();
-        self.ops.push(Op::Compute { op, to, left, right });
+        self.set_computed(to, op, left, right);
         Value::Var(to)
     }
-    /// `var` = a computation of itself.
-    pub fn change(&mut self, var: Var, op: Unary) {
-        self.ops.push(Op::Unary { op, to: var, from: var });
+    /// Writes a variable that may be written at several places, with the result of a computation.
+    pub fn set_unary(&mut self, to: Var, op: Unary, of: Value) {
+        match of {
+            Value::Number(of) => self.set(to, Value::Number(op.apply(of))),
+            Value::Var(from) => self.ops.push(Op::Unary { op, to, from }),
+        }
     }
-    /// `var = var op right`
-    pub fn change_by(&mut self, var: Var, op: Compute, right: Value) {
-        let right = self.operand(right);
-        self.ops.push(Op::Compute { op, to: var, left: var, right });
+    /// The same with two operands.
+    pub fn set_computed(&mut self, to: Var, op: Compute, left: Value, right: Value) {
+        if let (Value::Number(a), Value::Number(b)) = (left, right) {
+            return self.set(to, Value::Number(op.apply(a, b)));
+        }
+        let (left, right) = (self.in_var(left), self.operand(right));
+        self.ops.push(Op::Compute { op, to, left, right });
     }
     /// Goes to `to` if the comparison holds.
     pub fn branch(&mut self, when: Compare, left: Value, right: Value, to: Target) {

@@ -23,6 +23,7 @@ mod interpret;
 mod print;
 mod program;
 mod verify;
+mod walk;
 pub mod x86_64;
 
 pub use allocate::{Allocated, Location, NoRoom, Pool};

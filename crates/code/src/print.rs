@@ -39,6 +39,7 @@ impl Display for Op {
             Self::Unary { op, to, from } => match op {
                 Unary::Negate => write!(f, "{to} = -{from}"),
                 Unary::Complement => write!(f, "{to} = ~{from}"),
+                Unary::Bits => write!(f, "{to} = bits of {from}"),
                 Unary::Extend(width) => {
                     let sign = if width.signed { "signed" } else { "unsigned" };
                     write!(f, "{to} = extend {from}, {} bits, {sign}", width.bits)

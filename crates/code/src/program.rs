@@ -83,6 +83,8 @@ pub enum Unary {
     Negate,
     /// All bits the other way.
     Complement,
+    /// The number of bits that the number has: 0 for 0, 1 for 1, 64 from 2⁶³ on.
+    Bits,
     /// The low bits, extended.
     Extend(Width),
 }
@@ -94,6 +96,7 @@ impl Unary {
         match self {
             Self::Negate => of.wrapping_neg(),
             Self::Complement => !of,
+            Self::Bits => (u64::BITS - of.leading_zeros()) as u64,
             Self::Extend(width) => width.extend(of),
         }
     }
@@ -323,6 +326,11 @@ impl Op {
             Self::Input { .. } | Self::Number { .. } | Self::Jump { .. } | Self::Bind { .. } => (None, None),
         };
         first.into_iter().chain(second)
+    }
+    /// Whether it divides.
+    #[must_use]
+    pub const fn divides(&self) -> bool {
+        matches!(self, Self::Compute { op, .. } if op.divides())
     }
     /// Where it may go instead of to the next operation.
     #[must_use]

@@ -27,6 +27,7 @@ pub mod machine;
 pub mod module;
 pub mod plan;
 pub mod preview;
+mod programs;
 pub mod refusal;
 pub mod request;
 pub mod space;

@@ -53,6 +53,7 @@ cargo xtask COMMAND
   build    everything that tests need
   loom     models of the protocols between threads, in every interleaving [-- libtest's arguments]
   fuzz     hostile bytes through every parser [--seconds N]
+  programs random programs, what their code does beside what they mean [--seconds N]
   test     what the tests need, then every test, then what was skipped and why [-- libtest's arguments]
   arm64    the portable crates built for arm64, their tests under user-mode emulation [--runs N]
   screenshot  draws docs/demo.txt, which `trapline demo` printed, as docs/demo.svg (not part of ci)
@@ -111,6 +112,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         "screenshot" => screenshot::run(),
         "loom" => models::run(args),
         "fuzz" => fuzz::run(flag(args, "--seconds", 60)?),
+        "programs" => fuzz::programs(flag(args, "--seconds", 60)?),
         "build" => test::build(),
         "test" => test::run(args),
         "arm64" => arm64::run(flag(args, "--runs", 100_000)?),
@@ -137,7 +139,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
 }
 
 /// Steps that only compute: they run beside the tests.
-const BESIDE: &[&str] = &["clippy", "doc", "loom", "book"];
+const BESIDE: &[&str] = &["clippy", "doc", "loom", "book", "programs"];
 
 /// Every step, whatever the others came to; a table of them at the end.
 fn ci() -> Result<Outcome> {

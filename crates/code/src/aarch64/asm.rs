@@ -45,6 +45,13 @@ pub enum Update {
 #[must_use]
 pub struct Fix(usize);
 
+impl Fix {
+    /// The same so many words further on.
+    pub(super) const fn moved(self, by: usize) -> Self {
+        Self(self.0.wrapping_add(by))
+    }
+}
+
 /// Code under construction.
 #[derive(Clone, Debug)]
 pub struct Asm {
@@ -170,10 +177,32 @@ impl Asm {
     #[inline]
     pub fn constant(&mut self, to: Reg, value: u64) {
         let fix = self.literal_later(to);
+        self.constant_at(value, fix);
+    }
+    /// Makes a word load a number that lies behind the code.
+    #[inline]
+    pub(super) fn constant_at(&mut self, value: u64, fix: Fix) {
         match self.constants.iter_mut().find(|constant| constant.0 == value) {
             Some(constant) => constant.1.push(fix),
             None => self.constants.push((value, vec![fix])),
         }
+    }
+    /// The constants that words from the number `begin` on load, with these words.
+    pub(super) fn constants_since(&self, begin: usize) -> impl Iterator<Item = (u64, Fix)> {
+        let each = self.constants.iter().flat_map(|(value, fixes)| fixes.iter().map(|fix| (*value, *fix)));
+        each.filter(move |(_, fix)| fix.0 >= begin)
+    }
+    /// The number of the word at an address.
+    pub(super) const fn number_of(&self, address: u64) -> usize {
+        (address.wrapping_sub(self.origin) / 4) as usize
+    }
+    /// Appends words.
+    pub(super) fn extend(&mut self, words: &[u32]) {
+        self.words.extend_from_slice(words);
+    }
+    /// The words from a number on.
+    pub(super) fn since(&self, begin: usize) -> &[u32] {
+        &self.words[begin..]
     }
     /// Appends the constants, behind code that does not run on.
     #[inline]

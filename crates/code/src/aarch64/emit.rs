@@ -15,7 +15,8 @@
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
 use crate::allocate::{Allocated, Location, NoRoom, Pool};
-use crate::program::{Compare, Compute, Op, Operand, Program, Target, Unary, Width};
+use crate::program::{Compare, Compute, Op, Operand, Program, Unary, Var, Width};
+use crate::walk::{BackEnd, walk};
 
 /// Variables, and the result.
 const A: Reg = 16;
@@ -61,7 +62,7 @@ pub fn most_bytes(program: &Program, input: usize) -> usize {
         Op::Input { .. } => input + WORD,
         Op::Number { .. } => NUMBER + WORD,
         Op::Move { .. } => 2 * WORD,
-        Op::Unary { .. } => 3 * WORD,
+        Op::Unary { .. } => 5 * WORD,
         Op::Compute { .. } => NUMBER + 5 * WORD,
         Op::Branch { .. } => NUMBER + 4 * WORD,
         Op::Jump { .. } => WORD,
@@ -72,32 +73,109 @@ pub fn most_bytes(program: &Program, input: usize) -> usize {
 
 /// Appends a program's code. Returns the branches of the other outcomes, each with its outcome's number.
 pub fn emit(asm: &mut Asm, allocated: &Allocated, inputs: &impl Inputs, frame: Frame) -> Vec<(u8, Fix)> {
-    let program = allocated.program();
-    let mut emitter = Emitter { allocated, inputs, frame, open: Vec::new() };
-    for (at, op) in program.ops.iter().enumerate() {
-        emitter.op(asm, *op, program.ops.get(at + 1));
-    }
-    emitter.bind(asm, Target::Outcome(0));
-    if let Some(result) = program.result {
-        let from = emitter.register(asm, result.into(), A);
-        if from != A {
-            asm.mov(A, from);
-        }
-    }
-    let outcome = |(to, fix)| match to {
-        Target::Outcome(outcome) => Some((outcome, fix)),
-        // All labels are bound (`verify`).
-        Target::Label(_) => None,
-    };
-    emitter.open.into_iter().filter_map(outcome).collect()
+    walk(allocated, &mut Emitter { asm, allocated, inputs, frame })
 }
 
 struct Emitter<'a, I> {
+    asm: &'a mut Asm,
     allocated: &'a Allocated,
     inputs: &'a I,
     frame: Frame,
-    /// Branches that are not bound yet, and where they lead.
-    open: Vec<(Target, Fix)>,
+}
+
+impl<I: Inputs> BackEnd for Emitter<'_, I> {
+    type Reg = Reg;
+    type Fix = Fix;
+    const WAY: Reg = C;
+    const RESULT: Reg = A;
+
+    fn bind(&mut self, fix: Fix) {
+        self.asm.bind(fix);
+    }
+    fn jump(&mut self) -> Fix {
+        self.asm.b_later()
+    }
+    fn branch(&mut self, when: Compare, left: Operand, right: Operand) -> Fix {
+        let from = self.register(left, C);
+        match (when, right) {
+            (Compare::Equal, Operand::Number(0)) => return self.asm.if_zero_later(from),
+            (Compare::NotEqual, Operand::Number(0)) => return self.asm.unless_zero_later(from),
+            (Compare::Less, Operand::Number(0)) => return self.asm.if_sign_later(from),
+            (Compare::GreaterEqual, Operand::Number(0)) => return self.asm.unless_sign_later(from),
+            (_, Operand::Number(number)) if number.unsigned_abs() < 1 << 12 => {
+                self.asm.compare_number(from, number);
+            }
+            _ => {
+                let with = self.register(right, if from == C { B } else { C });
+                self.asm.compare(from, with);
+            }
+        }
+        self.asm.if_later(condition(when))
+    }
+    fn input(&mut self, to: Reg, nth: u16) {
+        match self.inputs.register(nth) {
+            Some(register) => self.asm.mov(to, register),
+            None => self.inputs.load(self.asm, nth, to),
+        }
+    }
+    fn number(&mut self, to: Reg, value: u64) {
+        any_number(self.asm, to, value);
+    }
+    fn load(&mut self, to: Reg, from: Var) {
+        let from = self.register(from, to);
+        if from != to {
+            self.asm.mov(to, from);
+        }
+    }
+    fn unary(&mut self, op: Unary, to: Reg, from: Var) {
+        let from = self.register(from, to);
+        match op {
+            Unary::Negate => self.asm.negate(to, from),
+            Unary::Complement => self.asm.not(to, from),
+            Unary::Bits => {
+                self.asm.leading_zeros(to, from);
+                self.asm.add_imm(to, to, -64);
+                self.asm.negate(to, to);
+            }
+            Unary::Extend(Width { bits: 64.., .. }) if to == from => {}
+            Unary::Extend(Width { bits: 64.., .. }) => self.asm.mov(to, from),
+            Unary::Extend(Width { bits, signed: true }) => self.asm.signed_bits(to, from, bits.into()),
+            Unary::Extend(Width { bits, signed: false }) => self.asm.bits(to, from, 0, bits.into()),
+        }
+    }
+    fn compute(&mut self, op: Compute, to: Reg, left: Operand, right: Operand) {
+        let from = self.register(left, C);
+        if let Operand::Number(number) = right
+            && by_number(self.asm, op, (to, from), number)
+        {
+            return;
+        }
+        let with = self.register(right, if from == C { B } else { C });
+        match op {
+            Compute::Add => self.asm.add(to, from, with),
+            Compute::Subtract => self.asm.sub(to, from, with),
+            Compute::Multiply => self.asm.multiply(to, from, with),
+            Compute::And => self.asm.and(to, from, with),
+            Compute::Or => self.asm.or(to, from, with),
+            Compute::Xor => self.asm.xor(to, from, with),
+            Compute::Divide => self.asm.div(to, from, with),
+            Compute::DivideSigned => self.asm.divide_signed(to, from, with),
+            Compute::Remainder | Compute::RemainderSigned => {
+                // No variable in use across a division is in one of these.
+                let quotient = [A, B, C].into_iter().find(|reg| ![from, with].contains(reg)).unwrap_or(C);
+                match op {
+                    Compute::Remainder => self.asm.div(quotient, from, with),
+                    _ => self.asm.divide_signed(quotient, from, with),
+                }
+                self.asm.mul_sub(to, quotient, with, from);
+            }
+            // Their right operand is a number (`verify`).
+            Compute::ShiftLeft | Compute::ShiftRight | Compute::ShiftSigned => {}
+        }
+    }
+    fn store(&mut self, word: u8, from: Reg) {
+        self.asm.store(from, SP, self.word(word));
+    }
 }
 
 impl<I: Inputs> Emitter<'_, I> {
@@ -105,141 +183,40 @@ impl<I: Inputs> Emitter<'_, I> {
         self.frame.words + 8 * u32::from(word)
     }
     /// The register with an operand; one that is in memory, or a number, is loaded into `way`.
-    fn register(&self, asm: &mut Asm, operand: Operand, way: Reg) -> Reg {
-        let var = match operand {
+    fn register(&mut self, operand: impl Into<Operand>, way: Reg) -> Reg {
+        let var = match operand.into() {
             Operand::Number(number) => {
-                any_number(asm, way, i64::from(number).cast_unsigned());
+                any_number(self.asm, way, i64::from(number).cast_unsigned());
                 return way;
             }
             Operand::Var(var) => var,
         };
         match self.allocated.location(var) {
             Location::Register(register) => return register.into(),
-            Location::Word(word) => asm.load_at(way, SP, self.word(word)),
+            Location::Word(word) => self.asm.load_at(way, SP, self.word(word)),
             Location::Input(nth) => match self.inputs.register(nth) {
                 Some(register) => return register,
-                None => self.inputs.load(asm, nth, way),
+                None => self.inputs.load(self.asm, nth, way),
             },
-            Location::Nowhere => asm.number(way, 0),
+            Location::Nowhere => self.asm.number(way, 0),
         }
         way
     }
+}
 
-    fn op(&mut self, asm: &mut Asm, op: Op, next: Option<&Op>) {
-        match op {
-            Op::Jump { to } if is_next(to, next) => {}
-            Op::Jump { to } => {
-                let fix = asm.b_later();
-                self.open.push((to, fix));
-            }
-            Op::Branch { when, left, right, to } => {
-                let fix = self.branch(asm, when, left.into(), right);
-                self.open.push((to, fix));
-            }
-            Op::Bind { label } => self.bind(asm, Target::Label(label)),
-            _ => self.write(asm, op),
-        }
+/// `to = from op number`, where an instruction holds the number. Returns whether one does.
+fn by_number(asm: &mut Asm, op: Compute, (to, from): (Reg, Reg), number: i32) -> bool {
+    let is_short = number.unsigned_abs() < 1 << 24 && number != 0;
+    let by = number as u32 & 63;
+    match op {
+        Compute::Add if is_short => asm.add_imm(to, from, number),
+        Compute::Subtract if is_short => asm.add_imm(to, from, -number),
+        Compute::ShiftLeft => asm.shift_left_by(to, from, by),
+        Compute::ShiftRight => asm.shift_right_by(to, from, by),
+        Compute::ShiftSigned => asm.shift_signed_by(to, from, by),
+        _ => return false,
     }
-    /// Makes all that lead there lead here.
-    fn bind(&mut self, asm: &mut Asm, target: Target) {
-        self.open.retain(|(to, fix)| {
-            if *to == target {
-                asm.bind(*fix);
-            }
-            *to != target
-        });
-    }
-    /// An operation that writes a variable.
-    fn write(&self, asm: &mut Asm, op: Op) {
-        let Some(var) = op.written() else { return };
-        let (to, memory) = match self.allocated.location(var) {
-            Location::Register(register) => (Reg::from(register), None),
-            Location::Word(word) => (C, Some(self.word(word))),
-            Location::Input(_) | Location::Nowhere => return,
-        };
-        match op {
-            Op::Input { nth, .. } => match self.inputs.register(nth) {
-                Some(register) => asm.mov(to, register),
-                None => self.inputs.load(asm, nth, to),
-            },
-            Op::Number { value, .. } => any_number(asm, to, value),
-            Op::Move { from, .. } => {
-                let from = self.register(asm, from.into(), to);
-                if from != to {
-                    asm.mov(to, from);
-                }
-            }
-            Op::Unary { op, from, .. } => {
-                let from = self.register(asm, from.into(), to);
-                unary(asm, op, to, from);
-            }
-            Op::Compute { op, left, right, .. } => self.compute(asm, op, to, (left.into(), right)),
-            Op::Branch { .. } | Op::Jump { .. } | Op::Bind { .. } => {}
-        }
-        if let Some(memory) = memory {
-            asm.store(to, SP, memory);
-        }
-    }
-    fn compute(&self, asm: &mut Asm, op: Compute, to: Reg, (left, right): (Operand, Operand)) {
-        let from = self.register(asm, left, C);
-        match (op, right) {
-            (Compute::Add, Operand::Number(number)) if number.unsigned_abs() < 1 << 24 && number != 0 => {
-                return asm.add_imm(to, from, number);
-            }
-            (Compute::Subtract, Operand::Number(number))
-                if number.unsigned_abs() < 1 << 24 && number != 0 =>
-            {
-                return asm.add_imm(to, from, -number);
-            }
-            (Compute::ShiftLeft, Operand::Number(by)) => return asm.shift_left_by(to, from, by as u32 & 63),
-            (Compute::ShiftRight, Operand::Number(by)) => {
-                return asm.shift_right_by(to, from, by as u32 & 63);
-            }
-            (Compute::ShiftSigned, Operand::Number(by)) => {
-                return asm.shift_signed_by(to, from, by as u32 & 63);
-            }
-            _ => {}
-        }
-        let with = self.register(asm, right, if from == C { B } else { C });
-        match op {
-            Compute::Add => asm.add(to, from, with),
-            Compute::Subtract => asm.sub(to, from, with),
-            Compute::Multiply => asm.multiply(to, from, with),
-            Compute::And => asm.and(to, from, with),
-            Compute::Or => asm.or(to, from, with),
-            Compute::Xor => asm.xor(to, from, with),
-            Compute::Divide => asm.div(to, from, with),
-            Compute::DivideSigned => asm.divide_signed(to, from, with),
-            Compute::Remainder | Compute::RemainderSigned => {
-                // No variable in use across a division is in one of these.
-                let quotient = [A, B, C].into_iter().find(|reg| ![from, with].contains(reg)).unwrap_or(C);
-                match op {
-                    Compute::Remainder => asm.div(quotient, from, with),
-                    _ => asm.divide_signed(quotient, from, with),
-                }
-                asm.mul_sub(to, quotient, with, from);
-            }
-            // Their right operand is a number (`verify`).
-            Compute::ShiftLeft | Compute::ShiftRight | Compute::ShiftSigned => {}
-        }
-    }
-    fn branch(&self, asm: &mut Asm, when: Compare, left: Operand, right: Operand) -> Fix {
-        let from = self.register(asm, left, C);
-        match (when, right) {
-            (Compare::Equal, Operand::Number(0)) => return asm.if_zero_later(from),
-            (Compare::NotEqual, Operand::Number(0)) => return asm.unless_zero_later(from),
-            (Compare::Less, Operand::Number(0)) => return asm.if_sign_later(from),
-            (Compare::GreaterEqual, Operand::Number(0)) => return asm.unless_sign_later(from),
-            (_, Operand::Number(number)) if number.unsigned_abs() < 1 << 12 => {
-                asm.compare_number(from, number)
-            }
-            _ => {
-                let with = self.register(asm, right, if from == C { B } else { C });
-                asm.compare(from, with);
-            }
-        }
-        asm.if_later(condition(when))
-    }
+    true
 }
 
 /// `to` = a number, by at most two instructions, or by one and a constant.
@@ -247,26 +224,6 @@ fn any_number(asm: &mut Asm, to: Reg, value: u64) {
     match u32::try_from(value) {
         Ok(value) => asm.number(to, value),
         Err(_) => asm.constant(to, value),
-    }
-}
-
-fn unary(asm: &mut Asm, op: Unary, to: Reg, from: Reg) {
-    match op {
-        Unary::Negate => asm.negate(to, from),
-        Unary::Complement => asm.not(to, from),
-        Unary::Extend(Width { bits: 64.., .. }) if to == from => {}
-        Unary::Extend(Width { bits: 64.., .. }) => asm.mov(to, from),
-        Unary::Extend(Width { bits, signed: true }) => asm.signed_bits(to, from, bits.into()),
-        Unary::Extend(Width { bits, signed: false }) => asm.bits(to, from, 0, bits.into()),
-    }
-}
-
-/// Whether a jump leads to the next operation.
-fn is_next(to: Target, next: Option<&Op>) -> bool {
-    match (to, next) {
-        (Target::Label(label), Some(Op::Bind { label: bound })) => label == *bound,
-        (Target::Outcome(0), None) => true,
-        _ => false,
     }
 }
 

@@ -6,5 +6,7 @@ mod access;
 mod arithmetic;
 pub mod asm;
 mod emit;
+mod piece;
 
 pub use emit::{Frame, Inputs, allocate, emit, most_bytes};
+pub use piece::Piece;

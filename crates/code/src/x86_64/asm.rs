@@ -71,6 +71,16 @@ pub enum Fix {
     Short(usize),
 }
 
+impl Fix {
+    /// The same so many bytes further on.
+    pub(super) const fn moved(self, by: usize) -> Self {
+        match self {
+            Self::Near(end) => Self::Near(end.wrapping_add(by)),
+            Self::Short(end) => Self::Short(end.wrapping_add(by)),
+        }
+    }
+}
+
 /// An appending emitter.
 #[derive(Debug)]
 pub struct Asm<'a> {
@@ -99,6 +109,10 @@ impl<'a> Asm<'a> {
     #[inline]
     pub fn here(&self) -> u64 {
         self.origin.wrapping_add(self.out.len() as u64)
+    }
+    /// The bytes from an offset on.
+    pub(super) fn since(&self, begin: usize) -> &[u8] {
+        &self.out[begin..]
     }
     #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {

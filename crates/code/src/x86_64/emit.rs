@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   rax, r11   variables; r11 is the way to memory if variables are there
-//!   rdx        of a division; then it is loaded again from the frame
+//!   rdx        of a division; then it is loaded again from the frame, if something reads it later
 //!   words      variables that found no register
 //!   flags      overwritten
 //!   rax        the result, at outcome 0
@@ -15,6 +15,7 @@
 //!
 //! ```text
 //!   mov to, left;  op to, right            in general
+//!   lea to, [left + right]                 of sums, and of differences from a number
 //!   op to, left                            right is in `to`, and the operands may change places
 //!   neg to;  add to, left                  right is in `to`, of a subtraction
 //! ```
@@ -23,7 +24,8 @@
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R11, RAX, RDX, Reg, Shift};
 use crate::allocate::{Allocated, Location, NoRoom, Pool};
-use crate::program::{Compare, Compute, Op, Operand, Program, Target, Unary};
+use crate::program::{Compare, Compute, Op, Operand, Program, Unary, Var};
+use crate::walk::{BackEnd, walk};
 
 /// Holds what is on its way from or to memory.
 const WAY: Reg = R11;
@@ -41,8 +43,10 @@ pub trait Inputs {
 pub struct Frame<'a> {
     /// Words for variables.
     pub words: &'a [Mem],
-    /// Where rdx is saved. It is loaded again behind each division.
+    /// Where rdx is saved. It is loaded again behind each division, if something reads it later.
     pub rdx: Mem,
+    /// Whether code behind the program reads rdx.
+    pub rdx_is_read: bool,
 }
 
 /// Chooses locations for a program that has `words` stack words.
@@ -67,8 +71,9 @@ pub fn most_bytes(program: &Program, input: usize) -> usize {
         Op::Input { .. } => input + WORD,
         Op::Number { .. } => 10 + WORD,
         Op::Move { .. } => 2 * WORD,
+        Op::Unary { op: Unary::Bits, .. } => 2 * WORD + 2 * 18,
         Op::Unary { .. } => 2 * WORD + 7,
-        Op::Compute { op, .. } if op.divides() => 3 * WORD + 30,
+        op if op.divides() => 3 * WORD + 30,
         Op::Compute { .. } => 2 * WORD + 10,
         Op::Branch { .. } => WORD + 2 * 18,
         Op::Jump { .. } => 5,
@@ -84,29 +89,28 @@ pub fn emit(
     inputs: &impl Inputs,
     frame: Frame<'_>,
 ) -> Vec<(u8, Fix)> {
-    let program = allocated.program();
-    let mut emitter = Emitter { allocated, inputs, frame, open: Vec::new() };
-    for (at, op) in program.ops.iter().enumerate() {
-        emitter.op(asm, *op, program.ops.get(at + 1));
-    }
-    emitter.bind(asm, Target::Outcome(0));
-    if let Some(result) = program.result {
-        emitter.load(asm, RAX, result);
-    }
-    let outcome = |(to, fix)| match to {
-        Target::Outcome(outcome) => Some((outcome, fix)),
-        // All labels are bound (`verify`).
-        Target::Label(_) => None,
-    };
-    emitter.open.into_iter().filter_map(outcome).collect()
+    let reloads = if frame.rdx_is_read { usize::MAX } else { reloads(allocated, inputs) };
+    walk(allocated, &mut Emitter { asm, allocated, inputs, frame, reloads })
 }
 
-struct Emitter<'a, I> {
+/// How many divisions stand before the last operation that reads rdx. What stands before a division never runs after it
+/// (CODE-2).
+fn reloads(allocated: &Allocated, inputs: &impl Inputs) -> usize {
+    let Program { ops, result, .. } = allocated.program();
+    let in_rdx = |nth| inputs.register(nth) == Some(RDX);
+    let is_read = |var: Var| matches!(allocated.location(var), Location::Input(nth) if in_rdx(nth));
+    let reads = |op: &Op| matches!(*op, Op::Input { nth, .. } if in_rdx(nth)) || op.read().any(is_read);
+    let last = if result.is_some_and(is_read) { ops.len() } else { ops.iter().rposition(reads).unwrap_or(0) };
+    ops[..last].iter().filter(|op| op.divides()).count()
+}
+
+struct Emitter<'a, 'c, I> {
+    asm: &'a mut Asm<'c>,
     allocated: &'a Allocated,
     inputs: &'a I,
     frame: Frame<'a>,
-    /// Jumps that are not bound yet, and where they lead.
-    open: Vec<(Target, Fix)>,
+    /// Behind how many further divisions rdx is loaded again.
+    reloads: usize,
 }
 
 /// Where an operand is read.
@@ -117,7 +121,113 @@ enum Source {
     Number(i32),
 }
 
-impl<I: Inputs> Emitter<'_, I> {
+impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
+    type Reg = Reg;
+    type Fix = Fix;
+    const WAY: Reg = WAY;
+    const RESULT: Reg = RAX;
+
+    fn bind(&mut self, fix: Fix) {
+        self.asm.bind(fix);
+    }
+    fn jump(&mut self) -> Fix {
+        self.asm.jmp_later()
+    }
+    fn branch(&mut self, when: Compare, left: Operand, right: Operand) -> Fix {
+        let (mut from, with) = (self.source(left), self.source(right));
+        if let (Source::Memory(_), Source::Memory(_)) | (Source::Number(_), _) = (from, with) {
+            self.put(WAY, left);
+            from = Source::Register(WAY);
+        }
+        self.asm.unbroken(|asm| {
+            let condition = compare(asm, when, from, with);
+            asm.jcc_later(condition)
+        })
+    }
+    fn input(&mut self, to: Reg, nth: u16) {
+        match self.inputs.register(nth) {
+            Some(register) => self.asm.mov(to, register),
+            None => self.inputs.load(self.asm, nth, to),
+        }
+    }
+    fn number(&mut self, to: Reg, value: u64) {
+        self.asm.mov_imm64(to, value);
+    }
+    fn load(&mut self, to: Reg, from: Var) {
+        self.put(to, from);
+    }
+    fn unary(&mut self, op: Unary, to: Reg, from: Var) {
+        match (op, self.source(from)) {
+            (Unary::Extend(width), Source::Register(from)) if width.bits < 64 => {
+                return self.asm.extend(to, from, width.bits, width.signed);
+            }
+            (Unary::Bits, Source::Register(from)) if from != to => {
+                // 0 has no highest bit: then `bsr` leaves `to` as it is, which Linux relies on too (`fls64`,
+                // arch/x86/include/asm/bitops.h).
+                self.asm.mov_imm32(to, u32::MAX);
+                self.asm.bsr(to, from);
+                return self.asm.alu_imm(Alu::Add, to, 1, false);
+            }
+            _ => self.put(to, from),
+        }
+        match op {
+            Unary::Negate => self.asm.negate(to),
+            Unary::Complement => self.asm.not(to),
+            Unary::Bits => {
+                let zero = self.asm.unbroken(|asm| {
+                    asm.test(to, to, true);
+                    asm.jcc_later(Cond::Equal)
+                });
+                self.asm.bsr(to, to);
+                self.asm.alu_imm(Alu::Add, to, 1, false);
+                self.asm.bind(zero);
+            }
+            Unary::Extend(width) if width.bits < 64 => self.asm.extend(to, to, width.bits, width.signed),
+            Unary::Extend(_) => {}
+        }
+    }
+    fn compute(&mut self, op: Compute, to: Reg, left: Operand, right: Operand) {
+        if op.divides() {
+            return self.divide(op, to, (left, right));
+        }
+        let (from, with) = (self.source(left), self.source(right));
+        let in_place = |source| matches!(source, Source::Register(reg) if reg == to);
+        let (left, with) = match in_place(with) && !in_place(from) {
+            true if op.commutes() => (right, from),
+            // Only a subtraction has its right operand in a register, and does not commute.
+            true => {
+                self.asm.negate(to);
+                return with_source(self.asm, Compute::Add, to, from);
+            }
+            false => (left, with),
+        };
+        let from = self.source(left);
+        match (op, from, with) {
+            (Compute::Multiply, Source::Register(from), Source::Number(number)) => {
+                return self.asm.imul_imm(to, from, number, true);
+            }
+            (Compute::Add, Source::Register(from), Source::Number(number)) if from != to => {
+                return self.asm.lea(to, Mem::At(from, number));
+            }
+            (Compute::Subtract, Source::Register(from), Source::Number(number))
+                if from != to && number != i32::MIN =>
+            {
+                return self.asm.lea(to, Mem::At(from, -number));
+            }
+            (Compute::Add, Source::Register(from), Source::Register(with)) if from != to => {
+                return self.asm.lea(to, Mem::Sum(from, with, 0, 0));
+            }
+            _ => {}
+        }
+        self.put(to, left);
+        with_source(self.asm, op, to, with);
+    }
+    fn store(&mut self, word: u8, from: Reg) {
+        self.asm.store(self.frame.words[usize::from(word)], from);
+    }
+}
+
+impl<I: Inputs> Emitter<'_, '_, I> {
     fn source(&self, operand: impl Into<Operand>) -> Source {
         let var = match operand.into() {
             Operand::Number(number) => return Source::Number(number),
@@ -131,168 +241,66 @@ impl<I: Inputs> Emitter<'_, I> {
         }
     }
     /// `to` = an operand.
-    fn load(&self, asm: &mut Asm<'_>, to: Reg, from: impl Into<Operand>) {
+    fn put(&mut self, to: Reg, from: impl Into<Operand>) {
         match self.source(from) {
             Source::Register(from) if from == to => {}
-            Source::Register(from) => asm.mov(to, from),
-            Source::Memory(from) => asm.load(to, from),
-            Source::Number(number) => asm.mov_imm64(to, i64::from(number).cast_unsigned()),
+            Source::Register(from) => self.asm.mov(to, from),
+            Source::Memory(from) => self.asm.load(to, from),
+            Source::Number(number) => self.asm.mov_imm64(to, i64::from(number).cast_unsigned()),
         }
-    }
-
-    fn op(&mut self, asm: &mut Asm<'_>, op: Op, next: Option<&Op>) {
-        match op {
-            Op::Jump { to } if is_next(to, next) => {}
-            Op::Jump { to } => {
-                let fix = asm.jmp_later();
-                self.open.push((to, fix));
-            }
-            Op::Branch { when, left, right, to } => {
-                let fix = self.branch(asm, when, left.into(), right);
-                self.open.push((to, fix));
-            }
-            Op::Bind { label } => self.bind(asm, Target::Label(label)),
-            _ => self.write(asm, op),
-        }
-    }
-    /// Makes all that lead there lead here.
-    fn bind(&mut self, asm: &mut Asm<'_>, target: Target) {
-        self.open.retain(|(to, fix)| {
-            if *to == target {
-                asm.bind(*fix);
-            }
-            *to != target
-        });
-    }
-    /// An operation that writes a variable.
-    fn write(&self, asm: &mut Asm<'_>, op: Op) {
-        let Some(var) = op.written() else { return };
-        let (to, memory) = match self.allocated.location(var) {
-            Location::Register(register) => (Reg(register), None),
-            Location::Word(word) => (WAY, Some(self.frame.words[usize::from(word)])),
-            Location::Input(_) | Location::Nowhere => return,
-        };
-        match op {
-            Op::Input { nth, .. } => match self.inputs.register(nth) {
-                Some(register) => asm.mov(to, register),
-                None => self.inputs.load(asm, nth, to),
-            },
-            Op::Number { value, .. } => asm.mov_imm64(to, value),
-            Op::Move { from, .. } => self.load(asm, to, from),
-            Op::Unary { op, from, .. } => self.unary(asm, op, to, from.into()),
-            Op::Compute { op, left, right, .. } if op.divides() => {
-                self.divide(asm, op, to, (left.into(), right));
-            }
-            Op::Compute { op, left, right, .. } => self.compute(asm, op, to, (left.into(), right)),
-            Op::Branch { .. } | Op::Jump { .. } | Op::Bind { .. } => {}
-        }
-        if let Some(memory) = memory {
-            asm.store(memory, to);
-        }
-    }
-    fn unary(&self, asm: &mut Asm<'_>, op: Unary, to: Reg, from: Operand) {
-        let source = self.source(from);
-        match (op, source) {
-            (Unary::Extend(width), Source::Register(from)) if width.bits < 64 => {
-                return asm.extend(to, from, width.bits, width.signed);
-            }
-            _ => self.load(asm, to, from),
-        }
-        match op {
-            Unary::Negate => asm.negate(to),
-            Unary::Complement => asm.not(to),
-            Unary::Extend(width) if width.bits < 64 => asm.extend(to, to, width.bits, width.signed),
-            Unary::Extend(_) => {}
-        }
-    }
-    fn compute(&self, asm: &mut Asm<'_>, op: Compute, to: Reg, (left, right): (Operand, Operand)) {
-        let (from, with) = (self.source(left), self.source(right));
-        let in_place = |source| matches!(source, Source::Register(reg) if reg == to);
-        let (left, with) = match in_place(with) && !in_place(from) {
-            true if op.commutes() => (right, from),
-            // Only a subtraction has its right operand in a register, and does not commute.
-            true => {
-                asm.negate(to);
-                return with_source(asm, Compute::Add, to, from);
-            }
-            false => (left, with),
-        };
-        if let (Compute::Multiply, Source::Number(number), Source::Register(from)) =
-            (op, with, self.source(left))
-        {
-            return asm.imul_imm(to, from, number, true);
-        }
-        self.load(asm, to, left);
-        with_source(asm, op, to, with);
     }
     /// Divides rax by r11.
-    fn divide(&self, asm: &mut Asm<'_>, op: Compute, to: Reg, (left, right): (Operand, Operand)) {
+    fn divide(&mut self, op: Compute, to: Reg, (left, right): (Operand, Operand)) {
         match (self.source(left), self.source(right)) {
-            (Source::Register(R11), Source::Register(RAX)) => asm.exchange(RAX, R11),
+            (Source::Register(R11), Source::Register(RAX)) => self.asm.exchange(RAX, R11),
             (_, Source::Register(RAX | R11)) => {
                 // The divisor first: rax may hold it.
-                let same = left == right;
-                self.load(asm, R11, right);
-                self.load(asm, RAX, if same { right } else { left });
+                self.put(R11, right);
+                self.put(RAX, left);
             }
             _ => {
-                self.load(asm, RAX, left);
-                self.load(asm, R11, right);
+                self.put(RAX, left);
+                self.put(R11, right);
             }
         }
         match op {
             Compute::Divide | Compute::Remainder => {
-                asm.mov_imm32(RDX, 0);
-                asm.div(R11);
+                self.asm.mov_imm32(RDX, 0);
+                self.asm.div(R11);
             }
-            _ => asm.divide_signed(R11),
+            _ => self.asm.divide_signed(R11),
         }
         match op {
-            Compute::Remainder | Compute::RemainderSigned => asm.mov(to, RDX),
-            _ if to != RAX => asm.mov(to, RAX),
+            Compute::Remainder | Compute::RemainderSigned => self.asm.mov(to, RDX),
+            _ if to != RAX => self.asm.mov(to, RAX),
             _ => {}
         }
-        asm.load(RDX, self.frame.rdx);
-    }
-    fn branch(&self, asm: &mut Asm<'_>, when: Compare, left: Operand, right: Operand) -> Fix {
-        let (mut from, with) = (self.source(left), self.source(right));
-        if let (Source::Memory(_), Source::Memory(_)) | (Source::Number(_), _) = (from, with) {
-            self.load(asm, WAY, left);
-            from = Source::Register(WAY);
+        if self.reloads > 0 {
+            self.reloads -= 1;
+            self.asm.load(RDX, self.frame.rdx);
         }
-        let zero = matches!(with, Source::Number(0));
-        asm.unbroken(|asm| {
-            let condition = match (from, with, when) {
-                (Source::Register(left), _, Compare::Equal | Compare::NotEqual) if zero => {
-                    asm.test(left, left, true);
-                    condition(when)
-                }
-                (Source::Register(left), _, Compare::Less | Compare::GreaterEqual) if zero => {
-                    asm.test(left, left, true);
-                    if when == Compare::Less { Cond::Sign } else { Cond::NotSign }
-                }
-                (Source::Register(left), with, _) => {
-                    match with {
-                        Source::Register(right) => asm.alu(Alu::Cmp, left, right),
-                        Source::Memory(right) => asm.alu_load(Alu::Cmp, left, right),
-                        Source::Number(number) => asm.alu_imm(Alu::Cmp, left, number, true),
-                    }
-                    condition(when)
-                }
-                (Source::Memory(left), Source::Register(right), _) => {
-                    asm.alu_store(Alu::Cmp, left, right, false);
-                    condition(when)
-                }
-                (Source::Memory(left), Source::Number(number), _) => {
-                    asm.cmp_mem_imm(left, number);
-                    condition(when)
-                }
-                // Neither is left after the load above.
-                (Source::Memory(_), Source::Memory(_), _) | (Source::Number(_), ..) => condition(when),
-            };
-            asm.jcc_later(condition)
-        })
     }
+}
+
+/// Sets flags by a comparison, and says when a jump is to be taken. They are not both in memory, and the left one is no
+/// number.
+fn compare(asm: &mut Asm<'_>, when: Compare, left: Source, right: Source) -> Cond {
+    match (left, right, when) {
+        (Source::Register(left), Source::Number(0), Compare::Equal | Compare::NotEqual) => {
+            asm.test(left, left, true);
+        }
+        (Source::Register(left), Source::Number(0), Compare::Less | Compare::GreaterEqual) => {
+            asm.test(left, left, true);
+            return if when == Compare::Less { Cond::Sign } else { Cond::NotSign };
+        }
+        (Source::Register(left), Source::Register(right), _) => asm.alu(Alu::Cmp, left, right),
+        (Source::Register(left), Source::Memory(right), _) => asm.alu_load(Alu::Cmp, left, right),
+        (Source::Register(left), Source::Number(number), _) => asm.alu_imm(Alu::Cmp, left, number, true),
+        (Source::Memory(left), Source::Register(right), _) => asm.alu_store(Alu::Cmp, left, right, false),
+        (Source::Memory(left), Source::Number(number), _) => asm.cmp_mem_imm(left, number),
+        (Source::Memory(_), Source::Memory(_), _) | (Source::Number(_), ..) => {}
+    }
+    condition(when)
 }
 
 /// `to = to op with`
@@ -307,15 +315,6 @@ fn with_source(asm: &mut Asm<'_>, op: Compute, to: Reg, with: Source) {
         (_, Source::Register(with)) => asm.alu(alu(op), to, with),
         (_, Source::Memory(with)) => asm.alu_load(alu(op), to, with),
         (_, Source::Number(number)) => asm.alu_imm(alu(op), to, number, true),
-    }
-}
-
-/// Whether a jump leads to the next operation.
-fn is_next(to: Target, next: Option<&Op>) -> bool {
-    match (to, next) {
-        (Target::Label(label), Some(Op::Bind { label: bound })) => label == *bound,
-        (Target::Outcome(0), None) => true,
-        _ => false,
     }
 }
 

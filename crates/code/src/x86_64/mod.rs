@@ -6,7 +6,9 @@ mod access;
 mod arithmetic;
 pub mod asm;
 mod emit;
+mod piece;
 mod reg;
 mod word;
 
 pub use emit::{Frame, Inputs, allocate, emit, most_bytes};
+pub use piece::Piece;

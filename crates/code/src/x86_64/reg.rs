@@ -5,6 +5,13 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reg(pub u8);
 
+impl From<u8> for Reg {
+    #[inline]
+    fn from(number: u8) -> Self {
+        Self(number)
+    }
+}
+
 pub const RAX: Reg = Reg(0);
 pub const RCX: Reg = Reg(1);
 pub const RDX: Reg = Reg(2);

@@ -7,22 +7,12 @@
 //! ```
 
 use trapline_code::aarch64::asm::{Asm, Cond, Reg, SP};
-use trapline_code::aarch64::{Frame, Inputs, allocate, emit, most_bytes};
-use trapline_code::{End, NoRoom, Program};
+use trapline_code::aarch64::{Frame, Inputs, Piece, allocate, emit, most_bytes};
+use trapline_code::{NoRoom, Program};
 
-use super::Left;
-use super::memory::Memory;
-use super::programs::INPUTS;
-
-pub(crate) const WORDS: usize = 8;
 const IN_REGISTERS: [Reg; 3] = [2, 3, 4];
 const FRAME: i32 = 64;
 const A: Reg = 16;
-
-pub(crate) struct Machine {
-    memory: Memory,
-    words: usize,
-}
 
 struct FromMemory;
 
@@ -35,49 +25,44 @@ impl Inputs for FromMemory {
     }
 }
 
-impl Machine {
-    pub(crate) fn new() -> Self {
-        Self { memory: Memory::new(), words: WORDS }
+/// The function for the address `at`, with `words` stack words for the program.
+pub(crate) fn function(program: &Program, words: usize, at: u64) -> Result<Vec<u8>, NoRoom> {
+    let allocated = allocate(program.clone(), words, &FromMemory)?;
+    let mut asm = Asm::new(at);
+    asm.add_imm(SP, SP, -FRAME);
+    for (nth, reg) in IN_REGISTERS.into_iter().enumerate() {
+        asm.load_at(reg, 0, nth as u32 * 8);
     }
-    pub(crate) fn new_without_words() -> Self {
-        Self { words: 0, ..Self::new() }
+    let begin = asm.here();
+    let outcomes = emit(&mut asm, &allocated, &FromMemory, Frame { words: 0 });
+    let length = asm.here() - begin;
+    assert!(length <= most_bytes(program, 8) as u64, "{length} bytes\n{program}");
+    leave(&mut asm, 0);
+    for (outcome, fix) in outcomes {
+        asm.bind(fix);
+        leave(&mut asm, outcome.into());
     }
-    pub(crate) fn compile(&self, program: &Program) -> Result<Vec<u8>, NoRoom> {
-        let allocated = allocate(program.clone(), self.words, &FromMemory)?;
-        let mut asm = Asm::new(self.memory.address());
-        asm.add_imm(SP, SP, -FRAME);
-        for (nth, reg) in IN_REGISTERS.into_iter().enumerate() {
-            asm.load_at(reg, 0, nth as u32 * 8);
-        }
-        let begin = asm.here();
-        let outcomes = emit(&mut asm, &allocated, &FromMemory, Frame { words: 0 });
-        let length = asm.here() - begin;
-        assert!(length <= most_bytes(program, 8) as u64, "{length} bytes\n{program}");
-        leave(&mut asm, 0);
-        for (outcome, fix) in outcomes {
-            asm.bind(fix);
-            leave(&mut asm, outcome.into());
-        }
+    asm.pool();
+    let words = asm.words().expect("distances fit");
+    Ok(words.into_iter().flat_map(u32::to_le_bytes).collect())
+}
+
+/// A program's code at `at`; and what was made 96 bytes before, appended there. All its branches lead behind it.
+pub(crate) fn kept(program: &Program, words: usize, at: u64) -> Option<(Vec<u32>, Vec<u32>)> {
+    let allocated = allocate(program.clone(), words, &FromMemory).ok()?;
+    let make = |at| {
+        let mut asm = Asm::new(at);
+        let leave = emit(&mut asm, &allocated, &FromMemory, Frame { words: 0 });
+        let leave: Vec<_> = leave.into_iter().map(|(_, fix)| fix).collect();
+        let piece = Piece::since(&asm, at, &leave);
+        leave.into_iter().for_each(|fix| asm.bind(fix));
         asm.pool();
-        let words = asm.words().expect("distances fit");
-        Ok(words.into_iter().flat_map(u32::to_le_bytes).collect())
-    }
-    /// Calls `run` with the code in its place.
-    pub(crate) fn with(&mut self, code: &[u8], run: impl FnOnce(u64)) {
-        self.memory.write(code);
-        run(self.memory.address());
-        self.memory.skip();
-    }
-    pub(crate) fn run(at: u64, program: &Program, inputs: &[u64; INPUTS]) -> Left {
-        let mut left = [0_u64; 3];
-        // SAFETY: `compile` has made a function of this type, which stays within its frame (what this test is about).
-        let run: extern "C" fn(*const u64, *mut u64) = unsafe { core::mem::transmute(at as *const u8) };
-        run(inputs.as_ptr(), left.as_mut_ptr());
-        let outcome = left[0] as u8;
-        let result = program.result().filter(|_| outcome == 0).map(|_| left[1]);
-        let kept = left[2] == 0;
-        Left { end: End { outcome, result }, kept }
-    }
+        (asm.words(), piece)
+    };
+    let mut asm = Asm::new(at);
+    make(at - 96).1.append(&mut asm).into_iter().for_each(|fix| asm.bind(fix));
+    asm.pool();
+    make(at).0.zip(asm.words())
 }
 
 /// Stores what there is, and returns.

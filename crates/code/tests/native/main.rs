@@ -1,7 +1,8 @@
 //! CODE-1 and CODE-4: on random programs and numbers at the edges, code on this processor does what the interpreter does,
 //! and changes nothing but what it was given.
 //!
-//! `TRAPLINE_CODE_PROGRAMS` says how many programs are run; each runs on several inputs.
+//! `TRAPLINE_CODE_PROGRAMS` says how many programs are run, or `TRAPLINE_CODE_SECONDS` for how long: then they begin at a
+//! random one. Each runs on several inputs. A failure names its seed; `TRAPLINE_CODE_FIRST` begins there.
 #![allow(unsafe_code, reason = "generated code is called")]
 
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
@@ -10,9 +11,15 @@ mod machine;
 mod memory;
 mod programs;
 
-use machine::{Machine, WORDS};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use machine::{function, kept};
+use memory::Memory;
 use programs::{INPUTS, Random, program};
 use trapline_code::{End, Program, interpret};
+
+/// Stack words of a program.
+const WORDS: usize = 8;
 
 /// What one run left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,42 +29,72 @@ struct Left {
     kept: bool,
 }
 
-fn check(machine: &mut Machine, program: &Program, random: &mut Random, seed: u64) {
-    let Ok(code) = machine.compile(program) else {
-        panic!("seed {seed}: no room for\n{program}");
-    };
-    machine.with(&code, |at| {
+/// Calls a function that `machine` made.
+fn run(at: u64, program: &Program, inputs: &[u64; INPUTS]) -> Left {
+    let mut left = [0_u64; 3];
+    // SAFETY: `function` has made one of this type, which stays within its frame (what this test is about).
+    let run: extern "C" fn(*const u64, *mut u64) = unsafe { core::mem::transmute(at as *const u8) };
+    run(inputs.as_ptr(), left.as_mut_ptr());
+    let outcome = left[0] as u8;
+    let result = program.result().filter(|_| outcome == 0).map(|_| left[1]);
+    Left { end: End { outcome, result }, kept: left[2] == 0 }
+}
+
+/// Runs a seed's program on some inputs. Returns whether it has room.
+fn check(memory: &mut Memory, seed: u64) -> bool {
+    let mut random = Random::new(seed);
+    let program = program(&mut random);
+    let Ok(code) = function(&program, WORDS, memory.address()) else { return false };
+    memory.with(&code, |at| {
         for _ in 0..4 {
             let inputs: [u64; INPUTS] = core::array::from_fn(|_| random.number());
-            let expected = Left { end: interpret(program, &inputs), kept: true };
-            let left = Machine::run(at, program, &inputs);
+            let expected = Left { end: interpret(&program, &inputs), kept: true };
+            let left = run(at, &program, &inputs);
             assert_eq!(left, expected, "seed {seed}: inputs {inputs:x?}\n{program}");
         }
     });
+    true
+}
+
+fn asked(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect(name))
 }
 
 #[test]
 fn code_1_code_does_what_the_interpreter_does() {
-    let programs = std::env::var("TRAPLINE_CODE_PROGRAMS").ok().and_then(|text| text.parse().ok());
-    let programs: u64 = programs.unwrap_or(if cfg!(target_arch = "x86_64") { 60_000 } else { 1_500 });
-    let mut machine = Machine::new();
-    let mut skipped = 0;
-    for seed in 1..=programs {
-        let mut random = Random::new(seed);
-        let program = program(&mut random);
-        if machine.compile(&program).is_err() {
-            skipped += 1;
-            continue;
-        }
-        check(&mut machine, &program, &mut random, seed);
+    let time = asked("TRAPLINE_CODE_SECONDS").map(Duration::from_secs);
+    let most = asked("TRAPLINE_CODE_PROGRAMS").unwrap_or(match time {
+        Some(_) => u64::MAX,
+        None if cfg!(target_arch = "x86_64") => 60_000,
+        None => 1_500,
+    });
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64);
+    let first = asked("TRAPLINE_CODE_FIRST").unwrap_or(if time.is_some() { now } else { 1 });
+    let (mut memory, begun) = (Memory::new(), Instant::now());
+    let (mut programs, mut skipped) = (0, 0);
+    while programs < most && time.is_none_or(|time| begun.elapsed() < time) {
+        skipped += u64::from(!check(&mut memory, first.wrapping_add(programs)));
+        programs += 1;
     }
+    println!("{programs} programs from seed {first} on");
     assert!(skipped <= programs / 4, "{skipped} of {programs} programs need more than {WORDS} words");
 }
 
 #[test]
 fn code_4_what_needs_more_words_than_there_are_is_refused() {
-    let machine = Machine::new_without_words();
-    let refused =
-        (1..2_000).filter(|seed| machine.compile(&program(&mut Random::new(*seed))).is_err()).count();
+    let has_room = |seed| function(&program(&mut Random::new(seed)), 0, 0x1000).is_ok();
+    let refused = (1..2_000).filter(|seed| !has_room(*seed)).count();
     assert!(refused > 100, "{refused}");
+}
+
+#[test]
+fn code_that_is_kept_is_the_code_of_its_place() {
+    for seed in 1..3_000 {
+        let program = program(&mut Random::new(seed));
+        for at in [0x1000, 0x1004 + 4 * seed] {
+            if let Some((made, again)) = kept(&program, WORDS, at) {
+                assert_eq!(made, again, "seed {seed} at {at:#x}\n{program}");
+            }
+        }
+    }
 }

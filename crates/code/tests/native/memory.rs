@@ -25,8 +25,13 @@ impl Memory {
     pub(crate) fn address(&self) -> u64 {
         self.base as u64 + self.next as u64
     }
-    /// Writes code there. It stays until [`skip`](Self::skip).
-    pub(crate) fn write(&mut self, code: &[u8]) {
+    /// Calls `run` with the code in its place.
+    pub(crate) fn with(&mut self, code: &[u8], run: impl FnOnce(u64)) {
+        self.write(code);
+        run(self.address());
+        self.skip();
+    }
+    fn write(&mut self, code: &[u8]) {
         assert!(code.len() <= PAGE);
         // SAFETY: the mapping has that many bytes behind `next`, and no code there has run.
         unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), self.base.add(self.next), code.len()) };
@@ -34,7 +39,7 @@ impl Memory {
         synchronize(self.address() as *mut u8, code.len());
     }
     /// Goes on to the next page.
-    pub(crate) fn skip(&mut self) {
+    fn skip(&mut self) {
         self.next += PAGE;
         if self.next == BYTES {
             *self = Self::new();

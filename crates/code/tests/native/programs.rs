@@ -111,7 +111,8 @@ fn block(
             3 => {
                 let bits = random.one_of(&[8, 16, 32, 64]);
                 let width = Width { bits, signed: random.below(2) == 0 };
-                let op = random.one_of(&[Unary::Negate, Unary::Complement, Unary::Extend(width)]);
+                let op =
+                    random.one_of(&[Unary::Negate, Unary::Complement, Unary::Bits, Unary::Extend(width)]);
                 let of = random.one_of(values);
                 values.push(builder.unary(op, of));
             }

@@ -1,28 +1,17 @@
 //! Programs as code of this processor, in a function that says what they left.
 //!
 //! ```text
-//!   rdi        the inputs: 0 to 2 are loaded into rsi, rcx and r8 before; the others are loaded where they are read
+//!   rdi        the inputs: 0 to 2 are loaded into rsi, rdx and r8 before; the others are loaded where they are read
 //!   r9         where the result goes: outcome, rax, and whether a register was changed
-//!   rsp - 32 … words of the program; rsp - 24: rdx
+//!   rsp - 32 … words of the program; rsp - 24: rdx, which every other program need not load again at its end
 //! ```
 
-use trapline_code::x86_64::asm::{Alu, Asm, Cond, Mem, R8, R9, RAX, RCX, RDI, RDX, RSI, RSP, Reg};
-use trapline_code::x86_64::{Frame, Inputs, allocate, emit, most_bytes};
-use trapline_code::{End, NoRoom, Program};
+use trapline_code::x86_64::asm::{Alu, Asm, Cond, Mem, R8, R9, RAX, RDI, RDX, RSI, RSP, Reg};
+use trapline_code::x86_64::{Frame, Inputs, Piece, allocate, emit, most_bytes};
+use trapline_code::{NoRoom, Program};
 
-use super::Left;
-use super::memory::Memory;
-use super::programs::INPUTS;
-
-pub(crate) const WORDS: usize = 8;
-const IN_REGISTERS: [Reg; 3] = [RSI, RCX, R8];
+const IN_REGISTERS: [Reg; 3] = [RSI, RDX, R8];
 const RDX_AT: Mem = Mem::At(RSP, -24);
-const RDX_VALUE: u32 = 0x5a5a;
-
-pub(crate) struct Machine {
-    memory: Memory,
-    words: usize,
-}
 
 struct FromMemory;
 
@@ -35,65 +24,61 @@ impl Inputs for FromMemory {
     }
 }
 
-impl Machine {
-    pub(crate) fn new() -> Self {
-        Self { memory: Memory::new(), words: WORDS }
+/// The function for the address `at`, with `words` stack words for the program.
+pub(crate) fn function(program: &Program, words: usize, at: u64) -> Result<Vec<u8>, NoRoom> {
+    let allocated = allocate(program.clone(), words, &FromMemory)?;
+    let mut code = Vec::new();
+    let mut asm = Asm::new(&mut code, at);
+    asm.mov(R9, RSI);
+    for (nth, reg) in IN_REGISTERS.into_iter().enumerate() {
+        asm.load(reg, Mem::At(RDI, nth as i32 * 8));
     }
-    pub(crate) fn new_without_words() -> Self {
-        Self { words: 0, ..Self::new() }
+    asm.store(RDX_AT, RDX);
+    let words: Vec<_> = (0..words as i32).map(|word| Mem::At(RSP, -32 - 8 * word)).collect();
+    let begin = asm.here();
+    let rdx_is_read = program.ops().len().is_multiple_of(2);
+    let frame = Frame { words: &words, rdx: RDX_AT, rdx_is_read };
+    let outcomes = emit(&mut asm, &allocated, &FromMemory, frame);
+    let length = asm.here() - begin;
+    assert!(length <= most_bytes(program, 8) as u64, "{length} bytes\n{program}");
+    leave(&mut asm, 0, rdx_is_read);
+    for (outcome, fix) in outcomes {
+        asm.bind(fix);
+        leave(&mut asm, outcome.into(), rdx_is_read);
     }
-    pub(crate) fn compile(&self, program: &Program) -> Result<Vec<u8>, NoRoom> {
-        let allocated = allocate(program.clone(), self.words, &FromMemory)?;
-        let mut code = Vec::new();
-        let mut asm = Asm::new(&mut code, self.memory.address());
-        asm.mov(R9, RSI);
-        for (nth, reg) in IN_REGISTERS.into_iter().enumerate() {
-            asm.load(reg, Mem::At(RDI, nth as i32 * 8));
-        }
-        asm.mov_imm32(RDX, RDX_VALUE);
-        asm.store(RDX_AT, RDX);
-        let words: Vec<_> = (0..self.words as i32).map(|word| Mem::At(RSP, -32 - 8 * word)).collect();
-        let begin = asm.here();
-        let outcomes = emit(&mut asm, &allocated, &FromMemory, Frame { words: &words, rdx: RDX_AT });
-        let length = asm.here() - begin;
-        assert!(length <= most_bytes(program, 8) as u64, "{length} bytes\n{program}");
-        leave(&mut asm, 0);
-        for (outcome, fix) in outcomes {
-            asm.bind(fix);
-            leave(&mut asm, outcome.into());
-        }
-        Ok(code)
-    }
-    /// Calls `run` with the code in its place.
-    pub(crate) fn with(&mut self, code: &[u8], run: impl FnOnce(u64)) {
-        self.memory.write(code);
-        run(self.memory.address());
-        self.memory.skip();
-    }
-    pub(crate) fn run(at: u64, program: &Program, inputs: &[u64; INPUTS]) -> Left {
-        let mut left = [0_u64; 3];
-        // SAFETY: `compile` has made a function of this type, which stays within its frame (what this test is about).
-        let run: extern "C" fn(*const u64, *mut u64) = unsafe { core::mem::transmute(at as *const u8) };
-        run(inputs.as_ptr(), left.as_mut_ptr());
-        let outcome = left[0] as u8;
-        let result = program.result().filter(|_| outcome == 0).map(|_| left[1]);
-        let kept = left[2] == 0;
-        Left { end: End { outcome, result }, kept }
-    }
+    Ok(code)
+}
+
+/// A program's code at `at`; and what was made 96 bytes before, appended there. All its jumps lead behind it.
+pub(crate) fn kept(program: &Program, words: usize, at: u64) -> Option<(Vec<u8>, Vec<u8>)> {
+    let allocated = allocate(program.clone(), words, &FromMemory).ok()?;
+    let words: Vec<_> = (0..words as i32).map(|word| Mem::At(RSP, -32 - 8 * word)).collect();
+    let frame = Frame { words: &words, rdx: RDX_AT, rdx_is_read: true };
+    let make = |at| {
+        let mut code = vec![0; 3];
+        let mut asm = Asm::new(&mut code, at);
+        let leave = emit(&mut asm, &allocated, &FromMemory, frame);
+        let leave: Vec<_> = leave.into_iter().map(|(_, fix)| fix).collect();
+        let piece = Piece::since(&asm, at, &leave);
+        leave.into_iter().for_each(|fix| asm.bind(fix));
+        (code.split_off(3), piece)
+    };
+    let mut again = Vec::new();
+    let mut asm = Asm::new(&mut again, at);
+    make(at - 96).1.append(&mut asm).into_iter().for_each(|fix| asm.bind(fix));
+    Some((make(at).0, again))
 }
 
 /// Stores what there is, and returns.
-fn leave(asm: &mut Asm<'_>, outcome: u32) {
+fn leave(asm: &mut Asm<'_>, outcome: u32, rdx_is_kept: bool) {
     asm.store(Mem::At(R9, 8), RAX);
     asm.mov_imm32(RAX, outcome);
     asm.store(Mem::At(R9, 0), RAX);
     let mut changed = Vec::new();
-    for (nth, reg) in IN_REGISTERS.into_iter().enumerate() {
+    for (nth, reg) in IN_REGISTERS.into_iter().enumerate().filter(|(_, reg)| *reg != RDX || rdx_is_kept) {
         asm.alu_load(Alu::Cmp, reg, Mem::At(RDI, nth as i32 * 8));
         changed.push(asm.jcc_later(Cond::NotEqual));
     }
-    asm.alu_imm(Alu::Cmp, RDX, RDX_VALUE as i32, true);
-    changed.push(asm.jcc_later(Cond::NotEqual));
     asm.ret();
     changed.into_iter().for_each(|fix| asm.bind(fix));
     asm.store_imm(Mem::At(R9, 16), 1);

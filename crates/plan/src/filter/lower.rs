@@ -21,8 +21,9 @@
 use trapline_code::{Builder, Compare, Compute, Program, Target, Unary as Op, Unsound, Value, Width};
 
 use super::float::Float;
-use super::target::{Tally, TargetFilter};
+use super::target::{Sort, Tally, TargetFilter};
 use super::tree::{Binary, Int, Known, Tree, Unary};
+use crate::programs::bucket;
 use crate::request::Read;
 
 /// What an input of a program is.
@@ -64,9 +65,9 @@ impl TargetFilter {
         };
         let late = self.late.as_ref().map(|late| &late.condition);
         let conditions = [&self.condition, &self.fields].into_iter().flatten().chain(late);
-        let values = self.tally.iter().flat_map(Tally::trees);
+        let values = self.tally.iter().flat_map(Tally::sorted);
         conditions.map(decides).sum::<usize>()
-            + values.map(|tree| bytes(Lowered::value(tree, &self.reads))).sum::<usize>()
+            + values.map(|(tree, sort)| bytes(Lowered::value(tree, sort, &self.reads))).sum::<usize>()
     }
 }
 
@@ -80,12 +81,14 @@ impl Lowered {
         lowering.jump(tree, when, LEAVE);
         lowering.finish(None)
     }
-    /// The tree's value as the result. Leaves by outcome 1 if the value depends on a field that could not be read.
-    pub(crate) fn value(tree: &Tree, fields: &[Read]) -> Result<Self, Unsound> {
+    /// The bucket of the tree's value as the result ([`bucket`]). Leaves by outcome 1 if the value depends on a field that
+    /// could not be read.
+    pub(crate) fn value(tree: &Tree, sort: Sort, fields: &[Read]) -> Result<Self, Unsound> {
         let (readable, value) = tree.if_readable();
         let mut lowering = Lowering::new(fields);
         lowering.jump(&readable, false, LEAVE);
-        let result = lowering.value(&value);
+        let value = lowering.value(&value);
+        let result = bucket(&mut lowering.builder, value, tree.is_unsigned(), sort);
         lowering.finish(Some(result))
     }
 }
@@ -228,14 +231,14 @@ impl<'a> Lowering<'a> {
         self.builder.branch(Compare::GreaterEqual, key, Value::Number(0), Target::Label(is_key));
         match float {
             Float::Double => {
-                self.builder.change_by(var, Compute::ShiftLeft, Value::Number(1));
-                self.builder.change_by(var, Compute::ShiftRight, Value::Number(1));
+                self.builder.set_computed(var, Compute::ShiftLeft, key, Value::Number(1));
+                self.builder.set_computed(var, Compute::ShiftRight, key, Value::Number(1));
             }
             Float::Single => {
-                self.builder.change_by(var, Compute::And, Value::Number(i32::MAX as u64));
+                self.builder.set_computed(var, Compute::And, key, Value::Number(i32::MAX as u64));
             }
         }
-        self.builder.change(var, Op::Negate);
+        self.builder.set_unary(var, Op::Negate, key);
         self.builder.bind(is_key);
         key
     }

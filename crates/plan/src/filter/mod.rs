@@ -22,7 +22,7 @@ mod target;
 mod token;
 mod tree;
 
-pub(crate) use compiled::{Asked, Compiled, Question};
+pub(crate) use compiled::{Asked, Compiled, Made, Question};
 pub use error::{FilterError, Misread};
 pub use eval::Facts;
 pub use float::Float;

@@ -142,6 +142,11 @@ impl Tally {
         let key = if let GroupBy::Number(key) = &self.group_by { Some(key) } else { None };
         key.into_iter().chain([&self.value])
     }
+    /// The same, each with how its values are sorted: those of a group-by key are not.
+    pub(crate) fn sorted(&self) -> impl Iterator<Item = (&Tree, Sort)> {
+        let is_value = |tree: &Tree| core::ptr::eq(tree, &self.value);
+        self.trees().map(move |tree| (tree, if is_value(tree) { self.sort } else { Sort::Each }))
+    }
     /// Whether it depends on the thread.
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {

@@ -18,13 +18,15 @@
 //!   field n, at a return                          = [[sp + place] + at + 8 (words before it + 1)]
 //! ```
 
-use trapline_code::aarch64::{self as code, Frame, Inputs, emit};
+use std::cell::RefCell;
+
+use trapline_code::aarch64::{self as code, Frame, Inputs, Piece, emit};
 use trapline_record::ring::FIRST_VALUE;
 
 use super::asm::{Asm, Fix, Reg, SP};
 use super::frame::waiting;
 use super::threads;
-use crate::filter::{Asked, Compiled, MAX_WORDS, Question, Source, TargetFilter, Tree};
+use crate::filter::{Asked, Compiled, MAX_WORDS, Made, Question, Sort, Source, TargetFilter, Tree};
 use crate::machine::ThreadId;
 use crate::request::Read;
 
@@ -41,8 +43,12 @@ pub fn code_bytes(filter: &TargetFilter) -> usize {
     filter.code_bytes(|program| code::most_bytes(program, INPUT_BYTES))
 }
 
+thread_local! {
+    static MADE: Made<Conditions<'static>, Piece> = const { RefCell::new(Vec::new()) };
+}
+
 /// What a condition's code depends on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Conditions<'a> {
     /// How a thread's number is read; it was asked for before.
     pub(super) id: ThreadId,
@@ -55,7 +61,7 @@ pub(super) struct Conditions<'a> {
 }
 
 /// Fields that were read. Each takes a word with the kernel's result, then its bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Fields<'a> {
     pub(super) reads: &'a [Read],
     /// Offset of the first field's result: from the stack pointer; at a return, in the record that the entry
@@ -71,7 +77,7 @@ impl Fields<'_> {
 }
 
 /// How to read the record that a call's entry kept.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct EntryRecord {
     /// Offset from the stack pointer of the record's address.
     pub(super) place: u32,
@@ -101,19 +107,19 @@ impl Conditions<'_> {
     pub(super) fn branch(self, asm: &mut Asm, tree: &Tree, when: bool) -> Vec<Fix> {
         self.emit(asm, tree, Asked::Truth(when))
     }
-    /// Leaves in `A` a value that may depend on what was read from memory. Jumps if that could not be read.
-    pub(super) fn read(self, asm: &mut Asm, tree: &Tree) -> Vec<Fix> {
-        self.emit(asm, tree, Asked::Value)
+    /// Leaves in `A` the bucket of a value that may depend on what was read from memory, or the value itself, as `sort`
+    /// says. Jumps if that could not be read.
+    pub(super) fn read(self, asm: &mut Asm, tree: &Tree, sort: Sort) -> Vec<Fix> {
+        self.emit(asm, tree, Asked::Value(sort))
     }
 
     fn reads(&self) -> &[Read] {
         self.fields.map_or(&[], |fields| fields.reads)
     }
-    /// Emits a tree's program. Returns the branches by which it is left.
+    /// Appends a tree's program. Returns the branches by which it is left.
     fn emit(self, asm: &mut Asm, tree: &Tree, asked: Asked) -> Vec<Fix> {
-        let (fields, in_record) = (self.reads(), self.left.is_some());
-        let question = Question { tree, asked, fields, processor: "arm64", in_record };
-        let compiled = Compiled::of(&question, |program, inputs| {
+        let question = Question { tree, asked, fields: self.reads(), in_record: self.left.is_some() };
+        let compiled = Compiled::of(&MADE, &question, |program, inputs| {
             code::allocate(program, MAX_WORDS, &KnownValues { conditions: self, inputs }).ok()
         });
         let Some(compiled) = compiled else {
@@ -121,9 +127,20 @@ impl Conditions<'_> {
             debug_assert!(false, "a condition without code");
             return vec![asm.b_later()];
         };
-        let known = KnownValues { conditions: self, inputs: &compiled.inputs };
-        let frame = Frame { words: self.depth + waiting(0) };
-        emit(asm, &compiled.allocated, &known, frame).into_iter().map(|(_, fix)| fix).collect()
+        compiled.append(asm, (Piece::place(asm), self.places()), Piece::append, |asm| {
+            let known = KnownValues { conditions: self, inputs: &compiled.inputs };
+            let frame = Frame { words: self.depth + waiting(0) };
+            let begin = asm.here();
+            let leave = emit(asm, &compiled.allocated, &known, frame);
+            let leave: Vec<Fix> = leave.into_iter().map(|(_, fix)| fix).collect();
+            (Piece::since(asm, begin, &leave), leave)
+        })
+    }
+    /// Where inputs are: all that code depends on besides what is asked.
+    fn places(self) -> Conditions<'static> {
+        let Self { id, depth, left, fields } = self;
+        let fields = fields.map(|Fields { at, .. }| Fields { reads: &[], at });
+        Conditions { id, depth, left, fields }
     }
     /// The register that holds a value, unless it is in memory.
     fn register(&self, source: Source) -> Option<Reg> {

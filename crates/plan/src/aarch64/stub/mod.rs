@@ -28,7 +28,6 @@
 
 pub mod aggregate_at_return;
 mod call;
-mod cells;
 mod count;
 mod counted;
 pub mod deferred;

@@ -30,7 +30,6 @@
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
 use super::asm::{Asm, Fix, ZERO};
-use super::cells::cell_of;
 use super::counted::{add_one, by_thread, cpu};
 use super::filter::Conditions;
 use super::filtering::{self, Filtered, HitFilter, Rare, Shared};
@@ -140,13 +139,12 @@ pub(super) fn value(
     let tally = what.tally;
     let mut unread = Vec::new();
     if let GroupBy::Number(key) = &tally.group_by {
-        unread = known.read(asm, key);
+        unread = known.read(asm, key, Sort::Each);
         asm.mov(VALUE, A);
     }
     let by_text = matches!(tally.group_by, GroupBy::Text(_));
     if !matches!(tally.sort, Sort::Text(_)) {
-        unread.extend(known.read(asm, &tally.value));
-        cell_of(asm, tally);
+        unread.extend(known.read(asm, &tally.value, tally.sort));
     }
     if by_text {
         asm.mov(VALUE, A);

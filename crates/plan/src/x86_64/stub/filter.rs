@@ -11,16 +11,18 @@
 //!         [rsp + took]                  then also: nanoseconds since the entry
 //!         [rsp + rdx]                   rdx, as saved
 //!   work  rax, r11, [rsp + WAITING[n]]  as `trapline_code::x86_64::emit` says
-//!   uses  rax, r11, flags; rdx where it divides, then rdx = [rsp + rdx]
+//!   uses  rax, r11, flags; rdx where it divides, then rdx = [rsp + rdx] if something reads it later
 //!   out   rax                           the value, if one was asked for
 //! ```
 
-use trapline_code::x86_64::{self as code, Frame, Inputs, emit};
+use std::cell::RefCell;
+
+use trapline_code::x86_64::{self as code, Frame, Inputs, Piece, emit};
 use trapline_record::ring::FIRST_VALUE;
 
 use super::asm::{Asm, Fix, Mem, R8, R9, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::threads;
-use crate::filter::{Asked, Compiled, MAX_WORDS, Question, Source, TargetFilter, Tree};
+use crate::filter::{Asked, Compiled, MAX_WORDS, Made, Question, Sort, Source, TargetFilter, Tree};
 use crate::machine::ThreadId;
 use crate::request::Read;
 
@@ -41,8 +43,12 @@ pub fn code_bytes(filter: &TargetFilter) -> usize {
     filter.code_bytes(|program| code::most_bytes(program, INPUT_BYTES))
 }
 
+thread_local! {
+    static MADE: Made<(Conditions<'static>, bool), Piece> = const { RefCell::new(Vec::new()) };
+}
+
 /// What a condition's code depends on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Conditions<'a> {
     /// How a thread's number is read; it was asked for before.
     pub(super) id: ThreadId,
@@ -59,7 +65,7 @@ pub(super) struct Conditions<'a> {
 }
 
 /// Fields that were read. Each takes a word with the kernel's result, then its bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Fields<'a> {
     pub(super) reads: &'a [Read],
     /// Where the result of the first field is.
@@ -74,7 +80,7 @@ impl Fields<'_> {
 }
 
 /// How to read the record that a call's entry kept. Its address is in [`EntryRecord::AT`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct EntryRecord {
     /// Word of the record at which its floats begin, and a bit for each of the eight floats that it holds.
     pub(super) floats: (u64, u8),
@@ -98,16 +104,16 @@ impl EntryRecord {
 impl Conditions<'_> {
     /// Emits code that jumps (to where the fixes are bound) if the tree's truth value is `when`.
     pub(super) fn branch(self, asm: &mut Asm<'_>, tree: &Tree, when: bool) -> Vec<Fix> {
-        self.emit(asm, tree, Asked::Truth(when))
+        self.emit(asm, (tree, Asked::Truth(when)), true)
     }
-    /// rax = a value that may depend on what was read from memory. Jumps if that could not be read. Uses r11
-    /// and flags; rdx = the program's value.
-    pub(super) fn read(self, asm: &mut Asm<'_>, tree: &Tree) -> Vec<Fix> {
+    /// rax = the bucket of a value that may depend on what was read from memory, or the value itself, as `sort` says.
+    /// Jumps if that could not be read. Uses r11, flags, and rdx, which is the program's again if `rdx_is_read`.
+    pub(super) fn read(self, asm: &mut Asm<'_>, (tree, sort): (&Tree, Sort), rdx_is_read: bool) -> Vec<Fix> {
         if self.depth > 0 {
             // The copying has overwritten it.
             asm.load(RDX, Mem::At(RSP, self.rdx));
         }
-        self.emit(asm, tree, Asked::Value)
+        self.emit(asm, (tree, Asked::Value(sort)), rdx_is_read)
     }
     /// Loads the thread's number; for a call, that of its entry.
     pub(super) fn thread(self, asm: &mut Asm<'_>, to: Reg) {
@@ -117,11 +123,10 @@ impl Conditions<'_> {
     fn reads(&self) -> &[Read] {
         self.fields.map_or(&[], |fields| fields.reads)
     }
-    /// Emits a tree's program. Returns the jumps by which it is left.
-    fn emit(self, asm: &mut Asm<'_>, tree: &Tree, asked: Asked) -> Vec<Fix> {
-        let (fields, in_record) = (self.reads(), self.left.is_some());
-        let question = Question { tree, asked, fields, processor: "x86-64", in_record };
-        let compiled = Compiled::of(&question, |program, inputs| {
+    /// Appends a tree's program. Returns the jumps by which it is left.
+    fn emit(self, asm: &mut Asm<'_>, (tree, asked): (&Tree, Asked), rdx_is_read: bool) -> Vec<Fix> {
+        let question = Question { tree, asked, fields: self.reads(), in_record: self.left.is_some() };
+        let compiled = Compiled::of(&MADE, &question, |program, inputs| {
             code::allocate(program, WAITING.len(), &KnownValues { conditions: self, inputs }).ok()
         });
         let Some(compiled) = compiled else {
@@ -129,10 +134,22 @@ impl Conditions<'_> {
             debug_assert!(false, "a condition without code");
             return vec![asm.jmp_later()];
         };
-        let known = KnownValues { conditions: self, inputs: &compiled.inputs };
-        let words = WAITING.map(|at| Mem::At(RSP, at));
-        let frame = Frame { words: &words, rdx: Mem::At(RSP, self.rdx) };
-        emit(asm, &compiled.allocated, &known, frame).into_iter().map(|(_, fix)| fix).collect()
+        let known = (Piece::place(asm), (self.places(), rdx_is_read));
+        compiled.append(asm, known, Piece::append, |asm| {
+            let known = KnownValues { conditions: self, inputs: &compiled.inputs };
+            let words = WAITING.map(|at| Mem::At(RSP, at));
+            let frame = Frame { words: &words, rdx: Mem::At(RSP, self.rdx), rdx_is_read };
+            let begin = asm.here();
+            let leave = emit(asm, &compiled.allocated, &known, frame);
+            let leave: Vec<Fix> = leave.into_iter().map(|(_, fix)| fix).collect();
+            (Piece::since(asm, begin, &leave), leave)
+        })
+    }
+    /// Where inputs are: all that code depends on besides what is asked.
+    fn places(self) -> Conditions<'static> {
+        let Self { id, depth, rdx, returned, left, fields } = self;
+        let fields = fields.map(|Fields { at, .. }| Fields { reads: &[], at });
+        Conditions { id, depth, rdx, returned, left, fields }
     }
     /// The register that holds a value, unless it is in memory.
     fn register(&self, source: Source) -> Option<Reg> {

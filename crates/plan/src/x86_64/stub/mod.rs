@@ -24,7 +24,6 @@
 mod aggregate_at_return;
 pub(crate) mod arguments;
 pub mod call;
-mod cells;
 mod count;
 mod counted;
 mod deferred;

@@ -17,8 +17,7 @@
 //!
 //! ```text
 //!   step          rax            rdx                r10          r11
-//!   read          value          used               used         used
-//!   cell_of       cell           used               used         -
+//!   read          cell or value  used               used         used
 //!   owner         cell or key    group-by key       used         -
 //!   rows.keep     the same, stored at rsp - 32 and rsp - 48 if rows have texts or group-by keys (`rows`)
 //!   add           cell or key    used by rows       row          table = base + stride · CPU
@@ -30,7 +29,6 @@ use trapline_record::ring::RecordKind;
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
-use super::cells::cell_of;
 use super::counted::{Counted, count};
 use super::filter::Conditions;
 use super::filtering::FilterExits;
@@ -217,13 +215,12 @@ pub(super) fn value(
 ) -> Vec<Fix> {
     let mut unread = Vec::new();
     if let GroupBy::Number(key) = &tally.group_by {
-        unread = known.read(asm, key);
+        unread = known.read(asm, (key, Sort::Each), true);
         asm.store(OWNED, RAX);
     }
     let by_text = matches!(tally.group_by, GroupBy::Text(_));
     if !matches!(tally.sort, Sort::Text(_)) {
-        unread.extend(known.read(asm, &tally.value));
-        cell_of(asm, tally);
+        unread.extend(known.read(asm, (&tally.value, tally.sort), false));
     }
     if by_text {
         asm.store(OWNED, RAX);
