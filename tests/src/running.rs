@@ -102,9 +102,23 @@ impl Running {
         self.reported()
     }
 
+    /// Runs again and again until what the victim prints is enough. A thread gets few turns on a busy machine.
+    ///
+    /// # Panics
+    /// If that takes too long; see also [`Running::line`].
+    pub fn run_until(&mut self, times: u64, is_enough: impl Fn(&Printed) -> bool) -> Printed {
+        let begun = Instant::now();
+        loop {
+            let reported = self.run(times);
+            if is_enough(&reported) {
+                return reported;
+            }
+            assert!(begun.elapsed() < PATIENCE, "it makes no progress: {reported:?}");
+        }
+    }
+
     /// Sends `run times` without waiting.
     ///
-    /// See [`Running::send`].
     /// See [`Running::send`].
     pub fn begin(&mut self, times: u64) {
         self.send(&format!("run {times}"));

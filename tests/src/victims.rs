@@ -154,6 +154,19 @@ pub fn clang(name: &str) -> Result<PathBuf, String> {
     })
 }
 
+/// A C victim, by this compiler and with these flags.
+///
+/// # Errors
+/// See [`c`].
+pub fn c_by(name: &str, compiler: &str, flags: &[&str]) -> Result<PathBuf, String> {
+    let source = sources().join(format!("{name}.c"));
+    cached(folder(compiler)?.join(name), std::slice::from_ref(&source), |to| {
+        let mut command = Command::new(compiler);
+        command.arg("-g").args(flags).arg(&source).arg("-o").arg(to);
+        command
+    })
+}
+
 /// A shared library, beside the plain victims.
 ///
 /// # Errors

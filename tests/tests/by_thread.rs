@@ -80,10 +80,7 @@ fn more_threads_than_rows_lose_nothing() {
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("count", &["--by", "tid", "-p", &pid, "newborn"]).expect("attaches");
     let before = victim.run(1)["newborn"];
-    let mut after = before;
-    while after - before < 6000 {
-        after = victim.run(300_000)["newborn"];
-    }
+    let after = victim.run_until(300_000, |now| now["newborn"] >= before + 6000)["newborn"];
     let report = tracing.stop();
     let hits = report.hits("newborn");
     assert!(hits >= after - before, "{hits} of {} at least", after - before);

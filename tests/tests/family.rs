@@ -206,7 +206,8 @@ fn the_target_is_killed_while_traced() {
     let mut victim = Running::start(&path, &["4", "endless"]);
     let pid = victim.pid().to_string();
     let mut tracing = Tracing::start("count", &["-p", &pid, "shared"]).expect("attaches");
-    let _reported = victim.run(100_000);
+    let begun = victim.run(0)["rounds"];
+    victim.run_until(100_000, |now| now["rounds"] > begun + 4);
     drop(victim);
     let report = tracing.end();
     assert!(report.hits("shared") > 0, "{}", report.errors);

@@ -25,22 +25,47 @@
 //! - *It stops the program anywhere in the code that waits*: that code pushes and pops, so all registers are
 //!   set to their values at the entry point.
 //! - *It lives, but gets no CPU time for so long*: the program goes on too early, and runs while it is being
-//!   patched, as any running program may. [`Parked::release`] finds it elsewhere, leaves its registers alone,
-//!   and returns false.
+//!   patched, as any running program may. [`Parked::release`] finds it elsewhere, leaves its registers and
+//!   the code alone, and returns false.
 //! - *The keeper writes to a program that went on*: only the code that waits reads the word, and the program
 //!   does not write to that memory. The keeper ends before the code is overwritten.
 //!
 //! Where the vdso has no space, the program waits in a loop on its entry point, without end.
+//!
+//! # A function that it runs meanwhile
+//!
+//! The parked thread may run a function that allocates (`batch::function`), where the C library is ready for
+//! that ([`Process::entry_wait`] is the code in which it then stands). At its entry point it holds no lock:
+//! no call of the program's has begun, and those of the loader and of constructors have ended. On x86-64 the
+//! code that waits uses 32 bytes below the program's stack pointer, and may have pushed a word. All of them
+//! lie in the 128 bytes below the stack pointer that a frame leaves free.
+//!
+//! | step | what | if the tracer dies right after |
+//! |---|---|---|
+//! | F1 | the thread is stopped somewhere in the code that waits; a frame with its state is written below its stack | nothing leads to the frame; it waits on, and then goes to its entry point |
+//! | F2 | its registers lead to the frame's rt_sigreturn, then its signals are blocked | it comes back into the code that waits, with its own mask |
+//! | F3 | its registers lead to the function, which will return to that rt_sigreturn | it ends the function first; the rest is as in F2 |
+//! | F4 | it is stopped behind its rt_sigreturn, and gets its registers again | as F1 |
+//! | F5 | the batch ends, and later [`Parked::release`] puts the thread to its entry point | as above: registers first |
+//!
+//! A function that does not end in time is left to end by itself, with the thread in it. [`Parked::release`]
+//! then finds the thread elsewhere, so the code that waits must stay. The thread comes back to it, finds that
+//! no keeper changes the word, and goes to its entry point. In the loop without space in the vdso, the
+//! program's own bytes are back by then. Under a seccomp filter the calls that bring the thread back are
+//! checked first, as for every remote call (`call_rights`).
 
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::error::TargetError;
 use crate::native::park::{ALIVE, BEHIND, IS_HELD, LEN, LOOP, TRAP, waiting};
+use crate::process::Process;
 use crate::regs::Regs;
 use crate::stuck::Stuck;
 use crate::sys::perf::{self, Attr};
@@ -118,20 +143,33 @@ impl Parked {
     pub const fn entry(&self) -> u64 {
         self.entry
     }
+    /// The code in which it waits.
+    fn code(&self) -> Range<u64> {
+        self.at..self.at + self.saved.len() as u64
+    }
+    /// Opens the process, which then knows the code in which it waits ([`Process::entry_wait`]).
+    ///
+    /// # Errors
+    /// As [`Process::open`].
+    pub fn process(&self) -> Result<Process, TargetError> {
+        Ok(Process::open(self.pid)?.with_entry_wait(self.code()))
+    }
     /// Stops it and puts it back to its entry point; the calling thread holds it afterwards. Returns whether
     /// it was still waiting.
     pub(crate) fn seize(&mut self) -> io::Result<bool> {
         ptrace::seize(self.pid)?;
         ptrace::interrupt(self.pid)?;
         wait_stop(self.pid)?;
-        let now = Regs::read(self.pid, None)?.pc();
-        let there = (self.at..self.at + self.saved.len() as u64).contains(&now);
+        let there = self.code().contains(&Regs::read(self.pid, None)?.pc());
         if there {
             self.regs.set_pc(self.entry);
             self.regs.write(self.pid)?;
         }
         self.keeper = None;
-        write(&memory(self.pid)?, self.at, &self.saved)?;
+        // A thread that is elsewhere may be in a function (step F3), which returns to the code that waits.
+        if there || self.at == self.entry {
+            write(&memory(self.pid)?, self.at, &self.saved)?;
+        }
         Ok(there)
     }
     /// Lets it run its program. Returns false if it runs already, because the tracer had no CPU time to keep

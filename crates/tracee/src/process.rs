@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -29,6 +30,7 @@ pub struct Process {
     start_time: u64,
     pidfd: OwnedFd,
     mem: File,
+    entry_wait: Option<Range<u64>>,
 }
 
 impl Process {
@@ -63,12 +65,22 @@ impl Process {
             .open(living::folder(pid).join("mem"))
             .map_err(|e| permission::explain(pid, &status, e))?;
         permission::check_program(pid)?;
-        Ok((Self { pid, start_time, pidfd, mem }, status.tracer))
+        Ok((Self { pid, start_time, pidfd, mem, entry_wait: None }, status.tracer))
     }
     /// Its pid in our namespace.
     #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
+    }
+    /// The same process, with the code in which it waits at its entry point.
+    pub(crate) fn with_entry_wait(self, code: Range<u64>) -> Self {
+        Self { entry_wait: Some(code), ..self }
+    }
+    /// Code that only a thread at the program's entry point executes, if the process was opened while it
+    /// waited there ([`Parked::process`](crate::Parked::process)). This stays true when it has gone on.
+    #[must_use]
+    pub const fn entry_wait(&self) -> Option<&Range<u64>> {
+        self.entry_wait.as_ref()
     }
     /// Its start time: field 22 of /proc/PID/stat, in clock ticks after boot.
     #[must_use]

@@ -2,13 +2,15 @@
 mod common;
 
 use std::ops::Range;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use common::Victim;
+use common::{Victim, compile};
 use trapline_record::RemoteAddr;
-use trapline_tracee::{Batch, BatchOptions, Process, TargetError};
+use trapline_tracee::{Batch, BatchOptions, Launched, Parked, Process, TargetError};
 
-/// One thread, which does for good what the argument names; `called` allocates, and notes its argument.
+/// One thread, which does for good what the argument names; `called` allocates, and notes its argument. With
+/// `q` the program ends with the sum of what was noted.
 const VICTIM: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +19,13 @@ const VICTIM: &str = r#"
 #include <unistd.h>
 #include <sys/syscall.h>
 static volatile long sum, one, times;
+void slow(long x) { sleep(12); sum += x; }
 void called(long x) { void *p = malloc(100000); memset(p, 1, 100000); free(p); sum += x; }
 static void handler(int s) { for (;;) pause(); }
 extern char spin[], spun[];
-int main(int c, char **v) { printf("ready\n%p %p %p %p\n", called, (void*)&sum, spin, spun); fflush(stdout);
+int main(int c, char **v) { printf("ready\n%p %p %p %p %p\n", called, (void*)&sum, spin, spun, slow); fflush(stdout);
  switch (v[1][0]) {
+  case 'q': return sum;
   case 's': for (;;) pause();
   case 'r': { char k; for (;;) read(0, &k, 1); }
   case 'b': for (one = 1;;) syscall(SYS_futex, &one, 9 /* FUTEX_WAIT_BITSET */, 1, 0, 0, -1);
@@ -44,7 +48,7 @@ impl One {
         let mut victim = Victim::start_with(VICTIM, &[does]);
         let line = victim.line();
         let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap();
-        let [called, reported, spin, spun] = line.split(' ').map(number).collect::<Vec<_>>()[..] else {
+        let [called, reported, spin, spun, _] = line.split(' ').map(number).collect::<Vec<_>>()[..] else {
             panic!("{line}")
         };
         let process = Process::open(victim.pid()).unwrap();
@@ -112,4 +116,83 @@ fn a_thread_in_code_that_is_named_is_taken() {
     let one = One::start("x");
     one.call(9, std::slice::from_ref(&one.spin), PATIENCE).unwrap();
     assert_eq!(one.reported(), 9);
+}
+
+/// A program that waits at its entry point, and two functions of it.
+struct AtEntry {
+    launched: Launched,
+    parked: Parked,
+    process: Process,
+    called: RemoteAddr,
+    slow: RemoteAddr,
+}
+
+impl AtEntry {
+    fn start() -> Self {
+        let program = compile(VICTIM, &["-no-pie"]);
+        // The addresses are the same in each run.
+        let printed = Command::new(&program).arg("q").output().unwrap();
+        let line = String::from_utf8_lossy(&printed.stdout).into_owned();
+        let words = line.split_whitespace().skip(1);
+        let words: Vec<u64> =
+            words.map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap()).collect();
+        let mut command = Command::new(&program);
+        command.arg("q").stdout(Stdio::null());
+        let (launched, parked) = Launched::start(command).unwrap();
+        let parked = parked.expect("it gets to its entry point");
+        std::fs::remove_dir_all(program.parent().unwrap()).unwrap();
+        let process = parked.process().unwrap();
+        Self { launched, parked, process, called: RemoteAddr(words[0]), slow: RemoteAddr(words[4]) }
+    }
+    fn call(&self, function: RemoteAddr, own: &[Range<u64>]) -> Result<(), TargetError> {
+        Batch::run(&self.process, BatchOptions::default(), |batch| {
+            batch.call_function(function, 7, own, PATIENCE, &|_| None)
+        })
+        .unwrap()
+    }
+    /// Lets the program run. Returns whether it was still waiting, and how it ended.
+    fn end(mut self) -> (bool, ExitStatus) {
+        let waited = self.parked.release().unwrap();
+        loop {
+            match self.launched.try_wait().unwrap() {
+                Some(status) => return (waited, status),
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+}
+
+/// A program at its entry point holds no lock. It runs the function in the code in which it waits, and goes on
+/// waiting.
+#[test]
+fn a_thread_that_waits_at_its_entry_point_is_taken_where_that_is_named() {
+    let one = AtEntry::start();
+    let code = one.process.entry_wait().unwrap().clone();
+    for _ in 0..3 {
+        one.call(one.called, std::slice::from_ref(&code)).unwrap();
+    }
+    let (waited, status) = one.end();
+    assert_eq!((waited, status.code()), (true, Some(3 * 7)), "{status}");
+}
+
+/// No patience: it stays there until it is released.
+#[test]
+fn a_thread_that_waits_at_its_entry_point_is_refused_at_once_elsewhere() {
+    let one = AtEntry::start();
+    let error = one.call(one.called, &[]).expect_err("refused").to_string();
+    assert!(error.contains("at its entry point its C library may not be ready"), "{error}");
+    let (waited, status) = one.end();
+    assert_eq!((waited, status.code()), (true, Some(0)), "{status}");
+}
+
+/// The function outlasts the tracer's wait for it. It is left to end by itself, and then the program goes to
+/// its entry point by itself.
+#[test]
+fn a_program_goes_on_after_a_function_that_did_not_end_in_time() {
+    let one = AtEntry::start();
+    let code = one.process.entry_wait().unwrap().clone();
+    let error = one.call(one.slow, &[code]).expect_err("it takes too long");
+    assert!(matches!(error, TargetError::Stuck { .. }), "{error}");
+    let (waited, status) = one.end();
+    assert_eq!((waited, status.code()), (false, Some(7)), "{status}");
 }

@@ -3,6 +3,19 @@
 //! In: the process' files. Out: the address of `__register_frame` in each file that has an unwinder, and code
 //! that calls neither allocator nor loader with a lock held; or a reason why return trampolines would break
 //! unwinding there. Does not: call anything.
+//!
+//! # At the entry point
+//!
+//! A program that was started under trace waits at its entry point ([`Process::entry_wait`]). An unwinder can
+//! be called there if
+//! - glibc's loader led there. It has relocated all files, set up TLS and the C library, and run the
+//!   constructors of libraries, which allocate and throw like any code (`_dl_start_user` calls `_dl_init`
+//!   before it jumps to the entry point). Its locks are free again; and
+//! - the program has no allocator of its own, whose constructors have not run.
+//!
+//! musl's loader leaves constructors to `__libc_start_main`, behind the entry point: an allocator of a
+//! library may not be ready. A static program has no loader: its own relocations (IRELATIVE) and its TLS come
+//! in `__libc_start_main` too, and a call of any function of its C library would crash it.
 
 use std::ops::Range;
 
@@ -21,8 +34,11 @@ use crate::modules::{Module, mapped};
 pub(crate) struct Unwinding {
     /// All unwinders there are.
     pub(crate) unwinders: Vec<Unwinder>,
-    /// Code of the program itself, unless it has an allocator of its own.
+    /// Code of the program itself, unless it has an allocator of its own; and the code in which it waits at its
+    /// entry point, where the C library is ready.
     pub(crate) own_code: Vec<Range<u64>>,
+    /// A library is glibc's, whose loader runs constructors before the entry point.
+    has_glibc: bool,
     /// The program is static, so it loads no unwinder later.
     pub(crate) is_static: bool,
     /// A file calls one of [`LOADS`].
@@ -71,6 +87,7 @@ impl Unwinding {
                 format!("{path} has an unwinder of its own that takes no frame information at run time")
             })?);
         }
+        self.has_glibc |= !is_program && defined.has(&[GLIBC]);
         if is_program {
             self.is_static = image.is_static();
             if !defined.has(&ALLOCATES) && !image.is_static() {
@@ -140,6 +157,8 @@ const FRAME_WALKERS: [(&str, &[&str]); 13] = [
 ];
 /// Functions that a program with an allocator of its own defines.
 const ALLOCATES: [&str; 4] = ["malloc", "free", "_Znwm", "_ZdlPv"];
+/// A function that only glibc has.
+const GLIBC: &str = "gnu_get_libc_version";
 
 /// Looks at all files of a process.
 ///
@@ -161,6 +180,10 @@ pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwindin
         if module.is_program && !defined.has(&["main", "_start"]) {
             stripped = Some(module.file.path.clone());
         }
+    }
+    // The program's own code is named if it is dynamic and has no allocator.
+    if out.has_glibc && !out.own_code.is_empty() {
+        out.own_code.extend(process.entry_wait().cloned());
     }
     match stripped {
         Some(path) if out.unwinders.is_empty() => {
@@ -213,7 +236,7 @@ impl<'a> Defined<'a> {
             UNWINDS.contains(&name)
                 || ALLOCATES.contains(&name)
                 || FRAME_WALKERS.iter().any(|(_, names)| names.contains(&name))
-                || ["main", "_start", "__register_frame", "__deregister_frame"].contains(&name)
+                || ["main", "_start", "__register_frame", "__deregister_frame", GLIBC].contains(&name)
         };
         let named = image.functions().iter().flat_map(|function| {
             image.names(function).filter(|name| matters(name.raw)).map(|name| (name.raw, function.start))

@@ -1,6 +1,7 @@
 //! SAFE-4: replaced return addresses (`--ret=stack`): calls return to where they were called from, whatever
 //! they do in between.
 
+mod launched;
 mod unwinders;
 
 use serde_json::Value;

@@ -225,7 +225,6 @@ fn every_hit_is_one_or_the_other(machine: &Machine) {
     let lost = arena.counted(0);
     println!("{records} records, {lost} dropped, {handled} by the handler, {} threads", by_thread.len());
     assert_eq!(records + lost, 8 * CALLS + handled);
-    assert!(handled > 10, "the storm never came");
     // At least one ring's capacity is written, whatever the reader does.
     assert!(by_thread.values().map(|seen| seen.0).sum::<u64>() >= 128, "{by_thread:?}");
 }

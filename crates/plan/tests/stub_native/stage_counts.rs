@@ -70,7 +70,7 @@ fn every_call_is_one_of_three(machine: &Machine) {
     assert_eq!(wrong.load(Ordering::Relaxed), 0, "records of one call lie beside each other");
     assert_eq!(begun, written + dropped + late);
     assert_eq!(begun + early, 8 * CALLS + handled);
-    assert!(handled > 10 && written >= 8 && late >= 2 * CALLS, "{handled}");
+    assert!(written >= 8 && late >= 2 * CALLS, "{written} {late}");
     // Only calls of the eight threads themselves; their number is known.
     assert!(written + dropped <= 4 * CALLS + handled && early >= 2 * CALLS, "{written} {early}");
 }

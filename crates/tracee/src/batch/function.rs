@@ -14,11 +14,15 @@
 //! is taken if
 //! - it waits in a call that none of these makes with a lock held. That is a sleep, a poll, or a wait for a
 //!   child, a signal, a peer, a terminal or a condition (their own waits are plain FUTEX_WAITs). Or its pc
-//!   lies in `own`, code which they never call while they hold a lock; and
+//!   lies in `own`, code which they never call while they hold a lock. The code in which a program waits at
+//!   its entry point may be such (`park`); and
 //! - it is not in a signal handler, which may have interrupted any of them. That holds if no word of its
 //!   stack is a signal restorer's address with a frame behind it as the kernel writes it. (The address alone
 //!   is left on the stack by a call of sigaction.) A stale frame only delays the call to another moment; and
 //! - its stack has enough space.
+//!
+//! A thread that waits at its entry point stays there until the caller releases it. If all threads do, and
+//! that code is not in `own`, no thread becomes fit, and the search ends at once.
 
 use std::io;
 use std::ops::Range;
@@ -72,7 +76,9 @@ impl<'b, 'p, 'a> FunctionCall<'b, 'p, 'a> {
         let mut why = "no thread could be stopped".to_owned();
         loop {
             let maps = process.maps()?;
-            for tid in self.serving.tracees().threads() {
+            let threads = self.serving.tracees().threads();
+            let mut staying = 0;
+            for &tid in &threads {
                 if process.thread_status(tid).is_ok_and(|status| status.state == 'D') {
                     why = "a thread waits uninterruptibly".to_owned();
                     continue;
@@ -81,6 +87,7 @@ impl<'b, 'p, 'a> FunctionCall<'b, 'p, 'a> {
                     self.serving.check_gone()?;
                     continue;
                 }
+                staying += usize::from(self.is_at_entry(tid));
                 let fit = self.fit(tid, &maps);
                 let done = fit.and_then(|()| self.run_in(tid, &maps));
                 self.serving.tracees_mut().let_run(tid)?;
@@ -89,12 +96,18 @@ impl<'b, 'p, 'a> FunctionCall<'b, 'p, 'a> {
                     other => return other,
                 }
             }
-            if start.elapsed() >= patience {
+            if staying > 0 && staying == threads.len() || start.elapsed() >= patience {
                 return Err(TargetError::NoCaller { pid: process.pid(), why });
             }
             self.serving.serve(self.guard)?;
             std::thread::sleep(Duration::from_micros(500));
         }
+    }
+    /// Whether a held thread waits at its entry point.
+    fn is_at_entry(&self, tid: u32) -> bool {
+        let code = self.serving.process().entry_wait();
+        let regs = self.serving.tracees().regs(tid);
+        code.zip(regs.ok()).is_some_and(|(code, regs)| code.contains(&regs.pc()))
     }
     fn fit(&mut self, tid: u32, maps: &[Mapping]) -> Result<(), TargetError> {
         let process = self.serving.process();
@@ -105,6 +118,9 @@ impl<'b, 'p, 'a> FunctionCall<'b, 'p, 'a> {
             Some((nr, args)) => waits_outside(nr, &args),
             None => self.function.own.iter().any(|code| code.contains(&regs.pc())),
         };
+        if !outside && self.is_at_entry(tid) {
+            return refuse("at its entry point its C library may not be ready for that");
+        }
         if !outside {
             return refuse("every thread may hold a lock of the allocator or the loader");
         }

@@ -119,7 +119,7 @@ impl Processes {
         failed: impl Fn(std::io::Error) -> Error,
     ) -> Result<(), Error> {
         let pid = parked.pid();
-        match Process::open(pid) {
+        match parked.process() {
             Ok(process) => self.add(process, false)?,
             Err(error) => self.is_unprobed(pid, &error),
         }
@@ -259,7 +259,7 @@ impl Processes {
             let pid = parked.pid();
             let before = self.traced.iter_mut().filter(|traced| traced.pid() == pid);
             before.for_each(|traced| traced.end(Ended::Exec));
-            match Process::open(pid) {
+            match parked.process() {
                 Ok(process) => {
                     // A new program in which no probe matches is no trouble: it is one of many.
                     let notices = self.notices.len();
