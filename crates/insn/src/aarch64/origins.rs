@@ -43,6 +43,19 @@ fn constant(value: u64) -> Origin {
     if short { Origin::Constant(value as u32) } else { Origin::Unknown }
 }
 
+/// The immediate of a logical instruction: a run of ones, rotated and repeated (`DecodeBitMasks`).
+fn pattern(word: u32) -> Option<u64> {
+    let (wide, n, rotate, ones) = (is_set(word, 31), bits(word, 22, 1), bits(word, 16, 6), bits(word, 10, 6));
+    let log = (n << 6 | !ones & 0x3F).checked_ilog2().filter(|log| *log > 0 && (wide || *log < 6))?;
+    let size = 1 << log;
+    let run = u64::MAX >> (63 - ones % size);
+    let element = u64::MAX >> (64 - size);
+    let (right, left) = (rotate % size, (size - rotate % size) % 64);
+    let rotated = (run >> right | run << left) & element;
+    let repeated = (0..64 / size).fold(0, |all, nth| all | rotated << (nth * size));
+    Some(if wide { repeated } else { repeated & u64::from(u32::MAX) })
+}
+
 impl Origins {
     /// Follows a stretch. `None` if it has a call or a jump that is always taken, or if the stack pointer is
     /// not known. A conditional jump in it is not taken.
@@ -109,6 +122,7 @@ impl Origins {
             // Tags, small constants, logic without flags: number 31 is the stack pointer.
             0b011 if to.is_31() => return None,
             0b100 if to.is_31() && operation != 0b11 => return None,
+            0b100 if operation == 0b01 && from.is_31() => pattern(word).map_or(Origin::Unknown, constant),
             0b101 => {
                 let (half, shift) = (u64::from(bits(word, 5, 16)), 16 * bits(word, 21, 2));
                 match (operation, self.of(to)) {
@@ -250,7 +264,7 @@ mod tests {
     fn copies_constants_and_words_of_the_stack_are_followed() {
         let unchanged = [Register(8), Register(0), Register(1)];
         assert_eq!(origins(&[]), Some(unchanged));
-        let cases: [(&[u32], [Origin; 3]); 14] = [
+        let cases: [(&[u32], [Origin; 3]); 15] = [
             // sxtw x1, w0; mov x8, #167; mov w0, #26
             (&[0x9340_7C01, 0xD280_14E8, 0x5280_0340], [Constant(167), Constant(26), Register(0)]),
             // A C library's `syscall`: uxtw x8, w0 (mov w8, w0); mov x0, x1; mov x1, x2
@@ -285,6 +299,8 @@ mod tests {
                 &[0x1280_0028, 0xD280_0020, 0xF2C0_0020, 0xF280_0021],
                 [Constant(u32::MAX - 1), Unknown, Unknown],
             ),
+            // Go: orr x8, xzr, #0x38; orr x0, xzr, #7; orr w1, wzr, #0xffffffc0
+            (&[0xB27D_0BE8, 0xB240_0BE0, 0x321A_67E1], [Constant(0x38), Constant(7), Constant(0xFFFF_FFC0)]),
             // ldr x1, [x0]: nothing that may fault
             (&[0xF940_0001], [Register(8), Register(0), Unknown]),
             // ldadd x8, x0, [x1]; ldr x8, [sp]

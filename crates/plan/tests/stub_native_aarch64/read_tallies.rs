@@ -87,6 +87,7 @@ fn values_fall_where_the_language_says() {
         }
         set.room.unmap();
     }
+    println!("{seen} seen, {unseen} unseen, {rejected} rejected");
     assert!(seen > 500 && unseen > 150 && rejected > 200, "{seen} {unseen} {rejected}");
 }
 
@@ -139,6 +140,7 @@ fn values_fall_there_when_calls_return() {
         }
         set.calls.bench.room.unmap();
     }
+    println!("{seen} seen, {unseen} unseen, {rejected} rejected");
     assert!(seen > 500 && unseen > 150 && rejected > 200, "{seen} {unseen} {rejected}");
 }
 
