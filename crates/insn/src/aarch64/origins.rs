@@ -98,7 +98,10 @@ impl Origins {
             0b0100 | 0b0110 | 0b1100 | 0b1110 => self.memory(word),
             0b0101 | 0b1101 => self.registers(word),
             // Vectors. Some of them write a general register.
-            0b0111 | 0b1111 => Some(self.set(Gpr::field(word, 0), Origin::Unknown)),
+            0b0111 | 0b1111 => {
+                self.set(Gpr::field(word, 0), Origin::Unknown);
+                Some(())
+            }
             _ => None,
         }
     }
@@ -141,7 +144,8 @@ impl Origins {
             }
             _ => Origin::Unknown,
         };
-        Some(self.set(to, origin))
+        self.set(to, origin);
+        Some(())
     }
     /// Branches and system instructions (C4.1.93).
     fn control(&mut self, word: u32, verdict: Verdict) -> Option<()> {
@@ -179,61 +183,63 @@ impl Origins {
     }
     /// Loads and stores (C4.1.96).
     fn memory(&mut self, word: u32) -> Option<()> {
-        let (to, base) = (Gpr::field(word, 0), Gpr::field(word, 5));
-        let (size, is_vector) = (bits(word, 30, 2), is_set(word, 26));
         match bits(word, 28, 2) {
             0b01 if word & 0x3B00_0000 == 0x1800_0000 => {
-                if !is_vector {
-                    self.set(to, Origin::Unknown);
+                if !is_set(word, 26) {
+                    self.set(Gpr::field(word, 0), Origin::Unknown);
                 }
                 Some(())
             }
-            0b10 => {
-                let bytes = if is_vector { 4 << size } else { 4 << (size & 2) / 2 };
-                let (amount, how) = (signed(word, 15, 7) * bytes, bits(word, 23, 2));
-                let at = if how == 1 { 0 } else { amount };
-                match (is_set(word, 22), is_vector) {
-                    (false, _) => self.wrote = true,
-                    (true, true) => {}
-                    (true, false) => {
-                        let both = [at, at + bytes].map(|at| self.loaded(base, at));
-                        self.set(to, both[0]);
-                        self.set(Gpr::field(word, 10), both[1]);
-                    }
-                }
-                if how & 1 == 1 { self.add(base, amount) } else { Some(()) }
-            }
-            0b11 => {
-                let (at, writes_back, is_plain) =
-                    match (is_set(word, 24), is_set(word, 21), bits(word, 10, 2)) {
-                        (true, ..) => ((bits(word, 10, 12) << size).cast_signed(), None, true),
-                        (false, false, how) => {
-                            let amount = signed(word, 12, 9);
-                            (if how == 1 { 0 } else { amount }, (how & 1 == 1).then_some(amount), true)
-                        }
-                        // At a register.
-                        (false, true, 0b10) => (0, None, false),
-                        // Atomic accesses; of those with bit 15, `swp` and `ldapr`.
-                        (false, true, 0b00) if !is_set(word, 15) || matches!(bits(word, 12, 3), 0 | 4) => {
-                            self.wrote = true;
-                            self.set(to, Origin::Unknown);
-                            return Some(());
-                        }
-                        _ => return None,
-                    };
-                match bits(word, 22, 2) {
-                    0 => self.wrote = true,
-                    2 if is_vector => self.wrote = true,
-                    _ if is_vector => {}
-                    _ => {
-                        let of = if is_plain && size >= 2 { self.loaded(base, at) } else { Origin::Unknown };
-                        self.set(to, of);
-                    }
-                }
-                writes_back.map_or(Some(()), |amount| self.add(base, amount))
-            }
+            0b10 => self.pair(word),
+            0b11 => self.single(word),
             _ => None,
         }
+    }
+    fn pair(&mut self, word: u32) -> Option<()> {
+        let (base, is_vector) = (Gpr::field(word, 5), is_set(word, 26));
+        let bytes = if is_vector { 4 << bits(word, 30, 2) } else { 4 << bits(word, 31, 1) };
+        let (amount, how) = (signed(word, 15, 7) * bytes, bits(word, 23, 2));
+        let at = if how == 1 { 0 } else { amount };
+        match (is_set(word, 22), is_vector) {
+            (false, _) => self.wrote = true,
+            (true, true) => {}
+            (true, false) => {
+                let both = [at, at + bytes].map(|at| self.loaded(base, at));
+                self.set(Gpr::field(word, 0), both[0]);
+                self.set(Gpr::field(word, 10), both[1]);
+            }
+        }
+        if how & 1 == 1 { self.add(base, amount) } else { Some(()) }
+    }
+    fn single(&mut self, word: u32) -> Option<()> {
+        let (to, base) = (Gpr::field(word, 0), Gpr::field(word, 5));
+        let (size, is_vector) = (bits(word, 30, 2), is_set(word, 26));
+        // Where it is, if that is known, and by how much the base moves.
+        let (at, moves) = match (is_set(word, 24), is_set(word, 21), bits(word, 10, 2)) {
+            (true, ..) => (Some((bits(word, 10, 12) << size).cast_signed()), None),
+            (false, false, how) => {
+                let amount = signed(word, 12, 9);
+                (Some(if how == 1 { 0 } else { amount }), (how & 1 == 1).then_some(amount))
+            }
+            (false, true, 0b10) => (None, None),
+            // Atomic accesses; of those with bit 15, `swp` and `ldapr`.
+            (false, true, 0b00) if !is_set(word, 15) || matches!(bits(word, 12, 3), 0 | 4) => {
+                self.wrote = true;
+                self.set(to, Origin::Unknown);
+                return Some(());
+            }
+            _ => return None,
+        };
+        match bits(word, 22, 2) {
+            0 => self.wrote = true,
+            2 if is_vector => self.wrote = true,
+            _ if is_vector => {}
+            _ => {
+                let whole = at.filter(|_| size >= 2);
+                self.set(to, whole.map_or(Origin::Unknown, |at| self.loaded(base, at)));
+            }
+        }
+        moves.map_or(Some(()), |amount| self.add(base, amount))
     }
     /// The origin of what is loaded from the stack, or from a frame.
     fn loaded(&self, base: Gpr, at: i32) -> Origin {

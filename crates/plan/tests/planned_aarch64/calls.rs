@@ -66,7 +66,8 @@ fn number(lines: &[Line], call: usize, targets: &HashSet<u64>) -> Option<u32> {
         }
         let mut operands = line.operands.split(", ");
         if operands.next().is_some_and(|to| to == "x8" || to == "w8") {
-            let value = operands.last().filter(|_| ["mov", "orr"].contains(&&*line.name))?.strip_prefix("#0x")?;
+            let value =
+                operands.last().filter(|_| ["mov", "orr"].contains(&&*line.name))?.strip_prefix("#0x")?;
             return u32::from_str_radix(value.split_whitespace().next()?, 16).ok();
         }
     }

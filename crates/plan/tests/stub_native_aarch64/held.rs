@@ -8,6 +8,7 @@ use std::time::Duration;
 use trapline_plan::Hold;
 use trapline_plan::Origin::{Constant, Memory, Register, Unknown};
 use trapline_plan::aarch64::stub::{Code as _, Machine, hold};
+use trapline_plan::aarch64::{Options, PatchedWord, patch_with};
 use trapline_record::control::fact::{CLOCK, FAULTS, FILTER, TRAPS};
 
 use super::{CodeMemory, RET, changes};
@@ -221,6 +222,44 @@ fn registers_and_flags_are_as_before() {
                 held.room.unmap();
             }
         }
+    }
+}
+
+/// The word before a system call is patched; the call itself is made behind stub and copy, when it is answered.
+#[test]
+fn a_patched_call_is_held_and_then_made() {
+    // mov x8, x0; mov x0, x1; mov x1, x2; mov x2, x3; mov x3, x4; svc #0; ret
+    const WRAPPED: [u32; 7] =
+        [0xAA00_03E8, 0xAA01_03E0, 0xAA02_03E1, 0xAA03_03E2, 0xAA04_03E3, 0xD400_0001, RET];
+    const BEFORE: usize = 4;
+    type Wrapped = extern "C" fn(u64, u64, u64, u64, u64) -> i64;
+    for machine in machines() {
+        let room = CodeMemory::new();
+        let word = |line| std::ptr::from_ref(room.word(line)) as u64;
+        let start = room.put(&WRAPPED);
+        let what = Hold::Call([Register(8), Register(0), Register(1)]);
+        let stub = hold(room.next(), &machine, what, (word(0), word(1)), 0);
+        let place = PatchedWord { words: &WRAPPED, start, index: BEFORE, options: Options::default() };
+        let patched = patch_with(&place, stub, room.next(), None).expect("a plain word");
+        room.put(&patched.stub);
+        room.write(patched.at, &[patched.new]);
+        // SAFETY: the words are a function of this type.
+        let call: Wrapped = unsafe { core::mem::transmute(start) };
+        let (asked, closed) = (room.word(0), room.word(1));
+        let own = i64::from(std::process::id());
+        assert_eq!((call(172, 11, 1, 0, 0), asked.load(Ordering::SeqCst)), (own, 0), "getpid");
+        std::thread::scope(|scope| {
+            // rt_sigaction with a size that the kernel refuses.
+            let action = [1_u64; 4];
+            let held = scope.spawn(move || call(134, 11, action.as_ptr() as u64, 0, 7));
+            while asked.load(Ordering::SeqCst) != FAULTS {
+                std::thread::yield_now();
+            }
+            assert!(!held.is_finished(), "{machine:?}");
+            closed.store(FAULTS, Ordering::SeqCst);
+            assert_eq!(held.join().expect("returned"), -i64::from(libc::EINVAL), "{machine:?}");
+        });
+        room.unmap();
     }
 }
 
