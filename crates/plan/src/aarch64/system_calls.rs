@@ -151,9 +151,9 @@ mod tests {
 
     #[test]
     fn what_a_branch_leads_to_begins_a_stretch() {
-        // cbz x1, to the second word; to the call.
+        // cbz x1: to the third word, to the third word, to the call.
         assert_eq!(words_with_calls(&[0xB400_0041, TSC, PRCTL, SVC, RET], &[])[0].0, 2);
-        let held = words_with_calls(&[TSC, 0xB400_0041, PRCTL, SVC, RET], &[]);
+        let held = words_with_calls(&[TSC, 0xB400_0021, PRCTL, SVC, RET], &[]);
         assert_eq!(held, [(2, [Constant(167), Register(0), Register(1)])]);
         assert_eq!(words_with_calls(&[0xB400_0061, TSC, PRCTL, SVC, RET], &[]), []);
         // The system resumes there.
