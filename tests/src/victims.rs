@@ -69,6 +69,9 @@ impl Variant {
     }
 }
 
+/// What C victims include.
+const HEADERS: [&str; 4] = ["victim.h", "changes.h", "changes_x86_64.h", "changes_aarch64.h"];
+
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("victims")
 }
@@ -121,11 +124,26 @@ pub fn c(name: &str, variant: Variant) -> Result<PathBuf, String> {
     let mut files = vec![source.join(format!("{name}.c"))];
     files.extend(Some(source.join(format!("{name}.S"))).filter(|asm| asm.exists()));
     let mut watched = files.clone();
-    watched.push(source.join("victim.h"));
+    watched.extend(HEADERS.map(|header| source.join(header)));
     cached(output, &watched, |to| {
         let mut command = Command::new(if variant == Variant::Musl { "musl-gcc" } else { "gcc" });
         command.args(["-g", "-D_GNU_SOURCE"]).args(variant.flags()).args(&files).arg("-o").arg(to);
         command.args(["-lpthread", "-ldl"]);
+        command
+    })
+}
+
+/// A C victim for arm64, dynamic or static.
+///
+/// # Errors
+/// See [`c`].
+pub fn c_for_arm64(name: &str, variant: Variant) -> Result<PathBuf, String> {
+    let output = folder(&format!("Arm64{variant:?}"))?.join(name);
+    let own = format!("{name}.c");
+    let files: Vec<PathBuf> = [&*own].into_iter().chain(HEADERS).map(|file| sources().join(file)).collect();
+    cached(output, &files, |to| {
+        let mut command = Command::new("aarch64-linux-gnu-gcc");
+        command.args(["-g", "-D_GNU_SOURCE"]).args(variant.flags()).arg(&files[0]).arg("-o").arg(to);
         command
     })
 }

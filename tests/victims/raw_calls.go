@@ -18,9 +18,16 @@ const (
 	tscEnable     = 1
 	tscSigsegv    = 2
 	prNoNewPrivs  = 38
-	sysSeccomp    = 317
 	setModeFilter = 1
 )
+
+// Numbers of seccomp and process_vm_readv.
+func numbers() (seccomp uintptr, readv uint32) {
+	if runtime.GOARCH == "arm64" {
+		return 277, 270
+	}
+	return 317, 310
+}
 
 type sockFilter struct {
 	code   uint16
@@ -52,9 +59,10 @@ func tsc(texts []string) (sum uint64) {
 }
 
 func filter() {
+	seccomp, readv := numbers()
 	code := []sockFilter{
 		{0x20, 0, 0, 0},
-		{0x15, 0, 1, 310},
+		{0x15, 0, 1, readv},
 		{0x06, 0, 0, 0x80000000},
 		{0x06, 0, 0, 0x7fff0000},
 	}
@@ -62,7 +70,7 @@ func filter() {
 	if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, prNoNewPrivs, 1, 0, 0, 0, 0); e != 0 {
 		panic(e)
 	}
-	if _, _, e := syscall.Syscall(sysSeccomp, setModeFilter, 0, uintptr(unsafe.Pointer(&prog))); e != 0 {
+	if _, _, e := syscall.Syscall(seccomp, setModeFilter, 0, uintptr(unsafe.Pointer(&prog))); e != 0 {
 		panic(e)
 	}
 }

@@ -1,6 +1,6 @@
 //! Where a value at the end of a stretch of code comes from.
 //!
-//! In: nothing; `x86_64::origins` makes these values. Out: what a register or a word of memory holds at the
+//! In: nothing; `origins` of each processor makes these values. Out: what a register or a word of memory holds at the
 //! beginning of the stretch, or a constant. Does not: follow jumps.
 
 /// The origin of a value, in terms of what holds at the beginning of the stretch.

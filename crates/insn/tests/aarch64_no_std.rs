@@ -10,6 +10,10 @@ mod aarch64;
 #[allow(dead_code, unreachable_pub, reason = "as above")]
 mod effect;
 
+#[path = "../src/origin.rs"]
+#[allow(dead_code, unreachable_pub, reason = "as above")]
+mod origin;
+
 use aarch64::{Op, Verdict, decode};
 
 #[test]

@@ -21,6 +21,7 @@ pub mod calls;
 pub mod charge;
 pub mod codemap;
 pub mod filter;
+mod held_calls;
 pub mod input;
 pub mod layout;
 pub mod machine;
@@ -31,6 +32,7 @@ mod programs;
 pub mod refusal;
 pub mod request;
 pub mod space;
+mod system_calls;
 mod unwind;
 pub mod x86_64;
 
@@ -49,9 +51,10 @@ pub use preview::preview;
 pub use refusal::{NoTrampoline, PlanError, Refusal};
 pub use request::{Action, ActionRequest, Floats, Hold, LatencyInput, Operand, Read, Scope, Unwind};
 pub use space::{AddressSpace, CodeRegion};
+pub use system_calls::{SystemCall, system_calls};
 /// The file that a plan is for.
 pub use trapline_image::Image;
 /// Where a system call's number and arguments come from.
 pub use trapline_insn::origin::Origin;
 pub use unwind::TrampolineCode;
-pub use x86_64::{SystemCall, find_code_region, room_for_calls, system_calls};
+pub use x86_64::{find_code_region, room_for_calls};

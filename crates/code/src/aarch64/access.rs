@@ -95,15 +95,16 @@ impl Asm {
     pub fn load_two(&mut self, a: Reg, b: Reg, from: Reg, at: u32) {
         self.word(0xA940_0000 | (at / 8) << 15 | b << 10 | from << 5 | a);
     }
-    /// `[to] = [to] + value`, or the maximum of both, by an atomic access. Without FEAT_LSE it uses the two
+    /// `[to] = [to] + value`, or what else `how` is, by an atomic access. Without FEAT_LSE it uses the two
     /// scratch registers, and flags for a maximum.
     #[inline]
     pub fn update(&mut self, lse: bool, how: Update, value: Reg, to: Reg, scratch: [Reg; 2]) {
         if lse {
-            // stadd, stumax.
+            // stadd, stumax, stset.
             let opcode = match how {
                 Update::Add => 0xF820_001F,
                 Update::Max => 0xF820_601F,
+                Update::Or => 0xF820_301F,
             };
             self.word(opcode | value << 16 | to << 5);
             return;
@@ -113,6 +114,7 @@ impl Asm {
         self.load_exclusive(new, to);
         match how {
             Update::Add => self.add(new, new, value),
+            Update::Or => self.or(new, new, value),
             Update::Max => {
                 self.compare(new, value);
                 self.select(new, new, value, Cond::Above);

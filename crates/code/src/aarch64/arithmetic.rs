@@ -71,6 +71,12 @@ impl Asm {
         let opcode = if number < 0 { 0xB100_001F } else { 0xF100_001F };
         self.word(opcode | (size & 0xFFF) << 10 | a << 5);
     }
+    /// `cmp a, #number` of 32 bits; less than 4096.
+    #[inline]
+    pub fn compare_low(&mut self, a: Reg, number: u32) {
+        self.require(number >> 12 == 0);
+        self.word(0x7100_001F | (number & 0xFFF) << 10 | a << 5);
+    }
     /// `subs to, a, b`
     #[inline]
     pub fn subs(&mut self, to: Reg, a: Reg, b: Reg) {

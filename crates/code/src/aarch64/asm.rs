@@ -38,6 +38,8 @@ pub enum Update {
     Add,
     /// The unsigned maximum of both.
     Max,
+    /// Bits that either has.
+    Or,
 }
 
 /// A word that refers to a place which is bound later.
@@ -273,6 +275,11 @@ impl Asm {
     #[inline]
     pub fn system_call(&mut self) {
         self.word(0xD400_0001);
+    }
+    /// `isb`: takes some ten cycles, in which the thread does nothing.
+    #[inline]
+    pub fn pause(&mut self) {
+        self.word(0xD503_3FDF);
     }
     /// `mov to, sp`
     #[inline]

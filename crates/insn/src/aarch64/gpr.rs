@@ -8,6 +8,10 @@ pub struct Gpr(u8);
 impl Gpr {
     /// A function's first argument, and its result.
     pub const X0: Self = Self(0);
+    /// A function's second argument.
+    pub const X1: Self = Self(1);
+    /// The number of a system call.
+    pub const X8: Self = Self(8);
     /// IP0, which a linker's veneer may use between a call and its callee (AAPCS64, 6.1.1).
     pub const X16: Self = Self(16);
     /// IP1, which a veneer may use as well.

@@ -5,6 +5,7 @@
 
 use trapline_record::ring::RecordKind;
 
+use super::stub::HOLD_BYTES;
 use super::stub::Signed;
 use super::stub::deferred::DEFERRED_BYTES;
 use super::stub::filter::code_bytes;
@@ -12,7 +13,7 @@ use super::stub::rows::ROW_BYTES;
 use super::stub::text::{BYTES, ROOM_BYTES};
 use crate::filter::TargetFilter;
 use crate::machine::ExitKind;
-use crate::request::{Floats, Unwind};
+use crate::request::{Floats, Hold, Unwind};
 
 /// An action at a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +35,8 @@ pub(super) enum SiteAction {
     Exit { latency: u32, kind: ExitKind, goroutine: bool },
     /// Write a record, of an entry or an exit. The probe's counter counts dropped ones.
     Record(Record),
+    /// Hold the thread if it is about to change a fact that patches rely on.
+    Hold(Hold),
 }
 
 impl SiteAction {
@@ -80,12 +83,15 @@ impl SiteAction {
             | Self::Tally { kind: RecordKind::Entry, .. }
             | Self::Record(Record { kind: RecordKind::Entry, .. }) => 1,
             Self::Exit { .. } | Self::Tally { .. } | Self::Record(_) => 2,
+            // If other requests are for the same word, the patch is named after those.
+            Self::Hold(_) => 3,
         }
     }
     /// Upper bound of the bytes of its stub, with what it displaces.
     pub(super) const fn room(self) -> u64 {
         match self {
             Self::Count { .. } => 512,
+            Self::Hold(_) => HOLD_BYTES,
             Self::Tally { late, bytes, loads, goroutine, .. } => {
                 let deferred = if late { DEFERRED_BYTES } else { 0 };
                 let fixed = 1024 + ROW_BYTES + deferred;

@@ -49,7 +49,7 @@ use crate::refusal::Refusal;
 use crate::request::{Action, ActionRequest, Unwind};
 
 /// By how many bytes lower a stub begins.
-const BELOW: u32 = 16;
+pub(super) const BELOW: u32 = 16;
 /// `sub sp, sp, #16`, `add sp, sp, #16`.
 const DOWN: u32 = 0xD100_03FF | BELOW << 10;
 const UP: u32 = 0x9100_03FF | BELOW << 10;

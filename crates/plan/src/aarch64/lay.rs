@@ -11,7 +11,7 @@ use trapline_record::trampolines::Trampolines;
 
 use super::code_region::{Islands, for_islands, for_text};
 use super::emit::{Setting, patch};
-use super::go::{Lowered, begins};
+use super::go::{BELOW, Lowered, begins};
 use super::island::{self, IslandStub};
 use super::refusal::Refusal as WordRefusal;
 use super::site::{PatchedSite, PatchedWord as Word, Sites};
@@ -64,7 +64,8 @@ pub(super) fn lay(
     let data = input.layout.mapped(data, input.far);
     let decided = (input.filters, input.traits.thread_id);
     let setting = Setting::new(machine(input.traits), (input.layout, data), input.latency, decided);
-    let setting = Setting { rings: rings(input, data), ..setting };
+    let below = if input.traits.go { BELOW } else { 0 };
+    let setting = Setting { rings: rings(input, data), below, ..setting };
     let mut next = code;
     for (nth, site) in sites.values().enumerate() {
         let (head, island) = (next, islands.at.get(nth).copied());

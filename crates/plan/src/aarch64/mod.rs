@@ -24,6 +24,7 @@ mod return_address;
 pub mod site;
 pub mod stub;
 mod supported;
+pub(crate) mod system_calls;
 pub mod target;
 pub mod trap;
 

@@ -33,7 +33,8 @@ pub(super) fn check(input: &ModuleInput<'_>, request: &ActionRequest, at: Svma) 
             what
         }
         () if request.action.calls() => "no code calls consumers",
-        () if request.action.holds() => "no code holds threads",
+        // They need neither a thread's number nor memory, and no counter.
+        () if request.action.holds() && !input.traits.shadow_stack => return Ok(()),
         // Such a process has one ring for each CPU, which only sections may write.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
         () if filter.is_some() && timed => "no code filters what it times",

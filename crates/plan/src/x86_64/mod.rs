@@ -18,9 +18,8 @@ mod room;
 pub(crate) mod site;
 pub(crate) mod speculate;
 pub mod stub;
-mod system_calls;
+pub(crate) mod system_calls;
 mod window;
 
 pub use code_region::find_code_region;
 pub use room::room_for_calls;
-pub use system_calls::{SystemCall, system_calls};

@@ -1,6 +1,7 @@
 //! Plans over arm64 functions that are made for the purpose: which word, which stub, where, and what is
 //! refused.
 
+mod calls;
 #[path = "../common/mod.rs"]
 mod common;
 mod decided;

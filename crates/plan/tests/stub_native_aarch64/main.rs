@@ -9,6 +9,7 @@ mod filters;
 mod gathered;
 mod goroutine_latency;
 mod goroutines;
+mod held;
 mod latency;
 mod names;
 mod read_tallies;

@@ -1,7 +1,5 @@
 //! What stubs and the kernel can do on arm64.
 
-/// Whether stubs can hold calls until patches are out (HLD-1).
-pub(crate) const HOLDS_CALLS: bool = false;
 /// Whether stubs read the arguments of USDT probes.
 pub(crate) const READS_MARKS: bool = false;
 /// Whether rows that belong to threads can be filtered by thread names: only the reader knows names here.

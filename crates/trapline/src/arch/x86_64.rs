@@ -1,7 +1,5 @@
 //! What stubs and the kernel can do on x86-64.
 
-/// Whether stubs can hold calls until patches are out (HLD-1).
-pub(crate) const HOLDS_CALLS: bool = true;
 /// Whether stubs read the arguments of USDT probes.
 pub(crate) const READS_MARKS: bool = true;
 /// Whether rows that belong to threads can be filtered by thread names.

@@ -27,7 +27,6 @@ use trapline_record::control::fact;
 use trapline_tracee::{FileId, Process};
 
 use super::site_table::SiteKey;
-use crate::arch::HOLDS_CALLS;
 use crate::error::Error;
 use crate::files::{Files, ModuleFile};
 use crate::modules::{Mapped, Module, name_of};
@@ -112,9 +111,6 @@ impl Held {
         found: &mut Vec<NamedSite>,
     ) {
         let facts = facts_of(requested);
-        if !HOLDS_CALLS {
-            return;
-        }
         for one in mapped {
             let is_library = is_c_library(&one.mapping.path);
             let known =

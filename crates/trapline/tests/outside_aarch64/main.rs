@@ -10,6 +10,7 @@ mod counts;
 mod crowd;
 mod death;
 mod go;
+mod held;
 mod islands;
 mod kernel;
 mod latency;

@@ -59,8 +59,8 @@ struct Programs {
     bench: PathBuf,
     /// What `inside_aarch64` probes.
     library: PathBuf,
-    /// The Go program that `outside_aarch64` probes, if there is a Go to build it.
-    go: Option<PathBuf>,
+    /// Programs that `outside_aarch64` probes, by name: in C, and in Go if there is one to build them.
+    victims: Vec<(&'static str, PathBuf)>,
 }
 
 /// Runs the step. The console's lines are kept in the target folder, part by part.
@@ -83,7 +83,8 @@ pub(crate) fn run(parts: &[String]) -> Result<Outcome> {
     // The figures alone need no test program.
     let tests = if parts == [FIGURES] { Vec::new() } else { build()? };
     let library = build_library(&folder)?;
-    let programs = Programs { tests, command, bench, library, go: build_go(&folder)? };
+    let victims = [build_c(&folder)?, build_go(&folder)?].concat();
+    let programs = Programs { tests, command, bench, library, victims };
     run_parts(&System { folder, kernel, shell }, &programs, parts)
 }
 
@@ -158,21 +159,39 @@ fn build_library(folder: &Path) -> Result<PathBuf> {
     Ok(library)
 }
 
-/// The Go program that a test probes.
-fn build_go(folder: &Path) -> Result<Option<PathBuf>> {
+/// The C programs that tests probe.
+fn build_c(folder: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
+    let build = |name: &'static str| {
+        let program = folder.join(name);
+        let mut compiler = Command::new("aarch64-linux-gnu-gcc");
+        compiler.args(["-O2", "-g", "-D_GNU_SOURCE", "-fPIE", "-pie", "-o"]).arg(&program);
+        compiler.arg(format!("tests/victims/{name}.c"));
+        if !compiler.status().context("aarch64-linux-gnu-gcc")?.success() {
+            bail!("the program {name} that outside_aarch64 probes does not build");
+        }
+        Ok((name, program))
+    };
+    ["changes", "own_calls"].into_iter().map(build).collect()
+}
+
+/// The Go programs that tests probe.
+fn build_go(folder: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
     let all = ["/usr/local/go/bin/go", "/usr/bin/go"];
     let Some(go) = all.iter().find(|go| Path::new(go).exists()) else {
         println!("LOUD SKIP: arm64-system: there is no Go to build what its tests probe");
-        return Ok(None);
+        return Ok(Vec::new());
     };
-    let program = folder.join("grows");
-    let mut compiler = Command::new(go);
-    compiler.env("GOARCH", "arm64").env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod");
-    compiler.args(["build", "-o"]).arg(&program).arg("tests/victims/grows.go");
-    if !compiler.status().context("go")?.success() {
-        bail!("the Go program that outside_aarch64 probes does not build");
-    }
-    Ok(Some(program))
+    let build = |name: &'static str| {
+        let program = folder.join(name);
+        let mut compiler = Command::new(go);
+        compiler.env("GOARCH", "arm64").env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod");
+        compiler.args(["build", "-o"]).arg(&program).arg(format!("tests/victims/{name}.go"));
+        if !compiler.status().context("go")?.success() {
+            bail!("the Go program {name} that outside_aarch64 probes does not build");
+        }
+        Ok((name, program))
+    };
+    ["grows", "raw_calls"].into_iter().map(build).collect()
 }
 
 /// The programs that cargo's messages name.
@@ -187,12 +206,12 @@ fn boot_test(system: &System, name: &str, test: &Path, programs: &Programs) -> R
     let mut image = Initramfs::new(&system.shell)?;
     image.file("bin/trapline", 0o755, &fs::read(&programs.command)?);
     image.file("tmp/inside.so", 0o755, &fs::read(&programs.library)?);
-    if let Some(go) = &programs.go {
-        image.file("tmp/grows", 0o755, &fs::read(go)?);
+    for (name, program) in &programs.victims {
+        image.file(&format!("tmp/{name}"), 0o755, &fs::read(program)?);
     }
     image.file("tests/it", 0o755, &fs::read(test)?);
     let script = format!(
-        "export TRAPLINE_COMMAND=/bin/trapline TRAPLINE_INSIDE_VICTIM=/tmp/inside.so TRAPLINE_GO_VICTIM=/tmp/grows\necho Running {name}; \
+        "export TRAPLINE_COMMAND=/bin/trapline TRAPLINE_INSIDE_VICTIM=/tmp/inside.so TRAPLINE_GO_VICTIM=/tmp/grows TRAPLINE_CHANGES_VICTIMS=/tmp\necho Running {name}; \
          /tests/it --show-output --test-threads=2 --skip {TOO_SLOW}\n"
     );
     let initrd = system.folder.join(format!("{name}.cpio"));

@@ -3,8 +3,8 @@
 //! In: an action, and everything that stubs depend on. Out: the part of the stub before the displaced code, and what
 //! appends the rest later. Does not: choose words or places.
 
-use trapline_record::RemoteAddr;
 use trapline_record::ring::RecordKind;
+use trapline_record::{RemoteAddr, control};
 
 use super::setting::Setting;
 use crate::aarch64::action::SiteAction;
@@ -49,6 +49,10 @@ impl Setting<'_> {
             SiteAction::Exit { latency, kind, goroutine } => {
                 Begun::Latency(stub::latency_exit(at.0, self.timed(latency, goroutine)?, kind))
             }
+            SiteAction::Hold(hold) => {
+                let words = (self.data.of(control::at::ASKED), self.data.of(control::at::CLOSED));
+                Begun::Hold(stub::hold(at.0, &self.machine, hold, words, self.below))
+            }
             SiteAction::Record(record) => {
                 let (traced, values) = (self.traced(record)?, record.values.into());
                 match stub::defer(at.0, traced, record.kind, values) {
@@ -75,6 +79,7 @@ pub(in crate::aarch64) enum Begun<'a> {
     Traced(stub::trace::UnfinishedTrace<'a>),
     Deferred(stub::deferred::UnfinishedDeferred<'a>),
     Aggregated(stub::aggregate_at_return::UnfinishedAggregation<'a>),
+    Hold(stub::UnfinishedHold),
 }
 
 impl Code for Begun<'_> {
@@ -88,6 +93,7 @@ impl Code for Begun<'_> {
             Self::Traced(pending) => pending.displaced_at(),
             Self::Deferred(pending) => pending.displaced_at(),
             Self::Aggregated(pending) => pending.displaced_at(),
+            Self::Hold(pending) => pending.displaced_at(),
         }
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
@@ -100,6 +106,7 @@ impl Code for Begun<'_> {
             Self::Traced(pending) => pending.finish(displaced, back),
             Self::Deferred(pending) => pending.finish(displaced, back),
             Self::Aggregated(pending) => pending.finish(displaced, back),
+            Self::Hold(pending) => pending.finish(displaced, back),
         }
     }
 }

@@ -31,6 +31,8 @@ pub(in crate::aarch64) struct Setting<'a> {
     /// Describes what entries keep for returns that aggregate: it is as large as a stamp cell, and there is
     /// no ring.
     pub(in crate::aarch64) places: Rings,
+    /// By how many bytes lower than the program's stack pointer stubs begin (GO-2).
+    pub(in crate::aarch64) below: u32,
 }
 
 impl<'a> Setting<'a> {
@@ -54,7 +56,7 @@ impl<'a> Setting<'a> {
         let slot = latency.map_or(0, |latency| 1 << latency.shape.cell_bits());
         let area = RingArea { slot, most: slot, ..layout.rings };
         let places = Rings { area, base: 0, id, stacks: Stacks::default() };
-        Self { machine, layout, data, latency, rings: None, filters, id, places }
+        Self { machine, layout, data, latency, rings: None, filters, id, places, below: 0 }
     }
     /// The filter of a probe, with the words in which its rejected hits are counted.
     pub(super) fn filtered(&self, probe: u32) -> Option<Filtered<'a>> {

@@ -52,7 +52,13 @@ impl<'a> Requested<'a> {
     fn of(input: &'a ModuleInput<'a>, request: &'a ActionRequest) -> Result<Self, Refusal> {
         let image = input.image;
         let at = match (request.action, request.function) {
-            (Action::CountAt(at) | Action::RecordAt(at, _) | Action::RecordMark(at, _), _) => at,
+            (
+                Action::CountAt(at)
+                | Action::RecordAt(at, _)
+                | Action::RecordMark(at, _)
+                | Action::HoldAt(at, _),
+                _,
+            ) => at,
             (_, Some(function)) => image.function(function).start,
             (_, None) => return Err(Refusal::Incomplete { at: Svma(0) }),
         };
@@ -81,6 +87,8 @@ impl<'a> Requested<'a> {
             Action::Latency => self.timed(),
             Action::Tally { exits } => self.tallied(exits),
             Action::LatencyByTrampoline => self.armed(),
+            Action::Hold(hold) => Ok(vec![self.entry(SiteAction::Hold(hold))]),
+            Action::HoldAt(at, hold) => Ok(vec![(self.word(at)?, SiteAction::Hold(hold))]),
             _ => unsupported("no code calls consumers from outside"),
         }
     }
@@ -213,7 +221,11 @@ const fn kind_of(exit: ExitKind) -> RecordKind {
 
 /// The words of a function, with their start address; for an instruction outside all known functions, the
 /// words around it.
-fn code(image: &Image, function: Option<FunctionIndex>, at: Svma) -> Option<(Svma, Vec<u32>)> {
+pub(in crate::aarch64) fn code(
+    image: &Image,
+    function: Option<FunctionIndex>,
+    at: Svma,
+) -> Option<(Svma, Vec<u32>)> {
     let of = |start: Svma, len: u64| {
         let bytes = image.text(start, len & !3)?;
         Some(bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect::<Vec<u32>>())

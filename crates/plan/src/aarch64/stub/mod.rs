@@ -36,6 +36,7 @@ pub mod filtered_count;
 mod filtered_path;
 mod filtering;
 mod frame;
+mod hold;
 #[cfg(target_arch = "aarch64")]
 mod host;
 pub mod latency;
@@ -65,6 +66,9 @@ pub use deferred::defer;
 pub use filter::ARGUMENTS;
 pub use filtered_count::count_filtered;
 pub use filtering::Filtered;
+pub(in crate::aarch64) use hold::HOLD_BYTES;
+pub(crate) use hold::NUMBERS;
+pub use hold::{UnfinishedHold, hold};
 pub use latency::{Latency, Signed, Timed, latency_arm, latency_enter, latency_exit, trampoline_code};
 pub use machine::{Machine, Rseq, SIGNATURE};
 pub use own_trampolines::{common_return, own_trampoline_code, own_trampoline_code_len};

@@ -34,11 +34,12 @@
 //! ```
 
 use trapline_insn::origin::Origin;
-use trapline_record::control::fact;
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RCX, RDI, RDX, RSI, RSP, Reg};
+use crate::held_calls::{Numbers, Tests, decide};
 use crate::request::Hold;
 
+pub(crate) const NUMBERS: Numbers = Numbers { rt_sigaction: 13, prctl: 157, seccomp: 317 };
 /// Number of turns of `pause`, which takes 10 to 140 cycles: from half a second to three seconds of a CPU.
 const TURNS: u32 = 1 << 26;
 const RED_ZONE: i32 = 128;
@@ -46,76 +47,19 @@ const SAVED_RAX: i32 = -8;
 const FLAGS: i32 = -16;
 const SAVED_RCX: i32 = -24;
 
-const SIGILL: u32 = 4;
-const SIGTRAP: u32 = 5;
-const SIGBUS: u32 = 7;
-const SIGSEGV: u32 = 11;
-const PR_SET_SECCOMP: u32 = 22;
-const PR_SET_TSC: u32 = 26;
-/// Arguments of `prctl`: reading the clock is taken away, and strict mode of seccomp.
-const PR_TSC_SIGSEGV: u32 = 2;
-const MODE_STRICT: u32 = 1;
-/// Operations of `seccomp` that restrict the thread: strict mode, and a filter.
-const SET_STRICT: u32 = 0;
-const SET_FILTER: u32 = 1;
-
-mod nr {
-    pub(super) const RT_SIGACTION: u32 = 13;
-    pub(super) const PRCTL: u32 = 157;
-    pub(super) const SECCOMP: u32 = 317;
-}
-
 /// The first three arguments of a C function.
 const ARGUMENTS: [Origin; 3] = [Origin::Register(RDI.0), Origin::Register(RSI.0), Origin::Register(RDX.0)];
 
-/// Facts that a system call may change, by what is known of its number and its first two arguments. None if
-/// the number or the first argument is not known: most calls change nothing.
-pub(crate) const fn may_change([number, first, second]: [Origin; 3]) -> u64 {
-    let fault = may_be(first, SIGSEGV) || may_be(first, SIGBUS);
-    let trap = may_be(first, SIGTRAP) || may_be(first, SIGILL);
-    let clock = may_be(first, PR_SET_TSC) && may_be(second, PR_TSC_SIGSEGV);
-    let filter = may_be(first, PR_SET_SECCOMP);
-    let seccomp = may_be(first, SET_STRICT) || may_be(first, SET_FILTER);
-    if matches!(number, Origin::Unknown) || matches!(first, Origin::Unknown) {
-        return 0;
-    }
-    let mut facts = 0;
-    if may_be(number, nr::RT_SIGACTION) && fault {
-        facts |= fact::FAULTS;
-    }
-    if may_be(number, nr::RT_SIGACTION) && trap {
-        facts |= fact::TRAPS;
-    }
-    if may_be(number, nr::PRCTL) && clock {
-        facts |= fact::CLOCK;
-    }
-    if may_be(number, nr::PRCTL) && filter || may_be(number, nr::SECCOMP) && seccomp {
-        facts |= fact::FILTER | fact::CLOCK;
-    }
-    facts
-}
-
-const fn may_be(word: Origin, value: u32) -> bool {
-    match word {
-        Origin::Constant(constant) => constant == value,
-        _ => true,
-    }
-}
-
 /// Appends the whole stub. `red_zone`: the function's own red zone may be live.
-pub fn hold(out: &mut Vec<u8>, at: u64, hold: Hold, (asked, closed): (u64, u64), red_zone: bool) {
+pub fn hold(out: &mut Vec<u8>, at: u64, hold: Hold, words: (u64, u64), red_zone: bool) {
     let lowered = if red_zone { RED_ZONE } else { 0 };
-    let asm = Asm::new(out, at);
-    let mut test = Test { asm, lowered, pass: Vec::new(), wait: Vec::new() };
+    let mut test = Test { asm: Asm::new(out, at), lowered };
     test.begin();
-    let [first, second, _] = ARGUMENTS;
-    match hold {
-        Hold::Sigaction => test.action(first, second, true),
-        Hold::Prctl => test.control(first, second),
-        Hold::Syscall => test.call(ARGUMENTS),
-        Hold::Call(words) => test.call(words),
-    }
-    test.end((asked, closed));
+    let (waits, mut passes) = decide(&mut test, hold, NUMBERS, ARGUMENTS);
+    waits.into_iter().for_each(|jump| test.bind(jump));
+    wait(&mut test.asm, &mut passes, words);
+    passes.into_iter().for_each(|jump| test.bind(jump));
+    test.end();
 }
 
 /// Decides which facts a thread is about to change.
@@ -123,9 +67,6 @@ struct Test<'a> {
     asm: Asm<'a>,
     /// Bytes by which the stub has lowered the stack pointer.
     lowered: i32,
-    /// Ways out: to the end of the stub, and to where the thread waits.
-    pass: Vec<Fix>,
-    wait: Vec<Fix>,
 }
 
 impl Test<'_> {
@@ -139,11 +80,8 @@ impl Test<'_> {
         asm.store32(Mem::At(RSP, FLAGS), RAX);
         asm.store(Mem::At(RSP, SAVED_RCX), RCX);
     }
-    fn end(mut self, words: (u64, u64)) {
+    fn end(mut self) {
         let asm = &mut self.asm;
-        self.wait.into_iter().for_each(|fix| asm.bind(fix));
-        wait(asm, &mut self.pass, words);
-        self.pass.into_iter().for_each(|fix| asm.bind(fix));
         asm.load(RCX, Mem::At(RSP, SAVED_RCX));
         asm.load32(RAX, Mem::At(RSP, FLAGS));
         asm.flags_from_rax();
@@ -152,8 +90,8 @@ impl Test<'_> {
             asm.lea(RSP, Mem::At(RSP, self.lowered));
         }
     }
-    /// Loads a word into rax. One that is not known counts as `unknown`. Flags stay.
-    fn load(&mut self, word: Origin, unknown: u32) {
+    /// Loads a word into rax. Flags stay.
+    fn load(&mut self, word: Origin) {
         let asm = &mut self.asm;
         match word {
             Origin::Register(number) if number == RAX.0 => asm.load(RAX, Mem::At(RSP, SAVED_RAX)),
@@ -163,88 +101,39 @@ impl Test<'_> {
                 asm.load(RAX, Mem::At(RSP, offset.wrapping_add(self.lowered)));
             }
             Origin::Memory { base, offset } => asm.load(RAX, Mem::At(Reg(base), offset)),
-            Origin::Constant(value) => asm.mov_imm32(RAX, value),
-            Origin::Unknown => asm.mov_imm32(RAX, unknown),
+            // Decided before the code runs (`held_calls`).
+            Origin::Constant(_) | Origin::Unknown => {}
         }
     }
-    /// Compares the low 32 bits of a word.
-    fn compare(&mut self, word: Origin, value: u32) {
-        self.load(word, value);
-        self.asm.alu_imm(Alu::Cmp, RAX, value.cast_signed(), false);
+}
+
+impl Tests for Test<'_> {
+    type Jump = Fix;
+    fn jump_if(&mut self, word: Origin, number: u32, is: bool) -> Fix {
+        self.load(word);
+        self.asm.alu_imm(Alu::Cmp, RAX, number.cast_signed(), false);
+        self.asm.jcc_later(if is { Cond::Equal } else { Cond::NotEqual })
     }
-    fn pass_if(&mut self, condition: Cond) {
-        self.pass.push(self.asm.jcc_later(condition));
-    }
-    fn wait_now(&mut self) {
-        self.wait.push(self.asm.jmp_later());
-    }
-    /// Runs `then` if the word has this value.
-    fn if_is(&mut self, word: Origin, value: u32, then: impl FnOnce(&mut Self)) {
-        self.compare(word, value);
-        let other = self.asm.jcc_later(Cond::NotEqual);
-        then(self);
-        self.wait_now();
-        self.asm.bind(other);
-    }
-    /// Detects that a handler of faults or traps is installed. With `loads` it reads the action where the
-    /// function will load it anyway; without, any action counts as a handler. Runs on to where the thread
-    /// waits.
-    fn action(&mut self, signal: Origin, action: Origin, loads: bool) {
-        let is_one = |test: &mut Self, signals: [u32; 2]| {
-            signals.map(|value| {
-                test.compare(signal, value);
-                test.asm.jcc_later(Cond::Equal)
-            })
-        };
-        let traps = is_one(self, [SIGTRAP, SIGILL]);
-        let faults = is_one(self, [SIGSEGV, SIGBUS]);
-        self.pass.push(self.asm.jmp_later());
-        traps.into_iter().for_each(|fix| self.asm.bind(fix));
-        self.asm.mov_imm32(RCX, fact::TRAPS as u32);
-        let known = self.asm.jmp_later();
-        faults.into_iter().for_each(|fix| self.asm.bind(fix));
-        self.asm.mov_imm32(RCX, fact::FAULTS as u32);
-        self.asm.bind(known);
-        self.load(action, 1);
+    fn unless_handler(&mut self, action: Origin, loads: bool, jumps: &mut Vec<Fix>) {
+        self.load(action);
         self.asm.test(RAX, RAX, true);
-        self.pass_if(Cond::Equal);
+        jumps.push(self.asm.jcc_later(Cond::Equal));
         if loads {
             // The default action, and ignoring the signal, show no address to the program. Children set the
             // default for all signals before they execute another program.
             self.asm.alu_mem_imm(Alu::Cmp, Mem::At(RAX, 0), 1, false);
-            self.pass_if(Cond::BelowEq);
+            jumps.push(self.asm.jcc_later(Cond::BelowEq));
         }
     }
-    /// Detects such calls of `prctl`. Runs on to where the thread waits.
-    fn control(&mut self, option: Origin, value: Origin) {
-        self.if_is(option, PR_SET_TSC, |test| {
-            test.compare(value, PR_TSC_SIGSEGV);
-            test.pass_if(Cond::NotEqual);
-            test.asm.mov_imm32(RCX, fact::CLOCK as u32);
-        });
-        self.compare(option, PR_SET_SECCOMP);
-        self.pass_if(Cond::NotEqual);
-        self.filter(value, MODE_STRICT);
+    fn changes(&mut self, facts: u64) -> Fix {
+        self.asm.mov_imm32(RCX, facts as u32);
+        self.jump()
     }
-    /// Detects that a filter comes, or strict mode, in which reading the clock is forbidden too. Runs on to
-    /// where the thread waits.
-    fn filter(&mut self, mode: Origin, strict: u32) {
-        self.compare(mode, strict);
-        self.asm.mov_imm32(RCX, fact::FILTER as u32);
-        self.wait.push(self.asm.jcc_later(Cond::NotEqual));
-        self.asm.mov_imm32(RCX, (fact::FILTER | fact::CLOCK) as u32);
+    fn jump(&mut self) -> Fix {
+        self.asm.jmp_later()
     }
-    /// Detects such system calls.
-    fn call(&mut self, [number, first, second]: [Origin; 3]) {
-        self.if_is(number, nr::SECCOMP, |test| {
-            test.compare(first, SET_FILTER);
-            test.pass_if(Cond::Above);
-            test.filter(first, SET_STRICT);
-        });
-        self.if_is(number, nr::PRCTL, |test| test.control(first, second));
-        self.compare(number, nr::RT_SIGACTION);
-        self.pass_if(Cond::NotEqual);
-        self.action(first, second, false);
+    fn bind(&mut self, jump: Fix) {
+        self.asm.bind(jump);
     }
 }
 

@@ -58,8 +58,8 @@ pub use crate::calls::{CallFunctions, ExtendedState, InlinedPath};
 pub use crate::machine::{Buckets, ExitKind, Rseq, ThreadId};
 pub use call::{Gate, call, call_arming, gate};
 pub use filtering::Filtered;
+pub(crate) use hold::NUMBERS;
 pub use hold::hold;
-pub(crate) use hold::may_change;
 pub use latency::{
     Latency, Timed, latency_exit_branch, leading_trampoline_code, trampoline_code, trampoline_code_len,
 };
