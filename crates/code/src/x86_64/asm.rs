@@ -87,6 +87,9 @@ pub struct Asm<'a> {
     out: &'a mut Vec<u8>,
     /// Address of `out[0]`, wrapping.
     origin: u64,
+    /// Where the code begins that lies elsewhere than what is before it, and how many bytes later it lies than
+    /// it would behind that; both 0 if all lies together.
+    apart: (usize, i32),
 }
 
 impl<'a> Asm<'a> {
@@ -94,7 +97,7 @@ impl<'a> Asm<'a> {
     #[inline]
     pub fn new(out: &'a mut Vec<u8>, at: u64) -> Self {
         let origin = at.wrapping_sub(out.len() as u64);
-        Self { out, origin }
+        Self { out, origin, apart: (0, 0) }
     }
     /// Address of the vector's first byte, wrapping.
     #[inline]
@@ -104,7 +107,14 @@ impl<'a> Asm<'a> {
     /// Continues at the end of `out`. Its first byte lies at `origin`.
     #[inline]
     pub const fn resume(out: &'a mut Vec<u8>, origin: u64) -> Self {
-        Self { out, origin }
+        Self { out, origin, apart: (0, 0) }
+    }
+    /// Continues at the end of `out` with code that lies apart: what `out` holds from `split` on lies at `at`.
+    /// The bytes before that have the first byte at `origin`. Both lie within ±2 GiB.
+    #[inline]
+    pub const fn resume_apart(out: &'a mut Vec<u8>, origin: u64, split: usize, at: u64) -> Self {
+        let here = at.wrapping_sub(split as u64);
+        Self { out, origin: here, apart: (split, here.wrapping_sub(origin) as i32) }
     }
     #[inline]
     pub fn here(&self) -> u64 {
@@ -371,11 +381,12 @@ impl<'a> Asm<'a> {
         let here = self.out.len();
         match fix {
             Fix::Near(end) => {
-                let rel = (here - end) as u32;
+                let (split, later) = self.apart;
+                let rel = (here - end) as i32 + if end <= split { later } else { 0 };
                 self.out[end - 4..end].copy_from_slice(&rel.to_le_bytes());
             }
             Fix::Short(end) => {
-                debug_assert!(here - end < 128, "short jump over {} bytes", here - end);
+                debug_assert!(here - end < 128 && end > self.apart.0, "short jump over {} bytes", here - end);
                 self.out[end - 1] = (here - end) as u8;
             }
         }

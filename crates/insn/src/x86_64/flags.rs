@@ -149,8 +149,8 @@ impl Line {
 
 /// True when OF, SF, ZF, AF, CF and PF are each written before any is read, along the straight line `insns`
 /// (`bytes` are its bytes, from the first instruction on). Ends at the first instruction that does not simply
-/// fall through. Flags left undefined count as not written, so `test`, `and`, `xor` do not write AF. False
-/// when in doubt.
+/// fall through. Flags left undefined count as not written, except for AF behind `and`, `or`, `xor` and `test`.
+/// False when in doubt.
 #[must_use]
 pub fn flags_dead_after(insns: &[Insn], bytes: &[u8]) -> bool {
     let mut line = Line::default();
@@ -194,7 +194,10 @@ fn surely_written(raw: &Instruction) -> u32 {
     if matches!(raw.mnemonic(), Mnemonic::Fcomi | Mnemonic::Fcomip | Mnemonic::Fucomi | Mnemonic::Fucomip) {
         return raw.rflags_written();
     }
-    raw.rflags_written() | raw.rflags_cleared() | raw.rflags_set()
+    let written = raw.rflags_written() | raw.rflags_cleared() | raw.rflags_set();
+    // The manuals leave AF undefined, so no program relies on it; processors clear it.
+    let is_logic = matches!(raw.mnemonic(), Mnemonic::And | Mnemonic::Or | Mnemonic::Xor | Mnemonic::Test);
+    if is_logic { written | RflagsBits::AF } else { written }
 }
 
 /// A shift by zero leaves every flag as it was.

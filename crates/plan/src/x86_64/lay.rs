@@ -7,7 +7,7 @@ use super::code_region::ModuleSpace;
 use super::emit::{Emitter, Setting};
 use super::env::Env;
 use super::jump::JUMP;
-use super::room::{GATE, SPARE, arena_per_site};
+use super::room::{GATE, SPARE, arena_per_site, has_short_stubs};
 use super::site::{PatchedSite, Reach};
 use super::stub::{self, Latency, Machine};
 use crate::input::ModuleInput;
@@ -24,6 +24,8 @@ use trapline_record::{RemoteAddr, Svma};
 const BYTES_PER_SITE: usize = 224;
 /// From this many sites on, two threads lay them out.
 const PARALLEL: usize = 1000;
+/// From this many sites on, parts of stubs that hits do not run lie apart. Fewer fit into the caches anyway.
+const DENSE: usize = 256;
 
 type Span = (RemoteAddr, RemoteAddr);
 
@@ -77,11 +79,13 @@ fn lay_sites(set: Setting<'_>, input: &ModuleInput<'_>, sites: &[PatchedSite]) -
     // `all` has room for everything, since the other half is appended to it. This thread allocates both: the
     // other thread's memory would be new, and the kernel would have to clear it.
     let calls = input.calls.is_some();
+    let is_dense = !calls && stub_starts.len() >= DENSE && has_short_stubs(input);
     let (all, its) = (room_for(stub_starts.len(), calls), room_for(second.len(), calls));
     let (mut laid, other) = std::thread::scope(|scope| {
-        let other = (!second.is_empty())
-            .then(|| scope.spawn(|| lay_part(set, sites, second, mirrored_end, (between, limit), its)));
-        let own = lay_part(set, sites, first, end, (place.arena, between.min(limit)), all);
+        let other = (!second.is_empty()).then(|| {
+            scope.spawn(|| lay_part(set, sites, second, mirrored_end, (between, limit), is_dense, its))
+        });
+        let own = lay_part(set, sites, first, end, (place.arena, between.min(limit)), is_dense, all);
         (own, other.and_then(|t| t.join().ok()))
     });
     if let Some(other) = other {
@@ -121,9 +125,10 @@ fn lay_part(
     stub_starts: &[(RemoteAddr, u32)],
     end: RemoteAddr,
     arena: Span,
+    is_dense: bool,
     mut part: ModulePlan,
 ) -> Laid {
-    let mut emitter = Emitter::new(&set, &mut part, arena);
+    let mut emitter = Emitter::new(&set, &mut part, arena, is_dense);
     let mut lost = Vec::new();
     for (n, &(stub_start, site)) in stub_starts.iter().enumerate() {
         let next = stub_starts.get(n + 1).map_or(end, |l| l.0).min(set.mirrored_end);

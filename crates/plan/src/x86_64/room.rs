@@ -79,6 +79,11 @@ pub(super) fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
         + fields as u64 * TEXT_BYTES
 }
 
+/// Whether no site needs more than the usual bytes, most of which its stub then leaves free.
+pub(super) fn has_short_stubs(input: &ModuleInput<'_>) -> bool {
+    arena_per_site(input) == ARENA_PER_SITE
+}
+
 /// Bytes of code that move a hit's arguments to where stubs expect them.
 fn moving(input: &ModuleInput<'_>) -> u64 {
     let is_mark = |request: &ActionRequest| matches!(request.action, Action::RecordMark(..));

@@ -3,12 +3,22 @@
 //! In: sites, where the module's space is. Out: chunks, patches and guards of a [`ModulePlan`]. Invariant:
 //! EMIT-1 a chunk ends before the next one begins; a stub too long for its place in the mirrored range is
 //! reached from there by one jump.
+//!
+//! Where many sites are patched, what costs most is that their code does not fit into the caches. So the parts of
+//! a stub that hits do not run (abort handlers, descriptors, paths of threads without an area) lie apart:
+//!
+//! ```text
+//!   mirrored range   │ stub │ · │ stub │ · · · │ jump ▸ arena │ · │ stub │
+//!   arena            │ stub │ stub │ … one block │ rest │ rest │ … one block │ stub │ …
+//! ```
 
 mod actions;
+mod blocks;
 mod guards;
 mod patch;
 mod setting;
 
+use self::blocks::{Arena, Lane};
 use super::action::{PlacedAction, When};
 use super::jump::{JUMP, jump};
 use super::site::{PatchedSite, Reach};
@@ -21,6 +31,8 @@ use trapline_record::{RemoteAddr, Svma};
 
 /// Stubs go to the arena right away if the place has fewer bytes than this.
 const LEAST_STUB: u64 = 128;
+/// The same for stubs without what lies apart.
+const LEAST_HIT_PATH: u64 = 72;
 /// Bytes between the starts of two stubs in the arena; a cache line would be 64.
 const ALIGN: u64 = 16;
 
@@ -29,14 +41,22 @@ const ALIGN: u64 = 16;
 pub(crate) struct Emitter<'a, 'p> {
     set: &'a Setting<'a>,
     plan: &'p mut ModulePlan,
-    /// Next free byte of the arena, and its end.
-    arena: (RemoteAddr, RemoteAddr),
+    arena: Arena,
+    /// Stubs in the arena, and what lies apart from stubs; the latter's bytes are kept until the end.
+    stubs: Lane,
+    rests: Lane,
+    rest_bytes: Vec<u8>,
+    rest_chunks: Vec<Chunk>,
+    /// Whether parts of stubs lie apart.
+    is_dense: bool,
     /// Chunks in the arena, and the originals of copies there. Each list is in order by itself; one list of
     /// all stubs would not be.
     behind: Vec<Chunk>,
     originals_behind: Vec<Original>,
     /// Where the stub under construction begins in the plan's bytes. It extends to their end.
     start: usize,
+    /// Where in these bytes begins what lies apart; their end if nothing does.
+    split: usize,
     pending: Vec<UnfinishedStub<'a>>,
     /// Which of `pending` arm a return trampoline that leads on to a record or aggregation.
     returning: Vec<(usize, PlacedAction)>,
@@ -52,12 +72,21 @@ impl<'a, 'p> Emitter<'a, 'p> {
         set: &'a Setting<'a>,
         plan: &'p mut ModulePlan,
         arena: (RemoteAddr, RemoteAddr),
+        is_dense: bool,
     ) -> Self {
+        let mut arena = Arena::new(arena);
+        let stubs = if is_dense { Lane::EMPTY } else { arena.whole() };
         Self {
             set,
             start: plan.bytes.len(),
+            split: plan.bytes.len(),
             plan,
             arena,
+            stubs,
+            rests: Lane::EMPTY,
+            rest_bytes: Vec::new(),
+            rest_chunks: Vec::new(),
+            is_dense,
             behind: Vec::new(),
             originals_behind: Vec::new(),
             pending: Vec::new(),
@@ -73,9 +102,12 @@ impl<'a, 'p> Emitter<'a, 'p> {
     /// Puts the chunks in order. Returns the first free address of the arena.
     pub(crate) fn finish(mut self) -> RemoteAddr {
         self.plan.bytes.truncate(self.start);
+        let off = self.plan.bytes.len() as u32;
+        self.plan.bytes.append(&mut self.rest_bytes);
         self.plan.chunks.append(&mut self.behind);
+        self.plan.chunks.extend(self.rest_chunks.iter().map(|one| Chunk { off: one.off + off, ..*one }));
         self.plan.originals.append(&mut self.originals_behind);
-        self.arena.0
+        self.arena.first_free(&self.stubs)
     }
 
     /// Lays out one site's stub, then its patches. A thread enters at `stub_start`; `room` is the number of
@@ -89,27 +121,13 @@ impl<'a, 'p> Emitter<'a, 'p> {
         stub_start: RemoteAddr,
         room: u64,
     ) -> Result<(), Refusal> {
-        let direct = room >= LEAST_STUB && !matches!(site.reach, Reach::Pun(..) | Reach::Trap);
-        if direct {
-            self.build(site, stub_start)?;
-        }
-        let head = if direct && self.len() <= room {
+        let head = self.place(site, stub_start, room)?;
+        self.keep_rest();
+        self.chunk(head);
+        if head != stub_start && site.reach != Reach::Trap {
+            self.plan.bytes.extend_from_slice(&jump(stub_start, head));
             self.chunk(stub_start);
-            stub_start
-        } else {
-            let head = RemoteAddr(self.arena.0.0.next_multiple_of(ALIGN));
-            self.build(site, head)?;
-            if head.0 + self.len() > self.arena.1.0 {
-                return Err(Refusal::NoRoom { site: self.set.env.place(site.start, JUMP) });
-            }
-            self.arena.0 = head + self.len();
-            self.chunk(head);
-            if site.reach != Reach::Trap {
-                self.plan.bytes.extend_from_slice(&jump(stub_start, head));
-                self.chunk(stub_start);
-            }
-            head
-        };
+        }
         if self.set.gate.is_some() {
             self.calls(site);
         }
@@ -121,6 +139,56 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.astray_guard(site, head);
         self.patch(site, head);
         Ok(())
+    }
+
+    /// Builds the stub where it fits: at the address where threads enter, or in the arena. Returns where that is.
+    fn place(
+        &mut self,
+        site: &PatchedSite,
+        stub_start: RemoteAddr,
+        room: u64,
+    ) -> Result<RemoteAddr, Refusal> {
+        /// More than an address may change the length of code by its alignment.
+        const ALIGNED: u64 = 64;
+        let least = if self.is_dense { LEAST_HIT_PATH } else { LEAST_STUB };
+        let mut direct = room >= least && !matches!(site.reach, Reach::Pun(..) | Reach::Trap);
+        loop {
+            let head = if direct { stub_start } else { self.stubs.next(ALIGN) };
+            self.build(site, head)?;
+            let (len, rest) = (self.hit_len(), self.len() - self.hit_len());
+            if direct && len > room {
+                direct = false;
+                continue;
+            }
+            let lane = if !direct && !self.stubs.has(head, len) {
+                &mut self.stubs
+            } else if rest > 0 && !self.rests.has(self.rests.next(1), rest) {
+                &mut self.rests
+            } else {
+                if !direct {
+                    self.stubs.take(head, len);
+                }
+                return Ok(head);
+            };
+            if !lane.renew(&mut self.arena, len.max(rest) + ALIGNED) {
+                return Err(Refusal::NoRoom { site: self.set.env.place(site.start, JUMP) });
+            }
+        }
+    }
+
+    /// Keeps what lies apart from the stub under construction.
+    fn keep_rest(&mut self) {
+        let (at, len) = (self.rests.next(1), self.len() - self.hit_len());
+        if len == 0 {
+            return;
+        }
+        self.rests.take(at, len);
+        let off = self.rest_bytes.len() as u32;
+        self.rest_bytes.extend(self.plan.bytes.drain(self.split..));
+        match self.rest_chunks.last_mut() {
+            Some(last) if last.addr + u64::from(last.len) == at => last.len += len as u32,
+            _ => self.rest_chunks.push(Chunk { addr: at, off, len: len as u32 }),
+        }
     }
 
     fn chunk(&mut self, addr: RemoteAddr) {
@@ -138,6 +206,10 @@ impl<'a, 'p> Emitter<'a, 'p> {
     /// Length in bytes of the stub under construction.
     const fn len(&self) -> u64 {
         (self.plan.bytes.len() - self.start) as u64
+    }
+    /// The same of the part that lies together.
+    const fn hit_len(&self) -> u64 {
+        (self.split - self.start) as u64
     }
 
     /// Writes the stub as it has to be at address `at`.
@@ -173,15 +245,23 @@ impl<'a, 'p> Emitter<'a, 'p> {
             self.leave(site.code_end(), at);
         }
         self.stands_for(RemoteAddr(0), at);
+        // Code that a return trampoline leads to lies behind its stub.
+        let apart = (self.is_dense && self.returning.is_empty()).then(|| self.rests.next(1).0);
+        let split = self.plan.bytes.len();
         let mut pending = core::mem::take(&mut self.pending);
         for (nth, one) in pending.drain(..).enumerate() {
-            let fixups = one.finish(&mut self.plan.bytes, None);
+            let out = &mut self.plan.bytes;
+            let fixups = match apart {
+                Some(at) => one.finish_apart(out, split, at),
+                None => one.finish(out, None),
+            };
             self.keep_fixups(fixups);
             if let Some((_, armed)) = self.returning.iter().find(|(of, _)| *of == nth).copied() {
                 self.lead(&armed, at);
             }
         }
         self.pending = pending;
+        self.split = if apart.is_some() { split } else { self.plan.bytes.len() };
         Ok(())
     }
     fn keep_fixups(&mut self, fixups: Vec<(u64, u64)>) {

@@ -18,7 +18,7 @@ use trapline_insn::x86_64::{Class, Insn, faults_on_register, flags_dead_after, o
 use trapline_record::Svma;
 
 /// Number of instructions decoded at an entry: the window, and those that may show which registers are dead.
-pub(super) const LOOK: usize = 6;
+pub(super) const LOOK: usize = 12;
 /// Least number of bytes decoded at an entry: `endbr64` and a jump.
 pub(super) const LEAST: u64 = 4 + JUMP;
 

@@ -20,7 +20,8 @@
 //! The registers, up to the commit, which is the last line of each:
 //!
 //! ```text
-//!   flags dead         at = CPU;  at = word + 64 · at;  [at] += 1
+//!   flags dead         at = CPU;  at = 64 · at;  base = word;  [base + at] += 1
+//!   and no base dead   at = CPU;  at = word + 64 · at;  [at] += 1       (the word's address is loaded)
 //!   flags live         rcx = CPU · 8;  at = word + 8 · rcx;  rcx = [at] + 1;  [at] = rcx
 //!   no rseq            at = word + 64 · line;  lock [at] += 1       (one line: lock [word] += 1)
 //!   no area            lock [last_line] += 1,  last_line = word + 64 · (lines - 1)
@@ -115,6 +116,7 @@ fn owned(
     mut tail: CountTail,
 ) -> CountTail {
     let at = tail.saves.take(site, &ANY);
+    let base = ANY.into_iter().find(|&reg| reg != at && site.dead >> reg.0 & 1 == 1);
     tail.saves.enter(asm);
     let mut fixes = None;
     let section = rseq::section(asm, rseq, at, |asm| {
@@ -125,14 +127,25 @@ fn owned(
             asm.jcc_later(Cond::AboveEq)
         });
         asm.shift(Shift::Left, at, 6, false);
-        let pointer = asm.alu_load_later(Alu::Add, at);
-        asm.alu_mem_imm(Alu::Add, Mem::At(at, 0), 1, false);
+        // With a second register no line of data is needed but the counter's.
+        let pointer = match base {
+            Some(base) => {
+                asm.lea(base, Mem::Rip(tail.word));
+                asm.alu_mem_imm(Alu::Add, Mem::Sum(base, at, 0, 0), 1, false);
+                None
+            }
+            None => {
+                let pointer = asm.alu_load_later(Alu::Add, at);
+                asm.alu_mem_imm(Alu::Add, Mem::At(at, 0), 1, false);
+                Some(pointer)
+            }
+        };
         fixes = Some((unregistered, pointer));
     });
     tail.section = Some((rseq, section));
     if let Some((unregistered, pointer)) = fixes {
         tail.unregistered = Some((unregistered, asm.here()));
-        tail.pointer = Some(pointer);
+        tail.pointer = pointer;
     }
     rseq::clear(asm, rseq);
     tail.saves.leave(asm);

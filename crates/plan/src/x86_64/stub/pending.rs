@@ -70,6 +70,15 @@ impl<'a> UnfinishedStub<'a> {
         if let Some(resume) = resume {
             asm.unbroken(|asm| asm.jmp(resume));
         }
+        self.rest(asm)
+    }
+    /// The same for a part that lies apart from what runs at each hit: what `out` holds from `split` on lies at
+    /// `at`.
+    pub fn finish_apart(self, out: &mut Vec<u8>, split: usize, at: u64) -> Vec<(u64, u64)> {
+        let origin = self.origin;
+        self.rest(Asm::resume_apart(out, origin, split, at))
+    }
+    fn rest(self, mut asm: Asm<'_>) -> Vec<(u64, u64)> {
         let mut fixups = Vec::new();
         match self.kind {
             Kind::Count(tail) => tail.finish(&mut asm),
