@@ -279,3 +279,29 @@ fn is_function_of_state(raw: &Instruction) -> bool {
         )
         && !raw.is_vsib()
 }
+
+/// The manuals leave AF undefined behind these; `flags_dead_after` relies on what processors do.
+#[test]
+fn logic_instructions_overwrite_af() {
+    const AF: u16 = 0x1000;
+    macro_rules! behind {
+        ($text:literal, $flags:expr) => {{
+            let mut flags: u16 = $flags;
+            // SAFETY: only registers that are named, and flags, are changed.
+            unsafe {
+                std::arch::asm!("sahf", $text, "lahf", inout("ax") flags, inout("ecx") 5 => _, in("edx") 3, options(nomem, nostack));
+            }
+            flags
+        }};
+    }
+    for (clear, set) in [
+        (behind!("and ecx, edx", 0), behind!("and ecx, edx", AF)),
+        (behind!("or ecx, edx", 0), behind!("or ecx, edx", AF)),
+        (behind!("xor ecx, edx", 0), behind!("xor ecx, edx", AF)),
+        (behind!("test ecx, edx", 0), behind!("test ecx, edx", AF)),
+        (behind!("xor ecx, ecx", 0), behind!("xor ecx, ecx", AF)),
+    ] {
+        assert_eq!((clear & AF, set & AF), (0, 0));
+    }
+    assert_eq!(behind!("not ecx", AF) & AF, AF, "this one leaves it");
+}

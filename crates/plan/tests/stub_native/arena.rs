@@ -60,6 +60,11 @@ impl Arena {
     pub(crate) fn next(&self) -> u64 {
         self.base + self.used
     }
+    /// Leaves what lies before `at`.
+    pub(crate) fn skip_to(&mut self, at: u64) {
+        assert!(at >= self.next());
+        self.used = at - self.base;
+    }
     pub(crate) fn put(&mut self, code: &[u8]) -> u64 {
         let at = self.next();
         assert!(self.used + code.len() as u64 <= CODE_LEN);
