@@ -236,12 +236,16 @@ fn threads_of_a_batch_take_no_signals() {
             let here = unsafe { libc::gettid() };
             TAKEN[usize::from(here != OWN.load(Relaxed))].fetch_add(1, Relaxed);
         }
-        /// The thread that takes this signal takes none of the others from now on.
+        /// The first thread takes no signal any more.
+        static BLOCKED: AtomicBool = AtomicBool::new(false);
+        /// The thread that takes this signal takes none of the others from now on: none in this handler, by
+        /// its action's mask, and none behind it.
         extern "C" fn block(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
             // SAFETY: the kernel's context of this signal.
             unsafe {
                 libc::sigaddset(&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask, libc::SIGUSR1)
             };
+            BLOCKED.store(true, Relaxed);
         }
         let library = Library::load("signalled", COUNT);
         // SAFETY: the handlers use what they are given; the first thread of this process waits for this one.
@@ -252,6 +256,7 @@ fn threads_of_a_batch_take_no_signals() {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = handler as usize;
                 action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+                libc::sigaddset(&raw mut action.sa_mask, libc::SIGUSR1);
                 assert_eq!(libc::sigaction(signal, &raw const action, std::ptr::null_mut()), 0);
             }
             let first = libc::getpid();
@@ -268,7 +273,7 @@ fn threads_of_a_batch_take_no_signals() {
                 }
             }
         });
-        while TAKEN[0].load(Relaxed) == 0 {
+        while TAKEN[0].load(Relaxed) == 0 || !BLOCKED.load(Relaxed) {
             std::hint::spin_loop();
         }
         let before = TAKEN[1].load(Relaxed);

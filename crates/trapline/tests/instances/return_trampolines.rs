@@ -376,39 +376,28 @@ fn a_site_has_one_form() {
     third.expect(10, 10);
 }
 
-/// More calls in flight than there are return trampolines: those beyond run unprobed, and are counted. In a
-/// child, which has trampolines of its own.
+/// More calls in flight than there are return trampolines: those beyond run unprobed, and are counted. Alone in
+/// a process, as other tests' calls would hold trampolines too.
 #[test]
 fn without_a_free_trampoline_a_call_is_missed_and_counted() {
+    const NAME: &str = "return_trampolines::without_a_free_trampoline_a_call_is_missed_and_counted";
     const DEPTH: u64 = trapline::inside::TRAMPOLINES as u64 + 1000;
-    let victim = Victim::load();
-    let seen = Seen::new();
-    let probe = probe(&victim, "deep", seen.session().maxactive(32_000), How::Trampoline);
-    let plain = (0..DEPTH).fold(5_u64, |value, _| value.wrapping_mul(2).wrapping_add(1));
-    let run = move || {
-        let value = victim.function("deep")(DEPTH, 0);
-        let tally = probe.counts();
-        let reported = [seen.entries, seen.returns, seen.wrong].map(|word| word.load(SeqCst));
-        value == plain
-            && tally.hits + tally.empty == DEPTH + 1
-            && tally.empty > 1000
-            && tally.hits > DEPTH / 2
-            && reported == [tally.hits, tally.hits, 0]
-    };
-    // SAFETY: the child calls what is patched, looks at words, and ends.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let right = std::thread::Builder::new()
-            .stack_size(64 << 20)
-            .spawn(run)
-            .is_ok_and(|t| t.join().unwrap_or(false));
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(i32::from(!right)) };
-    }
-    let mut status = -1;
-    // SAFETY: this process' own child.
-    unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert_eq!(status, 0);
+    trapline_tests::alone(NAME, || {
+        let victim = Victim::load();
+        let seen = Seen::new();
+        let probe = probe(&victim, "deep", seen.session().maxactive(32_000), How::Trampoline);
+        let plain = (0..DEPTH).fold(5_u64, |value, _| value.wrapping_mul(2).wrapping_add(1));
+        let run = move || {
+            assert_eq!(victim.function("deep")(DEPTH, 0), plain);
+            let tally = probe.counts();
+            assert_eq!(tally.hits + tally.empty, DEPTH + 1, "{tally:?}");
+            assert!(tally.empty > 1000 && tally.hits > DEPTH / 2, "{tally:?}");
+            let reported = [seen.entries, seen.returns, seen.wrong].map(|word| word.load(SeqCst));
+            assert_eq!(reported, [tally.hits, tally.hits, 0]);
+        };
+        let thread = std::thread::Builder::new().stack_size(64 << 20).spawn(run);
+        thread.expect("a thread").join().expect("right");
+    });
 }
 
 #[test]
