@@ -16,7 +16,7 @@ pub(crate) fn counted(arena: &mut Arena, machine: &Machine, n: u64, site: &Liven
     let mut out = Vec::new();
     let pending = count(&mut out, arena.next(), machine, arena.word(n), site);
     out.extend([0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
-    if n % 2 == 0 {
+    if n.is_multiple_of(2) {
         pending.finish(&mut out, None);
         return arena.put(&out);
     }

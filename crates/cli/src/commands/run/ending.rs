@@ -22,7 +22,7 @@ pub(crate) fn end(
     let outcome = match harm {
         Some(harm) => {
             // Notices have named the processes, if there were any notices.
-            if !sinks.talkative && !(sinks.format == Format::Json && sinks.output.is_stderr()) {
+            if !(sinks.talkative || sinks.format == Format::Json && sinks.output.is_stderr()) {
                 print_line(&format!("trapline: {harm}"));
             }
             Outcome::Failed
