@@ -62,6 +62,22 @@ fn small_functions_all_find_room() {
     }
 }
 
+/// EMIT-1: stubs of many sites lie in two parts. Their instructions refer to memory near the code, from the
+/// first stub in the arena on.
+#[test]
+fn many_sites_that_name_memory_are_all_reached() {
+    // cmp dword [rip + 256], 0; ret
+    let body = [0x83, 0x3D, 0, 1, 0, 0, 0, RET];
+    let image = pack(&[&body[..]; 600], 8);
+    let plan = planned(&image, &traits(), Action::CountEntry);
+    assert_eq!((plan.refused.len(), plan.patches.len()), (0, 600), "{:?}", plan.refused.first());
+    let ends = |chunk: &trapline_plan::Chunk| chunk.addr + u64::from(chunk.len);
+    assert!(plan.chunks.windows(2).all(|pair| ends(&pair[0]) <= pair[1].addr));
+    let code = plan.code;
+    assert!(plan.chunks.iter().all(|chunk| code.addr <= chunk.addr && ends(chunk) <= code.end()));
+    assert!(plan.chunks.iter().all(|chunk| ends(chunk) <= plan.free));
+}
+
 #[test]
 fn endbr64_stays_unless_branched_behind() {
     let plain = [0xF3, 0x0F, 0x1E, 0xFA, 0x48, 0x83, 0xEC, 0x08, 0x48, 0x83, 0xC4, 0x08, RET];

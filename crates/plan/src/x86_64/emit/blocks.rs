@@ -29,6 +29,10 @@ impl Arena {
     pub(super) fn whole(&mut self) -> Lane {
         Lane { at: std::mem::replace(&mut self.free, self.end), end: self.end }
     }
+    /// A lane without room. What is built there is in reach of the arena, so its length is right.
+    pub(super) const fn lane(&self) -> Lane {
+        Lane { at: self.free, end: self.free }
+    }
     /// First address that neither a lane nor the arena has handed out, `lane` being the last lane.
     pub(super) fn first_free(&self, lane: &Lane) -> RemoteAddr {
         if lane.end == self.end { lane.at } else { self.free }
@@ -36,7 +40,6 @@ impl Arena {
 }
 
 impl Lane {
-    pub(super) const EMPTY: Self = Self { at: RemoteAddr(0), end: RemoteAddr(0) };
     /// The next address that is a multiple of `align`.
     pub(super) const fn next(&self, align: u64) -> RemoteAddr {
         RemoteAddr(self.at.0.next_multiple_of(align))
@@ -68,14 +71,15 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
-    use super::{Arena, BLOCK, Lane};
+    use super::{Arena, BLOCK};
     use trapline_record::RemoteAddr;
 
     #[test]
     fn emit_1_lanes_never_have_the_same_bytes() {
         let (start, end) = (RemoteAddr(0x10_0000), RemoteAddr(0x10_0000 + 10 * BLOCK));
         let mut arena = Arena::new((start, end));
-        let mut lanes = [Lane::EMPTY, Lane::EMPTY];
+        let mut lanes = [arena.lane(), arena.lane()];
+        assert!(lanes.iter().all(|lane| lane.next(1) == start && !lane.has(start, 1)));
         let mut taken: Vec<(u64, u64)> = Vec::new();
         for n in 0.. {
             let (lane, len) = (&mut lanes[n % 2], 60 + 400 * (n as u64 % 7));

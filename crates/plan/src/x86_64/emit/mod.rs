@@ -75,7 +75,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         is_dense: bool,
     ) -> Self {
         let mut arena = Arena::new(arena);
-        let stubs = if is_dense { Lane::EMPTY } else { arena.whole() };
+        let (rests, stubs) = (arena.lane(), if is_dense { arena.lane() } else { arena.whole() });
         Self {
             set,
             start: plan.bytes.len(),
@@ -83,7 +83,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
             plan,
             arena,
             stubs,
-            rests: Lane::EMPTY,
+            rests,
             rest_bytes: Vec::new(),
             rest_chunks: Vec::new(),
             is_dense,
