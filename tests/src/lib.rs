@@ -14,6 +14,9 @@ pub mod examples;
 pub mod fetched;
 pub mod groups;
 pub mod histograms;
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+pub mod native;
 pub mod oracle;
 pub mod programs;
 pub mod running;

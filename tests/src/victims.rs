@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
+use crate::native;
+
 /// How a C victim is compiled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Variant {
@@ -302,14 +304,11 @@ pub fn go_for_arm64(name: &str) -> Result<PathBuf, String> {
 /// # Errors
 /// See [`c`].
 pub fn go_pie(name: &str) -> Result<PathBuf, String> {
-    go_built(&["-buildmode=pie"], PROCESSOR, name, "GoPie", ["0", ""])
+    go_built(&["-buildmode=pie"], native::GO, name, "GoPie", ["0", ""])
 }
 
-/// Go's name for this machine's processor.
-const PROCESSOR: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
-
 fn go_linked(name: &str, to: &str, options: [&str; 2]) -> Result<PathBuf, String> {
-    go_for(PROCESSOR, name, to, options)
+    go_for(native::GO, name, to, options)
 }
 
 fn go_for(processor: &str, name: &str, to: &str, how: [&str; 2]) -> Result<PathBuf, String> {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::{Report, Tracing, once};
 use trapline_tests::victims::{self, Variant};
-use trapline_tests::{or_skip, text};
+use trapline_tests::{native, or_skip, text};
 
 const TIMES: u64 = 60;
 
@@ -91,7 +91,7 @@ fn what_cannot_be_known_of_go_is_refused() {
 }
 
 fn marked() -> Result<Running, String> {
-    if cfg!(not(target_arch = "x86_64")) {
+    if !native::READS_MARKS {
         return Err("no code reads a mark's arguments on this processor".to_owned());
     }
     Ok(Running::start(&victims::c("marked", Variant::Plain)?, &[]))

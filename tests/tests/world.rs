@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Tracing, binary, once};
 use trapline_tests::victims::{self, Variant};
-use trapline_tests::{or_skip, programs, skip, text};
+use trapline_tests::{native, or_skip, programs, skip, text};
 
 const TIMES: u64 = 100_000;
 const ROUNDS: u64 = 8;
@@ -57,8 +57,8 @@ fn threads_that_share_a_thread_pointer() {
 
 #[test]
 fn threads_that_set_their_own_thread_pointer() {
-    if cfg!(not(target_arch = "x86_64")) {
-        skip!("a thread's pointer is set by arch_prctl there alone");
+    if !native::HAS_ARCH_PRCTL {
+        skip!("no thread sets its own pointer by arch_prctl here");
     }
     exact("fs", &[]);
     exact("fs-early", &[]);

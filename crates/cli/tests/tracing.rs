@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::native::SITES_OF_ONE_PROBE;
 use common::{Tracer, Victim, copy_of_program, field, program, run, text};
 
 const ROUNDS: u64 = 30_000;
@@ -290,9 +291,9 @@ fn a_second_tracer_reports_the_first() {
     assert_eq!(second.status.code(), Some(1));
     assert!(text(&second.stderr).contains("another trapline"), "{}", text(&second.stderr));
     let status = text(&run(&["status", "-p", &victim.pid()]).stdout);
-    // Its own site, and on x86-64 those at which threads are held that are about to change what it relies on.
-    let sites = if cfg!(target_arch = "x86_64") { "4 of 4 sites" } else { "1 of 1 site" };
-    let reported = status.contains("armed by trapline") && status.contains(&format!("{sites} in place"));
+    let sites = SITES_OF_ONE_PROBE;
+    let in_place = format!("{sites} of {sites} site{} in place", if sites == 1 { "" } else { "s" });
+    let reported = status.contains("armed by trapline") && status.contains(&in_place);
     assert!(reported, "{status}");
     assert_eq!(run(&["detach", "-p", &victim.pid()]).status.code(), Some(1), "its tracer lives");
     tracer.end("-INT");

@@ -2,6 +2,9 @@
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
 pub(crate) mod browser;
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+pub(crate) mod native;
 pub(crate) mod scratch;
 
 use std::io::{BufRead, BufReader, Write};

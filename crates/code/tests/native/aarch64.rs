@@ -10,6 +10,9 @@ use trapline_code::aarch64::asm::{Asm, Cond, Reg, SP};
 use trapline_code::aarch64::{Frame, Inputs, Piece, allocate, emit, most_bytes};
 use trapline_code::{NoRoom, Program};
 
+/// Random programs of one test run; an emulator runs them.
+pub(crate) const PROGRAMS: u64 = 1_500;
+
 const IN_REGISTERS: [Reg; 3] = [2, 3, 4];
 const FRAME: i32 = 64;
 const A: Reg = 16;
@@ -85,4 +88,14 @@ fn leave(asm: &mut Asm, outcome: u32) {
     asm.add_imm(SP, SP, FRAME);
     // ret
     asm.word(0xD65F_03C0);
+}
+
+/// Makes new code visible to instruction fetches (Arm ARM B2.7.4.2).
+pub(crate) fn synchronize(at: *mut u8, len: usize) {
+    for line in (0..len).step_by(16) {
+        // SAFETY: addresses of the mapping; these instructions change no data.
+        unsafe { core::arch::asm!("dc cvau, {at}", "ic ivau, {at}", at = in(reg) at.add(line)) };
+    }
+    // SAFETY: barriers alone.
+    unsafe { core::arch::asm!("dsb ish", "isb") };
 }

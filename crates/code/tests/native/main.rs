@@ -65,8 +65,7 @@ fn code_1_code_does_what_the_interpreter_does() {
     let time = asked("TRAPLINE_CODE_SECONDS").map(Duration::from_secs);
     let most = asked("TRAPLINE_CODE_PROGRAMS").unwrap_or(match time {
         Some(_) => u64::MAX,
-        None if cfg!(target_arch = "x86_64") => 60_000,
-        None => 1_500,
+        None => machine::PROGRAMS,
     });
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64);
     let first = asked("TRAPLINE_CODE_FIRST").unwrap_or(if time.is_some() { now } else { 1 });

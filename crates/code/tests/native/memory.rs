@@ -1,6 +1,8 @@
 //! Memory for code. Each program has pages of its own, and no code is written where other code has run: emulators need not
 //! see that code has changed.
 
+use crate::machine::synchronize;
+
 const PAGE: usize = 1 << 14;
 /// Bytes of one mapping.
 const BYTES: usize = 1 << 24;
@@ -35,7 +37,6 @@ impl Memory {
         assert!(code.len() <= PAGE);
         // SAFETY: the mapping has that many bytes behind `next`, and no code there has run.
         unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), self.base.add(self.next), code.len()) };
-        #[cfg(target_arch = "aarch64")]
         synchronize(self.address() as *mut u8, code.len());
     }
     /// Goes on to the next page.
@@ -52,15 +53,4 @@ impl Drop for Memory {
         // SAFETY: the mapping of `new`; no code of it runs.
         unsafe { libc::munmap(self.base.cast(), BYTES) };
     }
-}
-
-/// Makes new code visible to instruction fetches (Arm ARM B2.7.4.2).
-#[cfg(target_arch = "aarch64")]
-fn synchronize(at: *mut u8, len: usize) {
-    for line in (0..len).step_by(16) {
-        // SAFETY: addresses of the mapping; these instructions change no data.
-        unsafe { core::arch::asm!("dc cvau, {at}", "ic ivau, {at}", at = in(reg) at.add(line)) };
-    }
-    // SAFETY: barriers alone.
-    unsafe { core::arch::asm!("dsb ish", "isb") };
 }

@@ -10,6 +10,9 @@ use trapline_code::x86_64::asm::{Alu, Asm, Cond, Mem, R8, R9, RAX, RDI, RDX, RSI
 use trapline_code::x86_64::{Frame, Inputs, Piece, allocate, emit, most_bytes};
 use trapline_code::{NoRoom, Program};
 
+/// Random programs of one test run.
+pub(crate) const PROGRAMS: u64 = 60_000;
+
 const IN_REGISTERS: [Reg; 3] = [RSI, RDX, R8];
 const RDX_AT: Mem = Mem::At(RSP, -24);
 
@@ -84,3 +87,6 @@ fn leave(asm: &mut Asm<'_>, outcome: u32, rdx_is_kept: bool) {
     asm.store_imm(Mem::At(R9, 16), 1);
     asm.ret();
 }
+
+/// New code is visible to instruction fetches already (Intel SDM 3A, 13.1.2.3: stores are seen before the next jump).
+pub(crate) const fn synchronize(_: *mut u8, _: usize) {}

@@ -1,9 +1,10 @@
 //! Which crate of the house may use which (ARCHITECTURE.md), against what `cargo metadata` says; which crates must forbid
-//! unsafe code; and which files of a crate use each other in a circle.
+//! unsafe code; which files of a crate use each other in a circle; and where code asks for the processor ([`doors`]).
 //!
 //! Dependencies of tests (`dev`) are free: a test may stand anywhere to look at anything.
 
 mod circles;
+mod doors;
 mod modules;
 
 use std::path::Path;
@@ -111,6 +112,7 @@ fn check() -> Result<Outcome> {
         faults.extend(unsafe_allowed(path, &text));
     }
     faults.extend(large_circles(Path::new(&root))?);
+    faults.extend(doors::elsewhere(Path::new(&root))?);
     for fault in &faults {
         println!("arrows: {fault}");
     }

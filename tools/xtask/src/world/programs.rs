@@ -65,13 +65,14 @@ const UNWRITTEN_WIDTH: &str = "wraps lines at a width that it never wrote: a dea
 pub(super) fn of(packages: &[Package]) -> Found {
     let mut found = Found::default();
     let mut seen = BTreeSet::new();
+    let own = std::env::current_exe().ok().and_then(|exe| head(&exe)).unwrap_or_default();
     for package in packages {
         let Some(paths) = files(&package.name) else {
             found.absent.push(package.name.clone());
             continue;
         };
         for path in paths {
-            let Some(program) = program(&path, package) else { continue };
+            let Some(program) = program(&path, package, &own) else { continue };
             let name = file_name(&program.path);
             if let Some((_, why)) = EXCLUDED.iter().find(|(excluded, _)| *excluded == name) {
                 found.left_out.push(format!("{name}: {why}"));
@@ -91,9 +92,9 @@ fn files(package: &str) -> Option<Vec<PathBuf>> {
     output.status.success().then(|| text.lines().filter(of_programs).map(PathBuf::from).collect())
 }
 
-fn program(path: &Path, package: &Package) -> Option<Program> {
+fn program(path: &Path, package: &Package, own: &[u8; 20]) -> Option<Program> {
     let file = path.canonicalize().ok()?;
-    if !is_native(&head(&file)?) {
+    if !is_native(&head(&file)?, own) {
         return None;
     }
     let name = file_name(path);
@@ -115,11 +116,10 @@ fn head(file: &Path) -> Option<[u8; 20]> {
     Some(head)
 }
 
-/// Whether it is an executable ELF file for this processor: 64 bits, little-endian, EXEC or DYN.
-fn is_native(head: &[u8; 20]) -> bool {
-    const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+/// Whether it is an executable ELF file for the processor of `own`, this program's file: 64 bits, little-endian, EXEC or DYN.
+fn is_native(head: &[u8; 20], own: &[u8; 20]) -> bool {
     let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-    head.starts_with(b"\x7fELF\x02\x01") && matches!(half(16), 2 | 3) && half(18) == MACHINE
+    head.starts_with(b"\x7fELF\x02\x01") && matches!(half(16), 2 | 3) && head[18..] == own[18..]
 }
 
 #[cfg(test)]
@@ -140,10 +140,14 @@ mod tests {
 
     #[test]
     fn scripts_and_other_processors_programs_are_no_programs() {
-        assert!(!is_native(b"#!/bin/sh\necho hello"));
-        let mut arm = *b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x28\0";
-        assert!(!is_native(&arm));
-        arm[18] = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
-        assert!(is_native(&arm));
+        let program = |processor| {
+            let mut head = *b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\0\0";
+            head[18] = processor;
+            head
+        };
+        let (x86_64, arm64) = (program(62), program(183));
+        assert!(is_native(&x86_64, &x86_64) && is_native(&arm64, &arm64));
+        assert!(!is_native(&x86_64, &arm64) && !is_native(&arm64, &x86_64));
+        assert!(!is_native(b"#!/bin/sh\necho hello", &x86_64));
     }
 }
