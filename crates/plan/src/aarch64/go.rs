@@ -9,8 +9,8 @@
 //! # Where g is
 //!
 //! Go's compiler keeps the goroutine in x28 (`cmd/compile/abi-internal.md`, arm64), and never anything else.
-//! But other code runs in such programs too: C, which cgo linked in and which may keep there what it likes;
-//! what C calls (`crosscall2`); and the beginnings of signal handlers, which interrupt all of that. So a
+//! But other code runs in such programs too. C, which cgo linked in, may keep there what it likes. What C calls
+//! (`crosscall2`) finds that, and so do the beginnings of signal handlers, which interrupt all of it. So a
 //! function is taken to have g there in two cases:
 //!
 //! | proof | |

@@ -9,8 +9,8 @@
 //! 1. It runs bare twice, under different process numbers.
 //! 2. What differs between those two runs is not compared ([`compare`]).
 //! 3. It runs under each verb, with all of its functions probed from its start.
-//! 4. After a difference it runs bare again, up to four times, a second apart, and is judged each time: a clock in what it prints, or the order
-//!    in which its threads print, is no difference.
+//! 4. After a difference it runs bare again, up to four times, a second apart, and is judged each time. A clock in what it prints is no
+//!    difference, nor is the order in which its threads print.
 
 mod compare;
 mod list;

@@ -4,8 +4,8 @@
 //!
 //! In: a function and its requests. Out: sites with disjoint windows. If two requests need the same
 //! window, one site serves both. A request is met as a whole or refused as a whole. Invariant: RET-3 a call
-//! that ends by a tail call is timed until its callee returns, if a return trampoline can stand in for its
-//! return address and the user did not ask for exits alone.
+//! that ends by a tail call is timed until its callee returns. That needs a return trampoline, so it does not
+//! hold where none can stand in for the return address, or where the user asked for exits alone.
 
 mod behind;
 mod code;
