@@ -1,7 +1,7 @@
 //! Code regions into which one batch after another of a module is laid.
 //!
 //! In: batches as they are laid. Out: which regions a module has, and whether a plan fits into one. Invariants:
-//! HOME-1 what was laid into a region is never overwritten: its stubs lie one behind the other, and a site
+//! APPEND-1 what was laid into a region is never overwritten: its stubs lie one behind the other, and a site
 //! goes elsewhere if its jump would meet another's in the mirrored range. Does not: decide where a batch goes
 //! (see `choice`), map, or write.
 
@@ -82,7 +82,7 @@ fn stub_starts(plan: &ModulePlan, region: &CodeRegion) -> impl Iterator<Item = u
 }
 
 impl UsedRegion {
-    /// Whether nothing of the plan lies over what is there (HOME-1).
+    /// Whether nothing of the plan lies over what is there (APPEND-1).
     pub(super) fn takes(&self, plan: &ModulePlan) -> bool {
         const JUMP: u64 = 5;
         let mut all = stub_starts(plan, &self.region);

@@ -72,7 +72,7 @@
 //!
 //! A batch takes one of some hundred displacements for the stretch of text that it is about. So after some
 //! batches a module gets a common code region: one displacement for its whole text,
-//! one segment, into which batch after batch is laid. What is there is never overwritten (HOME-1). So O2 and
+//! one segment, into which batch after batch is laid. What is there is never overwritten (APPEND-1). So O2 and
 //! O3 are done once, and again if all sites had been given up ([`come_back`](super::Own)). O4 is:
 //!
 //! | step | what | what other code sees meanwhile |
