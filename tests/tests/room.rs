@@ -32,6 +32,21 @@ fn a_session_after_many_finds_room() {
     assert_eq!(victim.run(100), reported);
 }
 
+/// The room for stubs is an upper bound, several times what they need. Where there is less, what fits is probed.
+#[test]
+fn a_gap_that_is_shorter_than_the_bound_is_enough() {
+    let path = or_skip!(victims::plain("crowded"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let tracing = tracing::Tracing::start("count", &["-p", &pid, "crowded:neighbour_*"]).expect("attaches");
+    victim.run(100);
+    let report = tracing.stop();
+    assert!(report.status.success(), "{}", report.errors);
+    assert_eq!(report.refused(), []);
+    assert!(report.errors.contains("256 matched, 256 probed, 0 refused"), "{}", report.errors);
+    assert_eq!(report.total_hits(), 256 * 100, "{}", report.errors);
+}
+
 /// Return addresses are not replaced after all, since no thread of the program can inform its unwinder. What
 /// was mapped for them is unmapped again, and the control block, which stays, must not name it any more: a
 /// later session would unmap whatever lies there by then.

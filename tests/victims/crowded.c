@@ -10,9 +10,23 @@
 
 PROBED u64 crowded(u64 x) { return x * 3 + 1; }
 
+/* 256 functions: the upper bound of what their stubs need is longer than the hole. */
+#define NEIGHBOUR(a, b, c, d, e) \
+    PROBED static u64 neighbour_##a##b##c##d##e(u64 x) { return x + 0##a##b##c##d##e; }
+#define CALL(a, b, c, d, e) check += neighbour_##a##b##c##d##e(i);
+#define EACH(of, a, b, c, d) of(a, b, c, d, 0) of(a, b, c, d, 1) of(a, b, c, d, 2) of(a, b, c, d, 3) \
+    of(a, b, c, d, 4) of(a, b, c, d, 5) of(a, b, c, d, 6) of(a, b, c, d, 7)
+#define EIGHT(of, a, b, c) EACH(of, a, b, c, 0) EACH(of, a, b, c, 1) EACH(of, a, b, c, 2) EACH(of, a, b, c, 3) \
+    EACH(of, a, b, c, 4) EACH(of, a, b, c, 5) EACH(of, a, b, c, 6) EACH(of, a, b, c, 7)
+#define ALL(of) EIGHT(of, 0, 0, 0) EIGHT(of, 0, 0, 1) EIGHT(of, 0, 0, 2) EIGHT(of, 0, 0, 3)
+ALL(NEIGHBOUR)
+
 static void run(u64 times) {
     u64 check = 0;
-    for (u64 i = 0; i < times; i++) check += crowded(i);
+    for (u64 i = 0; i < times; i++) {
+        check += crowded(i);
+        ALL(CALL)
+    }
     TELL("crowded", times);
     TELL("check", check);
 }

@@ -12,7 +12,7 @@
 //! ```
 
 use super::jump::{REACH, TRAPPING};
-use super::room::{GATE, arena_per_site, stubs};
+use super::room::{GATE, SPARE, arena_per_site, stubs};
 use crate::bounds::{bounds, has_exits};
 use crate::input::ModuleInput;
 use crate::plan::Region;
@@ -71,19 +71,29 @@ fn displacements() -> impl Iterator<Item = i32> {
     pairs.map(|(k2, k3)| i32::from_le_bytes([0xCC, 0xCC, k2, k3]))
 }
 
-/// Chooses K and the space behind it.
+/// How often the arena is halved, if there is no room for all of it. The bound is for the longest stubs of all sites;
+/// most need a tenth of that. What finds no room in the end is refused, site by site.
+const HALVINGS: u32 = 5;
+/// Bytes of the smallest arena: what a batch needs itself, and a few stubs.
+const LEAST_ARENA: u64 = GATE + SPARE + 4 * PAGE;
+
+/// Chooses K and the space behind it, with as much of the arena as there is room for.
 ///
 /// # Errors
 /// [`PlanError::NoSpace`] when no displacement leads to free memory.
 pub(crate) fn choose(space: &AddressSpace, need: &Need) -> Result<ModuleSpace, PlanError> {
+    let half = |nth: u32| (need.arena >> nth).next_multiple_of(PAGE).max(LEAST_ARENA.min(need.arena));
     let mut tried = 0;
-    for k in displacements() {
-        tried += 1;
-        if let Some(place) = place_at(space, need, k) {
-            return Ok(place);
+    for arena in (0..=HALVINGS).map(half) {
+        tried = 0;
+        for k in displacements() {
+            tried += 1;
+            if let Some(place) = place_at(space, &Need { arena, ..*need }, k) {
+                return Ok(place);
+            }
         }
     }
-    let len = need.data + (need.text.1 - need.text.0) + need.arena;
+    let len = need.data + (need.text.1 - need.text.0) + half(HALVINGS);
     Err(PlanError::NoSpace { text: need.text.0, need: len, tried })
 }
 
@@ -203,6 +213,19 @@ mod tests {
         let second = choose(&space, &need(text)).unwrap();
         assert_ne!(second.k, first.k);
         assert!(space.is_free(second.data.addr, second.code.end()));
+    }
+
+    #[test]
+    fn the_arena_is_as_large_as_the_room_between_mappings() {
+        let (text, every) = (0x40_0000, 0x80_0000);
+        let page = |nth: u64| (RemoteAddr(nth * every), RemoteAddr(nth * every + PAGE));
+        let space = AddressSpace { occupied: (1..256).map(page).collect(), heap_end: None };
+        let need = Need { arena: 0x400_0000, ..need(text) };
+        let place = choose(&space, &need).unwrap();
+        assert!(space.is_free(place.data.addr, place.code.end()));
+        let arena = place.code.end() - place.arena;
+        // The next larger one would be as long as what is between two mappings.
+        assert_eq!(arena, 0x40_0000, "{arena:#x}");
     }
 
     #[test]
