@@ -58,7 +58,14 @@ pub(crate) fn ask(
     let area = area.filter(|area| kept.is_some() && request.threads.rseq == Some(area.offset));
     let threads = &mut batches.threads;
     threads.rseq = Some(area.map(|r| RseqTraits { offset: r.offset, signature: r.signature }));
-    threads.id = thread_id(kept, process, request, restricted.is_some())?;
+    let call = if restricted.is_some() {
+        Call::Punished
+    } else if process.features()?.sve {
+        Call::LosesVectors
+    } else {
+        Call::Harmless
+    };
+    threads.id = thread_id(kept, process, request, call)?;
     threads.library = library.filter(|_| all_are_its);
     threads.stack_block = stack_block.filter(|_| all_are_its).or(threads.stack_block);
     threads.only_our_faults = only_our_faults;
@@ -104,23 +111,34 @@ fn kept(caller: &RemoteCaller<'_, '_>, thread: u64, process: &Process) -> Result
     Ok(status.ns_pids.last().and_then(|&tid| number::kept(thread, tid, word)))
 }
 
+/// What a system call in a stub does to the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Call {
+    Harmless,
+    /// A seccomp filter may punish it.
+    Punished,
+    /// It clears what SVE's vectors have beyond 128 bits (arm64).
+    LosesVectors,
+}
+
 /// How generated code is to read a thread's number: from the control block that the C library gave to each;
-/// otherwise by a system call, unless a seccomp filter might punish that.
+/// otherwise by a system call, unless a seccomp filter might punish that. Whether vectors are lost by it is
+/// decided site by site (`plan`).
 fn thread_id(
     kept: Option<i32>,
     process: &Process,
     request: &Request<'_>,
-    restricted: bool,
+    call: Call,
 ) -> Result<ThreadId, PatchError> {
     if !request.options.by_thread && !request.is_recorded() && !request.asks_for_thread() {
         return Ok(ThreadId::Call);
     }
     // The kernel's answer is the child's own. If the call must not be made, the parent's number is better
     // than none.
-    let kept = kept.filter(|_| restricted || !request.threads.lent_blocks);
-    match (kept, restricted) {
+    let kept = kept.filter(|_| call != Call::Harmless || !request.threads.lent_blocks);
+    match (kept, call) {
         (Some(at), _) => Ok(ThreadId::At(at)),
-        (None, false) => Ok(ThreadId::Call),
+        (None, Call::Harmless | Call::LosesVectors) => Ok(ThreadId::Call),
         // Then records do not name a thread.
         (None, _) if !request.options.by_thread => Ok(ThreadId::Unknown),
         (None, _) => Err(PatchError::NoThreadNumber { pid: process.pid() }),
