@@ -8,5 +8,5 @@ pub mod asm;
 mod emit;
 mod piece;
 
-pub use emit::{Frame, Inputs, allocate, emit, most_bytes};
+pub use emit::{Frame, Inputs, REGISTERS, allocate, emit, most_bytes};
 pub use piece::Piece;

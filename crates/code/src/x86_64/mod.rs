@@ -10,5 +10,5 @@ mod piece;
 mod reg;
 mod word;
 
-pub use emit::{Frame, Inputs, allocate, emit, most_bytes};
+pub use emit::{Frame, Inputs, REGISTERS, allocate, emit, most_bytes};
 pub use piece::Piece;

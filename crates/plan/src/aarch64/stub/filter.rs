@@ -20,7 +20,7 @@
 
 use std::cell::RefCell;
 
-use trapline_code::aarch64::{self as code, Frame, Inputs, Piece, emit};
+use trapline_code::aarch64::{self as code, Frame, Inputs, Piece, REGISTERS, emit};
 use trapline_record::ring::FIRST_VALUE;
 
 use super::asm::{Asm, Fix, Reg, SP};
@@ -120,7 +120,7 @@ impl Conditions<'_> {
     fn emit(self, asm: &mut Asm, tree: &Tree, asked: Asked) -> Vec<Fix> {
         let question = Question { tree, asked, fields: self.reads(), in_record: self.left.is_some() };
         let compiled = Compiled::of(&MADE, &question, |program, inputs| {
-            code::allocate(program, MAX_WORDS, &KnownValues { conditions: self, inputs }).ok()
+            code::allocate(program, REGISTERS, MAX_WORDS, &KnownValues { conditions: self, inputs }).ok()
         });
         let Some(compiled) = compiled else {
             // The limits of a tree (FLT-2) are those of programs.
@@ -129,7 +129,8 @@ impl Conditions<'_> {
         };
         compiled.append(asm, (Piece::place(asm), self.places()), Piece::append, |asm| {
             let known = KnownValues { conditions: self, inputs: &compiled.inputs };
-            let frame = Frame { words: self.depth + waiting(0) };
+            // Nothing is added to memory.
+            let frame = Frame { words: self.depth + waiting(0), lse: false };
             let begin = asm.here();
             let leave = emit(asm, &compiled.allocated, &known, frame);
             let leave: Vec<Fix> = leave.into_iter().map(|(_, fix)| fix).collect();

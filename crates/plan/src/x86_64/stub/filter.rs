@@ -17,7 +17,7 @@
 
 use std::cell::RefCell;
 
-use trapline_code::x86_64::{self as code, Frame, Inputs, Piece, emit};
+use trapline_code::x86_64::{self as code, Frame, Inputs, Piece, REGISTERS, emit};
 use trapline_record::ring::FIRST_VALUE;
 
 use super::asm::{Asm, Fix, Mem, R8, R9, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
@@ -127,7 +127,7 @@ impl Conditions<'_> {
     fn emit(self, asm: &mut Asm<'_>, (tree, asked): (&Tree, Asked), rdx_is_read: bool) -> Vec<Fix> {
         let question = Question { tree, asked, fields: self.reads(), in_record: self.left.is_some() };
         let compiled = Compiled::of(&MADE, &question, |program, inputs| {
-            code::allocate(program, WAITING.len(), &KnownValues { conditions: self, inputs }).ok()
+            code::allocate(program, REGISTERS, WAITING.len(), &KnownValues { conditions: self, inputs }).ok()
         });
         let Some(compiled) = compiled else {
             // The limits of a tree (FLT-2) are those of programs.
@@ -138,7 +138,9 @@ impl Conditions<'_> {
         compiled.append(asm, known, Piece::append, |asm| {
             let known = KnownValues { conditions: self, inputs: &compiled.inputs };
             let words = WAITING.map(|at| Mem::At(RSP, at));
-            let frame = Frame { words: &words, rdx: Mem::At(RSP, self.rdx), rdx_is_read };
+            let rdx = Mem::At(RSP, self.rdx);
+            // Nothing is claimed.
+            let frame = Frame { words: &words, rdx, rdx_is_read, spare: [rdx; 2], unbroken: true };
             let begin = asm.here();
             let leave = emit(asm, &compiled.allocated, &known, frame);
             let leave: Vec<Fix> = leave.into_iter().map(|(_, fix)| fix).collect();
