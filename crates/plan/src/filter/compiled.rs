@@ -13,10 +13,8 @@ use trapline_code::{Allocated, Program};
 use super::lower::{Lowered, Source};
 use super::target::Sort;
 use super::tree::Tree;
+use crate::programs::latest;
 use crate::request::Read;
-
-/// How many are kept.
-const KEPT: usize = 8;
 
 /// What is asked of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,13 +61,8 @@ impl<K: PartialEq, P> Compiled<K, P> {
         allocate: impl FnOnce(Program, &[Source]) -> Option<Allocated>,
     ) -> Option<Rc<Self>> {
         made.with_borrow_mut(|made| {
-            if let Some(found) = made.iter().position(|made| made.question() == *question) {
-                made[..=found].rotate_right(1);
-            } else {
-                made.truncate(KEPT - 1);
-                made.insert(0, Rc::new(Self::make(question, allocate)?));
-            }
-            made.first().cloned()
+            let is = |made: &Rc<Self>| made.question() == *question;
+            latest(made, is, || Some(Rc::new(Self::make(question, allocate)?))).cloned()
         })
     }
     fn make(
