@@ -6,6 +6,21 @@
 
 use super::asm::{Asm, Cond, Reg, SP, Update};
 
+/// Whether an instruction holds the offset of a word.
+pub(super) const fn is_reach(at: i32) -> bool {
+    matches!(at, -256..=255) || at >= 0 && at < 1 << 15 && at % 8 == 0
+}
+
+/// The same for a byte.
+pub(super) const fn is_byte_reach(at: i32) -> bool {
+    matches!(at, 0..4096)
+}
+
+/// The same for instructions without an offset.
+pub(super) const fn is_zero(at: i32) -> bool {
+    at == 0
+}
+
 impl Asm {
     /// `ldr to, [from, #at]` of 32 bits; `at` a multiple of 4 below 16 KiB.
     #[inline]

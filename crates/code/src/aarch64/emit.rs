@@ -1,6 +1,6 @@
 //! A program's code on arm64.
 //!
-//! In: a program with locations ([`allocate`]); how inputs are loaded ([`Inputs`]); the frame. Out: code that falls
+//! In: a program with locations (`needs`); how inputs are loaded ([`Inputs`]); the frame. Out: code that falls
 //! through at outcome 0, and the branches of all other outcomes.
 //!
 //! ```text
@@ -13,20 +13,18 @@
 //!
 //! Invariants: CODE-1, CODE-4. Does not: choose locations.
 
+use super::access::{is_byte_reach, is_reach, is_zero};
 use super::asm::{Asm, Cond, Fix, Reg, SP, Update, ZERO};
-use crate::allocate::{Allocated, Location, NoRoom, Pool};
+use crate::allocate::{Allocated, Location};
 use crate::compute::{Compare, Compute, Unary, Width};
 use crate::operand::{Operand, Place, Var, Walk};
-use crate::program::{Commit, Op, Program};
+use crate::program::Commit;
 use crate::walk::{BackEnd, walk};
 
 /// Variables, and the result.
-const A: Reg = 16;
+pub(super) const A: Reg = 16;
 /// Numbers, and the first way to memory.
-const C: Reg = 11;
-
-/// The registers that hold variables if the stub does not say which.
-pub const REGISTERS: &[Reg] = &[A, 17];
+pub(super) const C: Reg = 11;
 
 /// How a program's inputs are read.
 pub trait Inputs {
@@ -43,94 +41,6 @@ pub struct Frame {
     pub words: u32,
     /// Whether the processor adds to memory by one instruction (FEAT_LSE).
     pub lse: bool,
-}
-
-/// Chooses locations for a program that has these registers and `words` stack words.
-///
-/// # Errors
-/// There are too few.
-pub fn allocate(
-    program: Program,
-    registers: &[Reg],
-    words: usize,
-    inputs: &impl Inputs,
-) -> Result<Allocated, NoRoom> {
-    let registers: Vec<u8> = registers.iter().map(|register| *register as u8).collect();
-    let pool = Pool {
-        registers: &registers,
-        divided: &registers,
-        claims: None,
-        ways: needs,
-        words,
-        result: A as u8,
-    };
-    Allocated::new(program, &pool, |nth| inputs.register(nth).is_some())
-}
-
-/// How many registers an operation needs on the way to memory, besides [`C`].
-fn needs(op: &Op, locations: &[Location]) -> usize {
-    let waits = |var: Var| matches!(locations[var.index()], Location::Word(_));
-    let is_fetched = |operand| match operand {
-        Operand::Var(var) => usize::from(waits(var)),
-        Operand::Number(_) => 1,
-    };
-    let is_written = usize::from(op.written().is_some_and(waits));
-    let waiting = |place: Place| place.vars().into_iter().flatten().filter(|var| waits(*var)).count();
-    let address = |place: Place, is_in_reach: fn(i32) -> bool| {
-        waiting(place).max(usize::from(place.index.is_some() || !is_in_reach(place.offset)))
-    };
-    let ways = match *op {
-        Op::Compute { op: Compute::Remainder | Compute::RemainderSigned, to, left, right } => {
-            let fetched = usize::from(waits(left)) + is_fetched(right);
-            let shares = |var: Var| locations[var.index()] == locations[to.index()];
-            let is_shared = shares(left) || matches!(right, Operand::Var(right) if shares(right));
-            // The quotient is where the result will be, if no operand is there.
-            fetched + usize::from(if is_written == 1 { fetched > 0 } else { is_shared })
-        }
-        Op::Compute { left, right, .. } | Op::Branch { left, right, .. } => {
-            (usize::from(waits(left)) + is_fetched(right)).max(is_written)
-        }
-        Op::Bound(walk) => usize::from(waits(walk.entry)).max(is_written),
-        Op::Next(walk) => usize::from(waits(walk.entry)) + usize::from(waits(walk.end)),
-        Op::Address { place, .. } => waiting(place).max(is_written),
-        Op::Load { place, byte, .. } => {
-            address(place, if byte { is_byte_reach } else { is_reach }).max(is_written)
-        }
-        Op::Store { place, from } => address(place, is_reach) + is_fetched(from),
-        Op::StoreByte { place, .. } => address(place, is_byte_reach) + 1,
-        Op::BranchWord { place, right, .. } => address(place, is_reach).max(1) + is_fetched(right),
-        Op::Look { place, .. } => address(place, is_zero).max(1),
-        Op::Publish { place } => address(place, is_zero) + 1,
-        // Also a commit, which loads the word.
-        Op::Claim { place, .. } | Op::Add { place } => address(place, is_zero) + 2,
-        _ => is_written,
-    };
-    ways.saturating_sub(1)
-}
-
-/// Upper bound of the code's bytes, with its constants.
-///
-/// `input`: upper bound of the bytes of [`Inputs::load`].
-#[must_use]
-pub fn most_bytes(program: &Program, input: usize) -> usize {
-    const WORD: usize = 4;
-    // A number takes two instructions, or one and a constant.
-    const NUMBER: usize = 12;
-    let most = |op: &Op| match op {
-        Op::Input { .. } => input + WORD,
-        Op::Number { .. } => NUMBER + WORD,
-        Op::Move { .. } => 2 * WORD,
-        Op::Unary { .. } => 5 * WORD,
-        Op::Compute { .. } => NUMBER + 5 * WORD,
-        Op::Branch { .. } => NUMBER + 4 * WORD,
-        Op::Jump { .. } => WORD,
-        Op::Bind { .. } | Op::Begin(_) => 0,
-        Op::Pointer { .. } => input + WORD,
-        // An address, a number, and four instructions.
-        _ => NUMBER + 10 * WORD,
-    };
-    let commit = program.commit().map_or(0, |_| NUMBER + 8 * WORD);
-    commit + program.ops().iter().map(most).sum::<usize>() + WORD
 }
 
 /// Appends a program's code. Returns the branches of the other outcomes, each with its outcome's number.
@@ -356,21 +266,6 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
         }
         if ordered { self.asm.store_release(word, base) } else { self.asm.store_word(word, base, at) }
     }
-}
-
-/// Whether an instruction holds the offset of a word.
-const fn is_reach(at: i32) -> bool {
-    matches!(at, -256..=255) || at >= 0 && at < 1 << 15 && at % 8 == 0
-}
-
-/// The same for a byte.
-const fn is_byte_reach(at: i32) -> bool {
-    matches!(at, 0..4096)
-}
-
-/// The same for instructions without an offset.
-const fn is_zero(at: i32) -> bool {
-    at == 0
 }
 
 impl<I: Inputs> Emitter<'_, I> {

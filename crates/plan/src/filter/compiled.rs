@@ -1,7 +1,7 @@
 //! Conditions and values with locations for their variables, and their code: made once, and used at every site.
 //!
 //! In: a tree, what is asked of it, where its inputs are. Out: [`Compiled`]. A module's sites ask for the same few trees
-//! one after another. So each thread keeps the last ones that it made, with all that they depend on: what is found is
+//! one after another. So each thread keeps some that it made, with all that they depend on: what is found is
 //! what would be made (a pure function's values are kept). Does not: know a processor's code.
 
 use std::cell::RefCell;
@@ -13,7 +13,7 @@ use trapline_code::{Allocated, Program};
 use super::lower::{Lowered, Source};
 use super::target::Sort;
 use super::tree::Tree;
-use crate::programs::latest;
+use crate::programs::Kept;
 use crate::request::Read;
 
 /// What is asked of a tree.
@@ -49,8 +49,8 @@ pub(crate) struct Compiled<K, P> {
     pieces: RefCell<Vec<Option<(K, P)>>>,
 }
 
-/// The last ones of a processor, the latest first.
-pub(crate) type Made<K, P> = RefCell<Vec<Rc<Compiled<K, P>>>>;
+/// Those of a processor.
+pub(crate) type Made<K, P> = RefCell<Kept<Rc<Compiled<K, P>>>>;
 
 impl<K: PartialEq, P> Compiled<K, P> {
     /// The one that answers a question. `allocate` chooses locations; `None` if there is no room, or the tree exceeds its
@@ -62,7 +62,7 @@ impl<K: PartialEq, P> Compiled<K, P> {
     ) -> Option<Rc<Self>> {
         made.with_borrow_mut(|made| {
             let is = |made: &Rc<Self>| made.question() == *question;
-            latest(made, is, || Some(Rc::new(Self::make(question, allocate)?))).cloned()
+            made.answer(is, || Some(Rc::new(Self::make(question, allocate)?))).cloned()
         })
     }
     fn make(

@@ -14,6 +14,6 @@ mod text_key;
 pub(crate) use adding::Adding;
 pub(crate) use bucket::bucket;
 pub(crate) use input::{KEY, OWNER, TABLE, TEXT};
-pub(crate) use kept::{Kept, answer, latest};
+pub(crate) use kept::Kept;
 pub(crate) use rows::Rows;
 pub(crate) use text_key::text_key;

@@ -25,7 +25,7 @@ use trapline_record::tally::TableShape;
 use super::asm::{Asm, Fix, Reg, SP};
 use super::frame::{A, B, D, INDEX, KEY, VALUE, waiting};
 use crate::filter::Tally;
-use crate::programs::{self, Adding, Kept, answer};
+use crate::programs::{self, Adding, Kept};
 
 /// Upper bound of the additional code bytes for texts, owners and what cannot be read.
 pub const ROW_BYTES: u64 = 512;
@@ -56,7 +56,7 @@ enum Question {
 }
 
 thread_local! {
-    static MADE: Kept<Question, Piece> = const { RefCell::new(Vec::new()) };
+    static MADE: RefCell<Kept<(Question, Piece)>> = const { RefCell::new(Kept::new()) };
 }
 
 impl Into {
@@ -85,7 +85,7 @@ impl Into {
     pub(super) fn add(self, asm: &mut Asm, memory: Memory, lse: bool) {
         let known = KnownValues { copied: self.copied, key_at: self.key_at };
         let program = || self.adding.program(memory);
-        append(asm, Question::Add(self, memory, lse), (&[B, KEY, D, INDEX], lse), &known, program);
+        append(asm, Question::Add(self, memory, lse), (&[KEY, B, D, INDEX], lse), &known, program);
     }
 }
 
@@ -108,9 +108,11 @@ fn append(
         let mut asm = Asm::new(0);
         let leave = emit(&mut asm, &allocated, known, Frame { words: 0, lse });
         let leave: Vec<Fix> = leave.into_iter().map(|(_, fix)| fix).collect();
-        Some(Piece::since(&asm, 0, &leave))
+        Some((question, Piece::since(&asm, 0, &leave)))
     };
-    let appended = answer(&MADE, question, make, |piece| piece.append(asm));
+    let appended = MADE.with_borrow_mut(|made| {
+        made.answer(|(known, _)| *known == question, make).map(|(_, piece)| piece.append(asm))
+    });
     debug_assert!(appended.is_some(), "no code for {question:?}");
     appended.unwrap_or_default()
 }

@@ -28,6 +28,7 @@ use super::frame::waiting;
 use super::threads;
 use crate::filter::{Asked, Compiled, MAX_WORDS, Made, Question, Sort, Source, TargetFilter, Tree};
 use crate::machine::ThreadId;
+use crate::programs::Kept;
 use crate::request::Read;
 
 /// Number of arguments that a record can hold, of those in registers: x0 to x5.
@@ -44,7 +45,7 @@ pub fn code_bytes(filter: &TargetFilter) -> usize {
 }
 
 thread_local! {
-    static MADE: Made<Conditions<'static>, Piece> = const { RefCell::new(Vec::new()) };
+    static MADE: Made<Conditions<'static>, Piece> = const { RefCell::new(Kept::new()) };
 }
 
 /// What a condition's code depends on.

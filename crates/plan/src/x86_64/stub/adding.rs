@@ -27,7 +27,7 @@ use trapline_record::tally::TableShape;
 use super::asm::{Asm, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg};
 use super::text;
 use crate::filter::Tally;
-use crate::programs::{self, Adding, Kept, Rows, answer};
+use crate::programs::{self, Adding, Kept, Rows};
 
 // Where they wait; the value's own intermediate values are no longer needed then.
 const KEY: Mem = Mem::At(RSP, -32);
@@ -63,7 +63,7 @@ enum Question {
 }
 
 thread_local! {
-    static MADE: Kept<Question, Piece> = const { RefCell::new(Vec::new()) };
+    static MADE: RefCell<Kept<(Question, Piece)>> = const { RefCell::new(Kept::new()) };
 }
 
 impl Into {
@@ -128,9 +128,11 @@ fn append(
         let mut asm = Asm::new(&mut code, 0);
         let leave: Vec<Fix> =
             emit(&mut asm, &allocated, known, frame).into_iter().map(|(_, fix)| fix).collect();
-        Some(Piece::since(&asm, 0, &leave))
+        Some((question, Piece::since(&asm, 0, &leave)))
     };
-    let appended = answer(&MADE, question, make, |piece| piece.append(asm));
+    let appended = MADE.with_borrow_mut(|made| {
+        made.answer(|(known, _)| *known == question, make).map(|(_, piece)| piece.append(asm))
+    });
     debug_assert!(appended.is_some(), "no code for {question:?}");
     appended.unwrap_or_default()
 }

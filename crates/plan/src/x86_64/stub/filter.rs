@@ -24,6 +24,7 @@ use super::asm::{Asm, Fix, Mem, R8, R9, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::threads;
 use crate::filter::{Asked, Compiled, MAX_WORDS, Made, Question, Sort, Source, TargetFilter, Tree};
 use crate::machine::ThreadId;
+use crate::programs::Kept;
 use crate::request::Read;
 
 /// Registers that hold a function's first integer arguments (System V ABI, 3.2.3).
@@ -44,7 +45,7 @@ pub fn code_bytes(filter: &TargetFilter) -> usize {
 }
 
 thread_local! {
-    static MADE: Made<(Conditions<'static>, bool), Piece> = const { RefCell::new(Vec::new()) };
+    static MADE: Made<(Conditions<'static>, bool), Piece> = const { RefCell::new(Kept::new()) };
 }
 
 /// What a condition's code depends on.
