@@ -158,7 +158,7 @@ impl Asm {
         let operands = base << 5 | reg;
         if at >= 0 && at % 8 == 0 {
             self.require(at < 1 << 15);
-            return self.word(opcode | 1 << 24 | (at as u32 / 8 & 0xFFF) << 10 | operands);
+            return self.word(opcode | 1 << 24 | ((at as u32 / 8) & 0xFFF) << 10 | operands);
         }
         self.require((-256..256).contains(&at));
         self.word(opcode | (at.cast_unsigned() & 0x1FF) << 12 | operands);
