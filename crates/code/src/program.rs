@@ -145,10 +145,10 @@ pub enum Op {
         place: Place,
         /// Where to if it is 0.
         free: Target,
-        /// Where to if it is [`CLAIMED`](crate::CLAIMED), or negative otherwise.
+        /// Where to if it is [`CLAIMED`], or negative otherwise.
         claimed: Target,
     },
-    /// Changes a word from 0 to [`CLAIMED`](crate::CLAIMED) and goes to `to`, by one access; or leaves it as it is.
+    /// Changes a word from 0 to [`CLAIMED`] and goes to `to`, by one access; or leaves it as it is.
     Claim {
         /// Where the word is.
         place: Place,

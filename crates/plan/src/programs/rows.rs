@@ -29,7 +29,7 @@
 //! |---|---|---|
 //! | W1 | `entry` walks from the first row of the key | nothing has changed |
 //! | W2 | a row with the key, the owner and hits: W5 | the same |
-//! | W3 | a row without hits: its key, owner and text are stored, each by a plain store | the row is as free as before, whatever it holds: who looks at a row without hits stores all of it again |
+//! | W3 | a row without hits: its key, owner and text are stored, each by a plain store | the row is as free as before, whatever it holds: the next one to take it stores all of it again |
 //! | W4 | no row left: `entry` = the overflow | nothing has changed |
 //! | W5 | the commit: one more at `entry` | the hit is counted, once |
 //!

@@ -1,7 +1,7 @@
-//! Adds one to a table, and computes a text's key: the code of those programs ([`crate::programs`]), with the registers and
+//! Adds one to a table, and computes a text's key: the code of those programs (`programs`), with the registers and
 //! words of a stub.
 //!
-//! In: where one is added ([`Into`]), and whether other threads change the table. Out: the code, which was made once and is
+//! In: where one is added (`Into`), and whether other threads change the table. Out: the code, which was made once and is
 //! copied. In a restartable sequence its last instruction is the commit.
 //!
 //! ```text
