@@ -4,7 +4,8 @@
 //! Neutral: a register is a number that the back end knows.
 //!
 //! Branches lead forward only. So on every path positions grow, and a variable is in use from its first write to its
-//! last read in the order of the program (its *span*), whatever path is taken. Two variables may share a register if
+//! last read in the order of the program (its *span*), whatever path is taken. A walk leads back: what was written before
+//! its begin and is read within it is in use until its last step. Two variables may share a register if
 //! one's span ends where the other's begins: operations read before they write. This is linear scan (Poletto and
 //! Sarkar 1999), with whole spans.
 //!
@@ -15,19 +16,29 @@
 //! ```
 //!
 //! A division overwrites registers: a variable that is in use across it is in none of them.
-//! If a variable is in memory, the last register of the pool holds what operations load and store on the way.
+//! If a variable is in memory, some operations need registers that hold it on the way. They are those of the pool that no
+//! variable is in where the operation stands. If that are too few, the last registers of the pool are kept free.
+//! The end of a walk is the first to wait: it is read once for each entry.
 //!
 //! Does not: split spans, move variables, or know instructions.
 
-use crate::program::{Op, Program, Var};
+use crate::operand::{Operand, Var};
+use crate::program::{Op, Program};
+
+/// How many registers an operation needs besides those of its variables, which are at these locations.
+pub(crate) type Ways = fn(&Op, &[Location]) -> usize;
 
 /// What a program's code may use.
 #[derive(Clone, Copy, Debug)]
-pub struct Pool<'a> {
-    /// Registers, the preferred ones first. The last one is kept free if variables are in memory.
+pub(crate) struct Pool<'a> {
+    /// Registers, the preferred ones first. The last ones are kept free if operations need them.
     pub registers: &'a [u8],
     /// Those that a division overwrites.
     pub divided: &'a [u8],
+    /// One that a claim overwrites.
+    pub claims: Option<u8>,
+    /// What operations need.
+    pub ways: Ways,
     /// Number of stack words.
     pub words: usize,
     /// Where the result is wanted.
@@ -62,6 +73,9 @@ pub struct NoRoom {
 pub struct Allocated {
     pub(crate) program: Program,
     pub(crate) locations: Vec<Location>,
+    registers: Vec<u8>,
+    /// For each operation, and for the end: a bit for each register with a variable.
+    busy: Vec<u32>,
 }
 
 /// From a variable's first write to its last read, as numbers of operations; the end counts as one.
@@ -77,19 +91,32 @@ impl Allocated {
     ///
     /// # Errors
     /// The stub has fewer stack words than the program needs.
-    pub fn new(program: Program, pool: &Pool<'_>, in_place: impl Fn(u16) -> bool) -> Result<Self, NoRoom> {
-        let mut locations = vec![Location::Nowhere; program.vars.into()];
+    pub(crate) fn new(
+        program: Program,
+        pool: &Pool<'_>,
+        in_place: impl Fn(u16) -> bool,
+    ) -> Result<Self, NoRoom> {
+        let mut in_place_only = vec![Location::Nowhere; program.vars.into()];
         let mut spans = spans(&program);
-        read_in_place(&program, &mut spans, &mut locations, in_place);
-        let divisions = divisions(&program);
-        let scan = Scan { program: &program, pool, divisions: &divisions, spans: &spans };
-        let mut waiting = scan.run(pool.registers, &mut locations);
-        if !waiting.is_empty() {
-            let fewer = pool.registers.split_last().map_or(pool.registers, |(_, rest)| rest);
-            waiting = scan.run(fewer, &mut locations);
+        read_in_place(&program, &mut spans, &mut in_place_only, in_place);
+        let at = |is: fn(&Op) -> bool| positions(&program, is);
+        let (divisions, claims) = (at(Op::divides), at(|op| matches!(op, Op::Claim { .. })));
+        let scan = Scan { program: &program, pool, divisions: &divisions, claims: &claims, spans: &spans };
+        for kept in (0..=pool.registers.len()).rev() {
+            let mut locations = in_place_only.clone();
+            let waiting = scan.run(&pool.registers[..kept], &mut locations);
+            words(&waiting, pool.words, &mut locations)?;
+            let busy = busy(&program, &spans, &locations);
+            if is_enough(&program, pool, &locations, &busy) {
+                return Ok(Self { program, locations, registers: pool.registers.to_vec(), busy });
+            }
         }
-        words(&waiting, pool.words, &mut locations)?;
-        Ok(Self { program, locations })
+        Err(NoRoom { needed: pool.words + 1, words: pool.words })
+    }
+    /// The registers in which no variable is where an operation stands; the preferred ones last.
+    pub(crate) fn free(&self, at: usize) -> impl Iterator<Item = u8> + use<'_> {
+        let busy = self.busy[at];
+        self.registers.iter().rev().copied().filter(move |register| busy >> register & 1 == 0)
     }
     /// The program.
     #[must_use]
@@ -101,6 +128,18 @@ impl Allocated {
     pub fn location(&self, var: Var) -> Location {
         self.locations[var.index()]
     }
+}
+
+/// Whether every operation has the registers that it needs on the way to memory.
+fn is_enough(program: &Program, pool: &Pool<'_>, locations: &[Location], busy: &[u32]) -> bool {
+    let free = |at: usize| pool.registers.iter().filter(|register| busy[at] >> **register & 1 == 0).count();
+    let waits = |var: Var| matches!(locations[var.index()], Location::Word(_));
+    // A commit needs what an addition needs, and its value.
+    let commit = program.commit.is_none_or(|commit| {
+        let value = usize::from(matches!(commit.value, Operand::Var(value) if waits(value)));
+        free(program.ops.len()) >= (pool.ways)(&Op::Add { place: commit.place }, locations) + value
+    });
+    commit && program.ops.iter().enumerate().all(|(at, op)| free(at) >= (pool.ways)(op, locations))
 }
 
 /// The spans of all variables that are read, by their begin.
@@ -117,9 +156,13 @@ fn spans(program: &Program) -> Vec<Span> {
             spans[var.index()].get_or_insert(Span { var, first: at, last: at }).last = at;
         }
     }
-    if let Some(var) = program.result {
+    for var in program.read_at_end() {
         is_read[var.index()] = true;
         spans[var.index()].get_or_insert(Span { var, first: end, last: end }).last = end;
+    }
+    for (begin, step) in walks(program) {
+        let live = |span: &&mut Span| span.first < begin && (begin..step).contains(&span.last);
+        spans.iter_mut().flatten().filter(live).for_each(|span| span.last = step);
     }
     let mut spans: Vec<_> = spans.into_iter().flatten().filter(|span| is_read[span.var.index()]).collect();
     spans.sort_by_key(|span| span.first);
@@ -136,7 +179,7 @@ fn read_in_place(
     let mut writes = vec![0_u32; program.vars.into()];
     program.ops.iter().filter_map(Op::written).for_each(|var| writes[var.index()] += 1);
     for op in &program.ops {
-        if let Op::Input { to, nth } = *op
+        if let Op::Input { to, nth } | Op::Pointer { to, nth, .. } = *op
             && writes[to.index()] == 1
             && in_place(nth)
         {
@@ -146,8 +189,32 @@ fn read_in_place(
     spans.retain(|span| !matches!(locations[span.var.index()], Location::Input(_)));
 }
 
-fn divisions(program: &Program) -> Vec<usize> {
-    program.ops.iter().enumerate().filter(|(_, op)| op.divides()).map(|(at, _)| at).collect()
+/// The begin of each walk's operations, and their last step.
+fn walks(program: &Program) -> Vec<(usize, usize)> {
+    let mut walks: Vec<(usize, usize)> = Vec::new();
+    for (at, op) in program.ops.iter().enumerate() {
+        match op {
+            Op::Begin(_) => walks.push((at, at)),
+            Op::Next(_) => walks.iter_mut().last().into_iter().for_each(|walk| walk.1 = at),
+            _ => {}
+        }
+    }
+    walks
+}
+
+fn positions(program: &Program, is: fn(&Op) -> bool) -> Vec<usize> {
+    program.ops.iter().enumerate().filter(|(_, op)| is(op)).map(|(at, _)| at).collect()
+}
+
+/// For each operation, and for the end: the registers with variables.
+fn busy(program: &Program, spans: &[Span], locations: &[Location]) -> Vec<u32> {
+    let mut busy = vec![0; program.ops.len() + 1];
+    for span in spans {
+        if let Location::Register(register) = locations[span.var.index()] {
+            busy[span.first..=span.last].iter_mut().for_each(|busy| *busy |= 1 << register);
+        }
+    }
+    busy
 }
 
 /// What one scan goes by.
@@ -156,6 +223,7 @@ struct Scan<'a> {
     program: &'a Program,
     pool: &'a Pool<'a>,
     divisions: &'a [usize],
+    claims: &'a [usize],
     spans: &'a [Span],
 }
 
@@ -182,8 +250,8 @@ impl Scan<'_> {
             }
             // The one that is needed last waits in memory.
             let usable = active.iter_mut().filter(|(_, register)| may_use(register));
-            match usable.max_by_key(|(other, _)| other.last) {
-                Some((other, register)) if other.last > span.last => {
+            match usable.max_by_key(|(other, _)| self.waits(*other)) {
+                Some((other, register)) if self.waits(*other) > self.waits(*span) => {
                     locations[span.var.index()] = Location::Register(*register);
                     waiting.push(core::mem::replace(other, *span));
                 }
@@ -195,7 +263,14 @@ impl Scan<'_> {
     /// Whether a register keeps its value over the span.
     fn may_use(&self, span: Span, register: u8) -> bool {
         let across = |at: &usize| (span.first + 1..span.last).contains(at);
-        !self.pool.divided.contains(&register) || !self.divisions.iter().any(across)
+        let claims = |at: &usize| self.program.ops[*at].read().any(|var| var == span.var);
+        !(self.pool.divided.contains(&register) && self.divisions.iter().any(across)
+            || self.pool.claims == Some(register) && self.claims.iter().any(claims))
+    }
+    /// Orders variables by which of two waits in memory, if not both can be in registers.
+    fn waits(&self, span: Span) -> (bool, usize) {
+        let is_end = |op: &Op| matches!(op, Op::Bound(walk) if walk.end == span.var);
+        (self.program.ops.get(span.first).is_some_and(is_end), span.last)
     }
     /// Whether it is in use together with the result, and is another variable.
     fn is_beside_result(&self, span: Span) -> bool {

@@ -5,8 +5,11 @@
 //!
 //! Does not: choose registers.
 
-use crate::program::{Compare, Compute, Label, Op, Operand, Program, Target, Unary, Var};
-use crate::verify::{Unsound, verify};
+use crate::compute::{Compare, Compute, Unary};
+use crate::operand::{Label, Memory, Operand, Place, Target, Var, Walk};
+use crate::program::{Commit, Op, Program};
+use crate::unsound::Unsound;
+use crate::verify::verify;
 
 /// A program that grows.
 #[derive(Clone, Debug, Default)]
@@ -127,18 +130,99 @@ impl Builder {
     pub fn bind(&mut self, label: Label) {
         self.ops.push(Op::Bind { label });
     }
+    /// The value of an input that is a pointer.
+    pub fn pointer(&mut self, nth: u16, memory: Memory) -> Var {
+        let to = self.var();
+        self.ops.push(Op::Pointer { to, nth, memory });
+        to
+    }
+    /// Writes a variable with an address.
+    pub fn set_address(&mut self, to: Var, place: Place) {
+        self.ops.push(Op::Address { to, place });
+    }
+    /// The word there.
+    pub fn load(&mut self, place: Place) -> Value {
+        let to = self.var();
+        self.ops.push(Op::Load { to, place, byte: false });
+        Value::Var(to)
+    }
+    /// The byte there.
+    pub fn load_byte(&mut self, place: Place) -> Value {
+        let to = self.var();
+        self.ops.push(Op::Load { to, place, byte: true });
+        Value::Var(to)
+    }
+    /// Stores a word.
+    pub fn store(&mut self, place: Place, value: Value) {
+        let from = self.operand(value);
+        self.ops.push(Op::Store { place, from });
+    }
+    /// Stores a byte.
+    pub fn store_byte(&mut self, place: Place, value: u8) {
+        self.ops.push(Op::StoreByte { place, value });
+    }
+    /// Goes to `to` if the comparison of the word there holds.
+    pub fn branch_word(&mut self, when: Compare, place: Place, right: Value, to: Target) {
+        let right = self.operand(right);
+        self.ops.push(Op::BranchWord { when, place, right, to });
+    }
+    /// Looks at a word that other threads change: goes to `free` if it is 0, and to `claimed` if another thread has
+    /// claimed it.
+    pub fn look(&mut self, place: Place, free: Target, claimed: Target) {
+        self.ops.push(Op::Look { place, free, claimed });
+    }
+    /// Claims such a word, and goes to `to`, if it is 0.
+    pub fn claim(&mut self, place: Place, to: Target) {
+        self.ops.push(Op::Claim { place, to });
+    }
+    /// Stores 1 in a word that was claimed.
+    pub fn publish(&mut self, place: Place) {
+        self.ops.push(Op::Publish { place });
+    }
+    /// Adds one to such a word.
+    pub fn add_one(&mut self, place: Place) {
+        self.ops.push(Op::Add { place });
+    }
+    /// A walk over `count` entries from `entry` on.
+    pub fn walk(&mut self, entry: Var, stride: u16, count: u16) -> Walk {
+        let walk = Walk { entry, end: self.var(), stride, count };
+        self.ops.push(Op::Bound(walk));
+        walk
+    }
+    /// Begins the operations of a walk, or goes on with it.
+    pub fn begin(&mut self, walk: Walk) {
+        self.ops.push(Op::Begin(walk));
+    }
+    /// Goes on with the walk's next entry. Control comes through behind the last one.
+    pub fn next(&mut self, walk: Walk) {
+        self.ops.push(Op::Next(walk));
+    }
     /// Ends the program: what is not left by a branch goes on behind its code, with the result.
     ///
     /// # Errors
     /// The rule that it breaks, with the operation's number.
     pub fn finish(mut self, result: Option<Value>) -> Result<Program, Unsound> {
         let result = result.map(|value| self.in_var(value));
+        self.end(result, None)
+    }
+    /// Ends the body of a restartable sequence: what is not left by a branch adds a value to the word there.
+    ///
+    /// # Errors
+    /// As [`Self::finish`].
+    pub fn commit(mut self, place: Place, value: Value) -> Result<Program, Unsound> {
+        let value = match value {
+            Value::Number(number) if i8::try_from(number.cast_signed()).is_ok() => self.operand(value),
+            _ => Operand::Var(self.in_var(value)),
+        };
+        self.end(None, Some(Commit { place, value }))
+    }
+
+    fn end(self, result: Option<Var>, commit: Option<Commit>) -> Result<Program, Unsound> {
         let Self { ops, vars, labels } = self;
-        let program = Program { ops, vars, labels, result };
+        let program = Program { ops, vars, labels, result, commit };
         verify(&program)?;
         Ok(program)
     }
-
     fn operand(&mut self, value: Value) -> Operand {
         match value {
             Value::Number(number) => match i32::try_from(number.cast_signed()) {

@@ -4,7 +4,9 @@
 
 use core::fmt::{Display, Formatter, Result};
 
-use crate::program::{Compare, Compute, Op, Operand, Program, Target, Unary, Var};
+use crate::compute::{Compare, Compute, Unary};
+use crate::operand::{Memory, Operand, Place, Target, Var};
+use crate::program::{Op, Program};
 
 impl Display for Var {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -30,6 +32,26 @@ impl Display for Target {
     }
 }
 
+impl Display for Place {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "[{}", self.base)?;
+        if let Some((index, shift)) = self.index {
+            write!(f, " + ({index} << {shift})")?;
+        }
+        if self.offset == 0 { f.write_str("]") } else { write!(f, " + {}]", self.offset) }
+    }
+}
+
+impl Display for Memory {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.write_str(match self {
+            Self::Mine => "mine",
+            Self::Shared => "shared",
+            Self::Own => "own",
+        })
+    }
+}
+
 impl Display for Op {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
@@ -51,6 +73,28 @@ impl Display for Op {
             }
             Self::Jump { to } => to.fmt(f),
             Self::Bind { label } => write!(f, "l{}:", label.0),
+            Self::Pointer { to, nth, memory } => write!(f, "{to} = pointer {nth}, {memory}"),
+            Self::Address { to, place } => write!(f, "{to} = address {place}"),
+            Self::Load { to, place, byte: false } => write!(f, "{to} = {place}"),
+            Self::Load { to, place, byte: true } => write!(f, "{to} = byte {place}"),
+            Self::Store { place, from } => write!(f, "{place} = {from}"),
+            Self::StoreByte { place, value } => write!(f, "byte {place} = {value}"),
+            Self::BranchWord { when, place, right, to } => {
+                write!(f, "if {place} {} {right}, {to}", compare(*when))
+            }
+            Self::Look { place, free, claimed } => {
+                write!(f, "look at {place}: free, {free}; claimed, {claimed}")
+            }
+            Self::Claim { place, to } => write!(f, "claim {place}, {to}"),
+            Self::Publish { place } => write!(f, "publish {place} = 1"),
+            Self::Add { place } => write!(f, "atomic {place} += 1"),
+            Self::Bound(walk) => {
+                write!(f, "{} = {} + {} * {}", walk.end, walk.entry, walk.stride, walk.count)
+            }
+            Self::Begin(walk) => write!(f, "walk {} to {}:", walk.entry, walk.end),
+            Self::Next(walk) => {
+                write!(f, "{0} = {0} + {1}; if {0} != {2}, walk on", walk.entry, walk.stride, walk.end)
+            }
         }
     }
 }
@@ -58,9 +102,10 @@ impl Display for Op {
 impl Display for Program {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         self.ops.iter().try_for_each(|op| writeln!(f, "{op}"))?;
-        match self.result {
-            Some(result) => writeln!(f, "end, result {result}"),
-            None => writeln!(f, "end"),
+        match (self.result, self.commit) {
+            (_, Some(commit)) => writeln!(f, "commit {} += {}", commit.place, commit.value),
+            (Some(result), None) => writeln!(f, "end, result {result}"),
+            (None, None) => writeln!(f, "end"),
         }
     }
 }

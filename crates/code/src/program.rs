@@ -1,238 +1,27 @@
 //! A program: a flat list of operations over virtual registers of 64 bits.
 //!
-//! In: nothing; a [`Builder`](crate::Builder) makes programs. Out: plain values, and what one operation computes.
+//! In: nothing; a [`Builder`](crate::Builder) makes programs. Out: plain values.
 //!
 //! ```text
-//!   v0 = input 0
-//!   v1 = extend v0, 32 bits, signed
-//!   if v1 < 3, outcome 1
+//!   v0 = input 0                        v0 = pointer 0, mine
+//!   v1 = extend v0, 32 bits, signed     v1 = input 1
+//!   if v1 < 3, outcome 1                commit [v0 + (v1 << 3) + 16] += 1
 //!   v2 = v1 * 10
-//!   end, result v2                 outcome 0: control goes on behind the code
+//!   end, result v2                      outcome 0: control goes on behind the code
 //! ```
 //!
 //! Does not: check programs (`verify`), or run them (`interpret`).
 
+use crate::compute::{Compare, Compute, Unary};
+use crate::operand::{Label, Memory, Operand, Place, Target, Var, Walk};
+
 /// Upper bound of a program's operations.
 pub const MAX_OPS: usize = 4096;
 
-/// A virtual register.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Var(pub(crate) u16);
-
-impl Var {
-    /// Its number; a program's variables are numbered from 0 on.
-    #[must_use]
-    pub fn index(self) -> usize {
-        self.0.into()
-    }
-}
-
-/// A place in a program, further ahead than all branches to it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Label(pub(crate) u16);
-
-/// Where a branch leads.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Target {
-    /// To a place ahead in the program.
-    Label(Label),
-    /// Out of the program. Outcome 0 is the end: control goes on behind the code, with the program's result.
-    Outcome(u8),
-}
-
-/// The right operand of a computation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Operand {
-    /// A variable.
-    Var(Var),
-    /// A number of 32 bits, sign-extended to 64.
-    Number(i32),
-}
-
-impl From<Var> for Operand {
-    fn from(var: Var) -> Self {
-        Self::Var(var)
-    }
-}
-
-/// An integer type: the low bits of a variable.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Width {
-    /// 8, 16, 32 or 64.
-    pub bits: u8,
-    /// Whether the highest bit is a sign.
-    pub signed: bool,
-}
-
-impl Width {
-    /// The low bits of `value`, extended to 64.
-    #[must_use]
-    pub const fn extend(self, value: u64) -> u64 {
-        let over = 64_u32.saturating_sub(self.bits as u32) & 63;
-        match self.signed {
-            true => ((value << over).cast_signed() >> over).cast_unsigned(),
-            false => value << over >> over,
-        }
-    }
-}
-
-/// A computation with one operand.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Unary {
-    /// `-a`
-    Negate,
-    /// All bits the other way.
-    Complement,
-    /// The number of bits that the number has: 0 for 0, 1 for 1, 64 from 2⁶³ on.
-    Bits,
-    /// The low bits, extended.
-    Extend(Width),
-}
-
-impl Unary {
-    /// Its result.
-    #[must_use]
-    pub const fn apply(self, of: u64) -> u64 {
-        match self {
-            Self::Negate => of.wrapping_neg(),
-            Self::Complement => !of,
-            Self::Bits => (u64::BITS - of.leading_zeros()) as u64,
-            Self::Extend(width) => width.extend(of),
-        }
-    }
-}
-
-/// A computation with two operands. All wrap.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Compute {
-    /// `a + b`
-    Add,
-    /// `a - b`
-    Subtract,
-    /// The low 64 bits of the product.
-    Multiply,
-    /// `a & b`
-    And,
-    /// `a | b`
-    Or,
-    /// `a ^ b`
-    Xor,
-    /// `a << b`; `b` is a number from 0 to 63.
-    ShiftLeft,
-    /// `a >> b`, with zeros shifted in; `b` as above.
-    ShiftRight,
-    /// `a >> b`, with copies of the sign shifted in; `b` as above.
-    ShiftSigned,
-    /// Unsigned quotient; `b` is a number from 1 to 2³¹ - 1, or a variable that only one [`Op::Number`] writes, with a
-    /// number from 1 to 2⁶³ - 1.
-    Divide,
-    /// Signed quotient, rounded towards 0; `b` as above.
-    DivideSigned,
-    /// Unsigned remainder; `b` as above.
-    Remainder,
-    /// Signed remainder, which has the sign of `a`; `b` as above.
-    RemainderSigned,
-}
-
-impl Compute {
-    /// Its result. A divisor of 0, which no verified program has, gives 0.
-    #[must_use]
-    pub const fn apply(self, a: u64, b: u64) -> u64 {
-        let (signed_a, signed_b) = (a.cast_signed(), b.cast_signed());
-        match self {
-            Self::Add => a.wrapping_add(b),
-            Self::Subtract => a.wrapping_sub(b),
-            Self::Multiply => a.wrapping_mul(b),
-            Self::And => a & b,
-            Self::Or => a | b,
-            Self::Xor => a ^ b,
-            Self::ShiftLeft => a << (b & 63),
-            Self::ShiftRight => a >> (b & 63),
-            Self::ShiftSigned => (signed_a >> (b & 63)).cast_unsigned(),
-            _ if b == 0 => 0,
-            Self::Divide => a / b,
-            Self::Remainder => a % b,
-            Self::DivideSigned => signed_a.wrapping_div(signed_b).cast_unsigned(),
-            Self::RemainderSigned => signed_a.wrapping_rem(signed_b).cast_unsigned(),
-        }
-    }
-    /// Whether it divides.
-    #[must_use]
-    pub const fn divides(self) -> bool {
-        matches!(self, Self::Divide | Self::DivideSigned | Self::Remainder | Self::RemainderSigned)
-    }
-    /// Whether it shifts.
-    #[must_use]
-    pub const fn shifts(self) -> bool {
-        matches!(self, Self::ShiftLeft | Self::ShiftRight | Self::ShiftSigned)
-    }
-    /// Whether its operands may change places.
-    #[must_use]
-    pub const fn commutes(self) -> bool {
-        matches!(self, Self::Add | Self::Multiply | Self::And | Self::Or | Self::Xor)
-    }
-}
-
-/// A comparison; of unsigned numbers where its name says `Below` or `Above`, else of signed ones.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Compare {
-    /// `a == b`
-    Equal,
-    /// `a != b`
-    NotEqual,
-    /// `a < b`, signed
-    Less,
-    /// `a <= b`, signed
-    LessEqual,
-    /// `a > b`, signed
-    Greater,
-    /// `a >= b`, signed
-    GreaterEqual,
-    /// `a < b`, unsigned
-    Below,
-    /// `a <= b`, unsigned
-    BelowEqual,
-    /// `a > b`, unsigned
-    Above,
-    /// `a >= b`, unsigned
-    AboveEqual,
-}
-
-impl Compare {
-    /// Whether it holds.
-    #[must_use]
-    pub const fn holds(self, a: u64, b: u64) -> bool {
-        let (signed_a, signed_b) = (a.cast_signed(), b.cast_signed());
-        match self {
-            Self::Equal => a == b,
-            Self::NotEqual => a != b,
-            Self::Less => signed_a < signed_b,
-            Self::LessEqual => signed_a <= signed_b,
-            Self::Greater => signed_a > signed_b,
-            Self::GreaterEqual => signed_a >= signed_b,
-            Self::Below => a < b,
-            Self::BelowEqual => a <= b,
-            Self::Above => a > b,
-            Self::AboveEqual => a >= b,
-        }
-    }
-    /// The comparison that holds exactly where this one does not.
-    #[must_use]
-    pub const fn opposite(self) -> Self {
-        match self {
-            Self::Equal => Self::NotEqual,
-            Self::NotEqual => Self::Equal,
-            Self::Less => Self::GreaterEqual,
-            Self::LessEqual => Self::Greater,
-            Self::Greater => Self::LessEqual,
-            Self::GreaterEqual => Self::Less,
-            Self::Below => Self::AboveEqual,
-            Self::BelowEqual => Self::Above,
-            Self::Above => Self::BelowEqual,
-            Self::AboveEqual => Self::Below,
-        }
-    }
-}
+/// Upper bound of the operations that a program's walks take.
+pub const MAX_STEPS: usize = 1 << 14;
+/// What a word holds while a thread has claimed it.
+pub const CLAIMED: u64 = 1 << 63;
 
 /// An operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -299,6 +88,89 @@ pub enum Op {
         /// Which label.
         label: Label,
     },
+    /// `to` = an input of the program that is a pointer.
+    Pointer {
+        /// Is written.
+        to: Var,
+        /// Which input.
+        nth: u16,
+        /// What it leads to.
+        memory: Memory,
+    },
+    /// `to` = an address.
+    Address {
+        /// Is written.
+        to: Var,
+        /// Which address.
+        place: Place,
+    },
+    /// `to` = a word in memory, or a byte.
+    Load {
+        /// Is written.
+        to: Var,
+        /// Where the word is.
+        place: Place,
+        /// Whether it is a byte.
+        byte: bool,
+    },
+    /// A word in memory = a variable or a number.
+    Store {
+        /// Where the word is.
+        place: Place,
+        /// Is read.
+        from: Operand,
+    },
+    /// A byte in memory = a number.
+    StoreByte {
+        /// Where the byte is.
+        place: Place,
+        /// The number.
+        value: u8,
+    },
+    /// Goes to `to` if the comparison of a word in memory with an operand holds.
+    BranchWord {
+        /// Which comparison.
+        when: Compare,
+        /// Where the word is.
+        place: Place,
+        /// Is read.
+        right: Operand,
+        /// Where to.
+        to: Target,
+    },
+    /// Loads a word that other threads change. What is loaded later is loaded after it. As in the next three and a commit, the
+    /// word's address is a multiple of 8.
+    Look {
+        /// Where the word is.
+        place: Place,
+        /// Where to if it is 0.
+        free: Target,
+        /// Where to if it is [`CLAIMED`], or negative otherwise.
+        claimed: Target,
+    },
+    /// Changes a word from 0 to [`CLAIMED`] and goes to `to`, by one access; or leaves it as it is.
+    Claim {
+        /// Where the word is.
+        place: Place,
+        /// Where to.
+        to: Target,
+    },
+    /// A word that was claimed = 1. All that was stored before is seen before it.
+    Publish {
+        /// Where the word is.
+        place: Place,
+    },
+    /// Adds one to a word that other threads change, by one access.
+    Add {
+        /// Where the word is.
+        place: Place,
+    },
+    /// The walk's end = its entry, now, and the length of all entries.
+    Bound(Walk),
+    /// The walk's operations begin. It may stand several times; then the walk goes on where it was.
+    Begin(Walk),
+    /// Goes on with the next entry, at the last [`Op::Begin`], unless that was the last entry.
+    Next(Walk),
 }
 
 impl Op {
@@ -310,8 +182,13 @@ impl Op {
             | Self::Number { to, .. }
             | Self::Move { to, .. }
             | Self::Unary { to, .. }
-            | Self::Compute { to, .. } => Some(to),
-            Self::Branch { .. } | Self::Jump { .. } | Self::Bind { .. } => None,
+            | Self::Compute { to, .. }
+            | Self::Pointer { to, .. }
+            | Self::Address { to, .. }
+            | Self::Load { to, .. } => Some(to),
+            Self::Bound(walk) => Some(walk.end),
+            Self::Next(walk) => Some(walk.entry),
+            _ => None,
         }
     }
     /// The variables that it reads.
@@ -320,25 +197,55 @@ impl Op {
             Operand::Var(var) => Some(var),
             Operand::Number(_) => None,
         };
+        let [base, index] = self.place().map_or([None, None], Place::vars);
         let (first, second) = match *self {
             Self::Move { from, .. } | Self::Unary { from, .. } => (Some(from), None),
             Self::Compute { left, right, .. } | Self::Branch { left, right, .. } => (Some(left), var(right)),
-            Self::Input { .. } | Self::Number { .. } | Self::Jump { .. } | Self::Bind { .. } => (None, None),
+            Self::Store { from, .. } => (var(from), None),
+            Self::BranchWord { right, .. } => (var(right), None),
+            Self::Bound(walk) => (Some(walk.entry), None),
+            Self::Begin(walk) | Self::Next(walk) => (Some(walk.entry), Some(walk.end)),
+            _ => (None, None),
         };
-        first.into_iter().chain(second)
+        [base, index, first, second].into_iter().flatten()
+    }
+    /// The word in memory that it is about.
+    #[must_use]
+    pub const fn place(&self) -> Option<Place> {
+        match *self {
+            Self::Address { place, .. }
+            | Self::Load { place, .. }
+            | Self::Store { place, .. }
+            | Self::StoreByte { place, .. }
+            | Self::BranchWord { place, .. }
+            | Self::Look { place, .. }
+            | Self::Claim { place, .. }
+            | Self::Publish { place }
+            | Self::Add { place } => Some(place),
+            _ => None,
+        }
+    }
+    /// Whether it is about a word that other threads change at the same time.
+    #[must_use]
+    pub const fn is_atomic(&self) -> bool {
+        matches!(self, Self::Look { .. } | Self::Claim { .. } | Self::Publish { .. } | Self::Add { .. })
     }
     /// Whether it divides.
     #[must_use]
     pub const fn divides(&self) -> bool {
         matches!(self, Self::Compute { op, .. } if op.divides())
     }
-    /// Where it may go instead of to the next operation.
-    #[must_use]
-    pub const fn target(&self) -> Option<Target> {
-        match *self {
-            Self::Branch { to, .. } | Self::Jump { to } => Some(to),
-            _ => None,
-        }
+    /// Where it may go instead of to the next operation. A walk's way back does not count.
+    pub fn targets(&self) -> impl Iterator<Item = Target> + use<> {
+        let targets = match *self {
+            Self::Branch { to, .. }
+            | Self::Jump { to }
+            | Self::BranchWord { to, .. }
+            | Self::Claim { to, .. } => [Some(to), None],
+            Self::Look { free, claimed, .. } => [Some(free), Some(claimed)],
+            _ => [None, None],
+        };
+        targets.into_iter().flatten()
     }
 }
 
@@ -349,6 +256,24 @@ pub struct Program {
     pub(crate) vars: u16,
     pub(crate) labels: u16,
     pub(crate) result: Option<Var>,
+    pub(crate) commit: Option<Commit>,
+}
+
+/// How a restartable sequence ends: one store to this CPU's table, or none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Commit {
+    /// The word to which the value is added.
+    pub place: Place,
+    /// What is added: a variable, or a number from -128 to 127.
+    pub value: Operand,
+}
+
+impl Commit {
+    /// The variables that it reads.
+    pub(crate) fn read(self) -> impl Iterator<Item = Var> {
+        let value = if let Operand::Var(var) = self.value { Some(var) } else { None };
+        self.place.vars().into_iter().chain([value]).flatten()
+    }
 }
 
 impl Program {
@@ -361,5 +286,18 @@ impl Program {
     #[must_use]
     pub const fn result(&self) -> Option<Var> {
         self.result
+    }
+    /// Its last step at outcome 0, if it is the body of a restartable sequence.
+    #[must_use]
+    pub const fn commit(&self) -> Option<Commit> {
+        self.commit
+    }
+    /// The variables that are read at outcome 0, behind all operations.
+    pub(crate) fn read_at_end(&self) -> impl Iterator<Item = Var> {
+        self.result.into_iter().chain(self.commit.into_iter().flat_map(Commit::read))
+    }
+    /// Whether it stores anything before its commit.
+    pub(crate) fn stores(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op, Op::Store { .. } | Op::StoreByte { .. }))
     }
 }

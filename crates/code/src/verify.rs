@@ -1,123 +1,178 @@
-//! Whether a program is sound: it ends, and reads nothing that was not written.
+//! Whether a program is sound: it ends, reads nothing that was not written, and stores only where it may.
 //!
-//! In: a program. Out: nothing, or the first rule that it breaks ([`Unsound`]). Invariants: CODE-2, CODE-3. All
-//! branches lead forward, so one pass sees every path: what is written at a label is what is written at all branches
-//! to it.
+//! In: a program. Out: nothing, or the first rule that it breaks ([`Unsound`]). Invariants: CODE-2, CODE-3, CODE-5
+//! (with `memory`). Branches lead forward, so one pass sees every path: what is written at a label is what is written at
+//! all branches to it. A walk leads back to its begin; but a path that goes back has written at least what was written
+//! there.
 
-use crate::program::{MAX_OPS, Op, Operand, Program, Target, Unary, Var};
+mod memory;
 
-/// A rule that a program breaks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unsound {
-    /// It is too long.
-    #[error("the program has {0} operations; at most {MAX_OPS} are allowed")]
-    Long(usize),
-    /// A variable may not have been written.
-    #[error("operation {op} reads v{var}, which is not written on every path to it")]
-    Unwritten {
-        /// The operation's number; that of the end is the number of operations.
-        op: usize,
-        /// The variable's number.
-        var: usize,
-    },
-    /// A branch leads to a label that is not ahead.
-    #[error("operation {op} goes to label {label}, which is not ahead of it")]
-    Backward {
-        /// The operation's number.
-        op: usize,
-        /// The label's number.
-        label: u16,
-    },
-    /// A label is bound twice.
-    #[error("operation {op} binds label {label} for a second time")]
-    BoundTwice {
-        /// The operation's number.
-        op: usize,
-        /// The label's number.
-        label: u16,
-    },
-    /// A shift is not by a number from 0 to 63.
-    #[error("operation {0} shifts by something else than a number from 0 to 63")]
-    Shift(usize),
-    /// A division is not by a number from 1 to 2⁶³ - 1.
-    #[error("operation {0} divides by something else than a number from 1 to 2^63 - 1")]
-    Divisor(usize),
-    /// An extension is not from 8, 16, 32 or 64 bits.
-    #[error("operation {op} extends {bits} bits; there are 8, 16, 32 and 64")]
-    Bits {
-        /// The operation's number.
-        op: usize,
-        /// The number of bits.
-        bits: u8,
-    },
+use crate::compute::Unary;
+use crate::operand::{Label, Memory, Operand, Place, Target, Var, Walk};
+use crate::program::{MAX_OPS, Op, Program};
+use crate::unsound::Unsound;
+
+/// What is known where an operation stands, on every path to it.
+#[derive(Clone, Debug)]
+struct State {
+    /// The variables that are written.
+    written: Vec<bool>,
+    /// By the variables of their ends: the walks that may be behind their last entry.
+    spent: Vec<bool>,
+    /// The word that is claimed.
+    claimed: Option<Place>,
 }
 
-/// The variables that are written; `None` where no path leads.
-type Written = Option<Vec<bool>>;
+/// `None` where no path leads.
+type Flow = Option<State>;
 
 /// Checks all rules.
 pub(crate) fn verify(program: &Program) -> Result<(), Unsound> {
     if program.ops.len() > MAX_OPS {
         return Err(Unsound::Long(program.ops.len()));
     }
-    let mut at_labels: Vec<Written> = vec![None; program.labels.into()];
-    let mut bound = vec![false; program.labels.into()];
-    let mut at_end: Written = None;
-    let mut now: Written = Some(vec![false; program.vars.into()]);
+    let kinds = memory::check(program)?;
+    let start = State {
+        written: vec![false; program.vars.into()],
+        spent: vec![false; program.vars.into()],
+        claimed: None,
+    };
+    let mut paths = Paths {
+        labels: vec![None; program.labels.into()],
+        bound: vec![false; program.labels.into()],
+        end: None,
+    };
+    let mut now: Flow = Some(start);
+    let mut begun: Option<(Walk, Flow)> = None;
     for (nth, op) in program.ops.iter().enumerate() {
         is_written(&now, op.read(), nth)?;
         shape(program, nth)?;
-        match op.target() {
-            Some(Target::Label(label)) if bound[usize::from(label.0)] => {
-                return Err(Unsound::Backward { op: nth, label: label.0 });
-            }
-            Some(Target::Label(label)) => meet(&mut at_labels[usize::from(label.0)], &now),
-            Some(Target::Outcome(0)) => meet(&mut at_end, &now),
-            Some(Target::Outcome(_)) | None => {}
+        if let (Op::Begin(walk), Some(_)) = (op, &now) {
+            begun = Some((*walk, now.clone()));
+        }
+        if let (Op::Next(walk), Some(now)) = (op, &mut now) {
+            walks_on(now, *walk, begun.as_ref(), nth)?;
+        }
+        claims(op, &mut now, &kinds, nth)?;
+        for target in op.targets() {
+            paths.leads(target, &now, op, nth)?;
         }
         match op {
             Op::Jump { .. } => now = None,
-            Op::Bind { label } => {
-                let label = usize::from(label.0);
-                if core::mem::replace(&mut bound[label], true) {
-                    return Err(Unsound::BoundTwice { op: nth, label: label as u16 });
-                }
-                meet(&mut now, &at_labels[label]);
-            }
+            Op::Bind { label } => paths.bind(*label, &mut now, nth)?,
             _ => {}
         }
         if let (Some(now), Some(to)) = (&mut now, op.written()) {
-            now[to.index()] = true;
+            now.written[to.index()] = true;
         }
     }
     for (nth, op) in program.ops.iter().enumerate() {
-        if let Some(Target::Label(label)) = op.target()
-            && !bound[usize::from(label.0)]
-        {
-            return Err(Unsound::Backward { op: nth, label: label.0 });
+        for target in op.targets() {
+            if let Target::Label(label) = target
+                && !paths.bound[usize::from(label.0)]
+            {
+                return Err(Unsound::Backward { op: nth, label: label.0 });
+            }
         }
     }
-    meet(&mut at_end, &now);
-    is_written(&at_end, program.result.into_iter(), program.ops.len())
+    let end = program.ops.len();
+    if now.as_ref().is_some_and(|now| now.claimed.is_some()) {
+        return Err(Unsound::Claim(end));
+    }
+    meet(&mut paths.end, &now, end)?;
+    is_written(&paths.end, program.read_at_end(), end)
+}
+
+/// What is known at labels and at the end.
+#[derive(Debug)]
+struct Paths {
+    labels: Vec<Flow>,
+    bound: Vec<bool>,
+    end: Flow,
+}
+
+impl Paths {
+    fn leads(&mut self, target: Target, now: &Flow, op: &Op, nth: usize) -> Result<(), Unsound> {
+        let mut now = now.clone();
+        if let (Some(now), &Op::Claim { place, .. }) = (&mut now, op) {
+            now.claimed = Some(place);
+        }
+        match target {
+            Target::Label(label) if self.bound[usize::from(label.0)] => {
+                Err(Unsound::Backward { op: nth, label: label.0 })
+            }
+            Target::Label(label) => meet(&mut self.labels[usize::from(label.0)], &now, nth),
+            Target::Outcome(_) if now.as_ref().is_some_and(|now| now.claimed.is_some()) => {
+                Err(Unsound::Claim(nth))
+            }
+            Target::Outcome(0) => meet(&mut self.end, &now, nth),
+            Target::Outcome(_) => Ok(()),
+        }
+    }
+    fn bind(&mut self, label: Label, now: &mut Flow, nth: usize) -> Result<(), Unsound> {
+        if core::mem::replace(&mut self.bound[usize::from(label.0)], true) {
+            return Err(Unsound::BoundTwice { op: nth, label: label.0 });
+        }
+        meet(now, &self.labels[usize::from(label.0)], nth)
+    }
 }
 
 /// Where two paths come together, only what both have written is written.
-fn meet(here: &mut Written, other: &Written) {
+fn meet(here: &mut Flow, other: &Flow, op: usize) -> Result<(), Unsound> {
     match (here.as_mut(), other) {
-        (Some(here), Some(other)) => here.iter_mut().zip(other).for_each(|(a, b)| *a &= b),
+        (Some(here), Some(other)) => {
+            if here.claimed != other.claimed {
+                return Err(Unsound::Claim(op));
+            }
+            here.written.iter_mut().zip(&other.written).for_each(|(a, b)| *a &= b);
+            here.spent.iter_mut().zip(&other.spent).for_each(|(a, b)| *a |= b);
+        }
         (None, _) => here.clone_from(other),
         (_, None) => {}
     }
+    Ok(())
 }
 
-fn is_written(now: &Written, read: impl Iterator<Item = Var>, op: usize) -> Result<(), Unsound> {
+fn is_written(now: &Flow, read: impl Iterator<Item = Var>, op: usize) -> Result<(), Unsound> {
     let Some(now) = now else { return Ok(()) };
     for var in read {
-        if !now.get(var.index()).is_some_and(|written| *written) {
+        if !now.written.get(var.index()).is_some_and(|written| *written) {
             return Err(Unsound::Unwritten { op, var: var.index() });
         }
     }
     Ok(())
+}
+
+/// A step to the next entry: its walk was begun last, has entries left, and knows at least as much as at its begin, to
+/// which it may go back.
+fn walks_on(now: &mut State, walk: Walk, begun: Option<&(Walk, Flow)>, op: usize) -> Result<(), Unsound> {
+    let Some((begun, Some(begin))) = begun else { return Err(Unsound::Walk(op)) };
+    let forgets = |(then, now): (&bool, &bool)| *then && !now;
+    let is_spent = core::mem::replace(&mut now.spent[walk.end.index()], true);
+    if *begun != walk
+        || is_spent
+        || now.claimed.is_some()
+        || begin.written.iter().zip(&now.written).any(forgets)
+    {
+        return Err(Unsound::Walk(op));
+    }
+    Ok(())
+}
+
+/// Plain stores to tables that other threads change stand between a claim and its end, and nothing is left claimed.
+fn claims(op: &Op, now: &mut Flow, kinds: &[Option<Memory>], nth: usize) -> Result<(), Unsound> {
+    let Some(now) = now else { return Ok(()) };
+    let is_shared = |place: Place| kinds[place.base.index()] == Some(Memory::Shared);
+    match *op {
+        Op::Store { place, .. } | Op::StoreByte { place, .. }
+            if is_shared(place) && now.claimed.is_none() =>
+        {
+            Err(Unsound::Claim(nth))
+        }
+        Op::Claim { .. } | Op::Begin(_) if now.claimed.is_some() => Err(Unsound::Claim(nth)),
+        Op::Publish { place } if now.claimed.take() != Some(place) => Err(Unsound::Claim(nth)),
+        _ => Ok(()),
+    }
 }
 
 /// Whether an operation's operands have the form that it demands.
@@ -131,7 +186,12 @@ fn shape(program: &Program, nth: usize) -> Result<(), Unsound> {
             _ => Err(Unsound::Shift(nth)),
         },
         Op::Compute { op, right, .. } if op.divides() => divisor(program, right, nth),
-        _ => Ok(()),
+        Op::Claim { place, .. } if place.index.is_some() => Err(Unsound::Claim(nth)),
+        Op::Bound(walk) if walk.stride == 0 || walk.count == 0 => Err(Unsound::Walk(nth)),
+        op => match op.place() {
+            Some(Place { index: Some((_, 64..)), .. }) => Err(Unsound::Shift(nth)),
+            _ => Ok(()),
+        },
     }
 }
 

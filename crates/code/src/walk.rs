@@ -13,19 +13,25 @@
 //! Does not: know instructions, choose locations.
 
 use crate::allocate::{Allocated, Location};
-use crate::program::{Compare, Compute, Op, Operand, Target, Unary, Var};
+use crate::compute::{Compare, Compute, Unary};
+use crate::operand::{Operand, Place, Target, Var, Walk};
+use crate::program::{Commit, Op};
 
 /// What a processor has for each kind of operation.
 pub(crate) trait BackEnd {
     /// A register.
-    type Reg: Copy + From<u8>;
+    type Reg: Copy + Eq + From<u8>;
     /// A jump whose target is not known yet.
     type Fix: Copy;
-    /// Holds what is on its way to a stack word.
-    const WAY: Self::Reg;
     /// Holds the result at outcome 0.
     const RESULT: Self::Reg;
 
+    /// What follows is an operation's code; the end counts as one.
+    fn at(&mut self, at: usize);
+    /// A register that holds what is on its way to a stack word.
+    fn way(&mut self) -> Self::Reg;
+    /// Address of the next instruction.
+    fn here(&self) -> u64;
     /// Makes a jump lead here.
     fn bind(&mut self, fix: Self::Fix);
     /// A jump.
@@ -42,8 +48,34 @@ pub(crate) trait BackEnd {
     fn unary(&mut self, op: Unary, to: Self::Reg, from: Var);
     /// `to = left op right`
     fn compute(&mut self, op: Compute, to: Self::Reg, left: Operand, right: Operand);
+    /// `to = left · right + plus`, if there is an instruction for that. Returns whether there is one.
+    fn multiply_add(&mut self, _to: Self::Reg, _product: (Operand, Operand), _plus: Operand) -> bool {
+        false
+    }
     /// A stack word = `from`.
     fn store(&mut self, word: u8, from: Self::Reg);
+    /// `to` = an address.
+    fn address(&mut self, to: Self::Reg, place: Place);
+    /// `to` = a word in memory, or a byte.
+    fn load_from(&mut self, to: Self::Reg, place: Place, byte: bool);
+    /// A word in memory = `from`.
+    fn store_to(&mut self, place: Place, from: Operand);
+    /// A byte in memory = `value`.
+    fn store_byte(&mut self, place: Place, value: u8);
+    /// A jump that is taken if the comparison of a word in memory holds.
+    fn branch_word(&mut self, when: Compare, place: Place, right: Operand) -> Self::Fix;
+    /// Jumps that are taken if a word that other threads change is 0, and if it is negative.
+    fn look(&mut self, place: Place) -> [Self::Fix; 2];
+    /// A jump that is taken if a word was 0 and is claimed now.
+    fn claim(&mut self, place: Place) -> Self::Fix;
+    /// A claimed word = 1, behind all stores.
+    fn publish(&mut self, place: Place);
+    /// Adds one to a word that other threads change.
+    fn add_one(&mut self, place: Place);
+    /// `entry += stride`, and back to `begin` unless that is the end.
+    fn next(&mut self, walk: Walk, begin: u64);
+    /// Adds a value to a word, by a store that is the last instruction. `ordered`: behind other stores.
+    fn commit(&mut self, commit: Commit, ordered: bool);
 }
 
 /// Appends a program's code. Returns the jumps of the other outcomes, each with its outcome's number.
@@ -51,7 +83,11 @@ pub(crate) fn walk<B: BackEnd>(allocated: &Allocated, back_end: &mut B) -> Vec<(
     let program = allocated.program();
     // Jumps that are not bound yet, and where they lead.
     let mut open: Vec<(Target, B::Fix)> = Vec::new();
+    let mut begin = back_end.here();
+    // A sum that was made together with its product.
+    let mut added = None;
     for (at, op) in program.ops.iter().enumerate() {
+        back_end.at(at);
         match *op {
             Op::Jump { to } if is_next(to, program.ops.get(at + 1)) => {}
             Op::Jump { to } => open.push((to, back_end.jump())),
@@ -59,12 +95,34 @@ pub(crate) fn walk<B: BackEnd>(allocated: &Allocated, back_end: &mut B) -> Vec<(
                 open.push((to, back_end.branch(when, left.into(), right)));
             }
             Op::Bind { label } => bind(back_end, &mut open, Target::Label(label)),
-            op => write(allocated, back_end, op),
+            Op::Store { place, from } => back_end.store_to(place, from),
+            Op::StoreByte { place, value } => back_end.store_byte(place, value),
+            Op::BranchWord { when, place, right, to } => {
+                open.push((to, back_end.branch_word(when, place, right)));
+            }
+            Op::Look { place, free, claimed } => {
+                let [when_free, when_claimed] = back_end.look(place);
+                open.extend([(free, when_free), (claimed, when_claimed)]);
+            }
+            Op::Claim { place, to } => open.push((to, back_end.claim(place))),
+            Op::Publish { place } => back_end.publish(place),
+            Op::Add { place } => back_end.add_one(place),
+            Op::Begin(_) => begin = back_end.here(),
+            Op::Next(walk) => back_end.next(walk, begin),
+            _ if added == Some(at) => {}
+            op => match add_product(allocated, back_end, at) {
+                true => added = Some(at + 1),
+                false => write(allocated, back_end, op),
+            },
         }
     }
+    back_end.at(program.ops.len());
     bind(back_end, &mut open, Target::Outcome(0));
     if let Some(result) = program.result {
         back_end.load(B::RESULT, result);
+    }
+    if let Some(commit) = program.commit {
+        back_end.commit(commit, program.stores());
     }
     let outcome = |(to, fix)| match to {
         Target::Outcome(outcome) => Some((outcome, fix)),
@@ -74,21 +132,51 @@ pub(crate) fn walk<B: BackEnd>(allocated: &Allocated, back_end: &mut B) -> Vec<(
     open.into_iter().filter_map(outcome).collect()
 }
 
+/// Makes a product and the sum that comes next by one instruction, if there is one and nothing else reads the product.
+fn add_product<B: BackEnd>(allocated: &Allocated, back_end: &mut B, at: usize) -> bool {
+    let program = allocated.program();
+    let (Some(Op::Compute { op: Compute::Multiply, to: product, left, right }), Some(next)) =
+        (program.ops.get(at), program.ops.get(at + 1))
+    else {
+        return false;
+    };
+    let Op::Compute { op: Compute::Add, to, left: one, right: other @ Operand::Var(_) } = *next else {
+        return false;
+    };
+    let product: Operand = (*product).into();
+    let plus = match (Operand::from(one), other) {
+        (one, other) if one == product && other != product => other,
+        (one, other) if other == product && one != product => one,
+        _ => return false,
+    };
+    let reads = program.ops.iter().flat_map(Op::read).chain(program.read_at_end());
+    let is_read_once = reads.filter(|var| Operand::from(*var) == product).count() == 1;
+    match allocated.location(to) {
+        Location::Register(to) if is_read_once => {
+            back_end.multiply_add(B::Reg::from(to), ((*left).into(), *right), plus)
+        }
+        _ => false,
+    }
+}
+
 /// An operation that writes a variable.
 fn write<B: BackEnd>(allocated: &Allocated, back_end: &mut B, op: Op) {
     let Some(var) = op.written() else { return };
     let (to, word) = match allocated.location(var) {
         Location::Register(register) => (B::Reg::from(register), None),
-        Location::Word(word) => (B::WAY, Some(word)),
+        Location::Word(word) => (back_end.way(), Some(word)),
         Location::Input(_) | Location::Nowhere => return,
     };
     match op {
-        Op::Input { nth, .. } => back_end.input(to, nth),
+        Op::Input { nth, .. } | Op::Pointer { nth, .. } => back_end.input(to, nth),
         Op::Number { value, .. } => back_end.number(to, value),
         Op::Move { from, .. } => back_end.load(to, from),
         Op::Unary { op, from, .. } => back_end.unary(op, to, from),
         Op::Compute { op, left, right, .. } => back_end.compute(op, to, left.into(), right),
-        Op::Branch { .. } | Op::Jump { .. } | Op::Bind { .. } => {}
+        Op::Address { place, .. } => back_end.address(to, place),
+        Op::Load { place, byte, .. } => back_end.load_from(to, place, byte),
+        Op::Bound(walk) => back_end.address(to, Place::at(walk.entry, walk.bytes())),
+        _ => {}
     }
     if let Some(word) = word {
         back_end.store(word, to);

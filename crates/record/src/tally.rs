@@ -5,7 +5,7 @@
 //! words, found by index; or rows of two words, a key and its hits. A row is at most [`PROBES`] behind the
 //! one that the key's hash selects.
 //!
-//! # A hit is counted (`plan::x86_64::stub::tally`)
+//! # A hit is counted (`plan::programs::rows`)
 //!
 //! One restartable sequence finds the CPU's table and the key's row, and commits by adding one to the row's
 //! hits. A row without hits is free, whatever its key. If no row has the key, the thread takes the first free

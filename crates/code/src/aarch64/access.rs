@@ -6,6 +6,21 @@
 
 use super::asm::{Asm, Cond, Reg, SP, Update};
 
+/// Whether an instruction holds the offset of a word.
+pub(super) const fn is_reach(at: i32) -> bool {
+    matches!(at, -256..=255) || at >= 0 && at < 1 << 15 && at % 8 == 0
+}
+
+/// The same for a byte.
+pub(super) const fn is_byte_reach(at: i32) -> bool {
+    matches!(at, 0..4096)
+}
+
+/// The same for instructions without an offset.
+pub(super) const fn is_zero(at: i32) -> bool {
+    at == 0
+}
+
 impl Asm {
     /// `ldr to, [from, #at]` of 32 bits; `at` a multiple of 4 below 16 KiB.
     #[inline]
@@ -128,15 +143,37 @@ impl Asm {
     pub fn load_acquire(&mut self, to: Reg, from: Reg) {
         self.word(0xC8DF_FC00 | from << 5 | to);
     }
-    /// `ldur to, [from, #-8]`
+    /// `ldr to, [from, #at]`, or `ldur` for offsets from -256 on that are no multiples of 8.
     #[inline]
-    pub fn load_before(&mut self, to: Reg, from: Reg) {
-        self.word(0xF85F_8000 | from << 5 | to);
+    pub fn load_word(&mut self, to: Reg, from: Reg, at: i32) {
+        self.at_offset(0xF840_0000, at, from, to);
     }
-    /// `stur from, [to, #-8]`
+    /// `str from, [to, #at]`, or `stur`.
     #[inline]
-    pub fn store_before(&mut self, from: Reg, to: Reg) {
-        self.word(0xF81F_8000 | to << 5 | from);
+    pub fn store_word(&mut self, from: Reg, to: Reg, at: i32) {
+        self.at_offset(0xF800_0000, at, to, from);
+    }
+    #[inline]
+    fn at_offset(&mut self, opcode: u32, at: i32, base: Reg, reg: Reg) {
+        let operands = base << 5 | reg;
+        if at >= 0 && at % 8 == 0 {
+            self.require(at < 1 << 15);
+            return self.word(opcode | 1 << 24 | ((at as u32 / 8) & 0xFFF) << 10 | operands);
+        }
+        self.require((-256..256).contains(&at));
+        self.word(opcode | (at.cast_unsigned() & 0x1FF) << 12 | operands);
+    }
+    /// `ldrb to, [from, #at]`, zero-extended; `at` from 0 to 4095.
+    #[inline]
+    pub fn load_byte_at(&mut self, to: Reg, from: Reg, at: i32) {
+        self.require((0..4096).contains(&at));
+        self.word(0x3940_0000 | (at as u32 & 0xFFF) << 10 | from << 5 | to);
+    }
+    /// `strb from, [to, #at]`; `at` as above.
+    #[inline]
+    pub fn store_byte_at(&mut self, from: Reg, to: Reg, at: i32) {
+        self.require((0..4096).contains(&at));
+        self.word(0x3900_0000 | (at as u32 & 0xFFF) << 10 | to << 5 | from);
     }
     /// `(old, [to]) = ([to], [to] + value)`, by an atomic access. Without FEAT_LSE it uses the scratch
     /// registers.

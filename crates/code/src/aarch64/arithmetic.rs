@@ -46,6 +46,11 @@ impl Asm {
     pub fn one(&mut self, to: Reg) {
         self.word(encode::movz(Gpr::field(to, 0), 1, 0));
     }
+    /// `to = 1 << 63`
+    #[inline]
+    pub fn highest_bit(&mut self, to: Reg) {
+        self.word(encode::movz(Gpr::field(to, 0), 1 << 15, 3));
+    }
     #[inline]
     pub fn reverse_bits(&mut self, to: Reg, of: Reg) {
         self.word(0xDAC0_0000 | of << 5 | to);

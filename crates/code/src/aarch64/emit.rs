@@ -1,11 +1,11 @@
 //! A program's code on arm64.
 //!
-//! In: a program with locations ([`allocate`]); how inputs are loaded ([`Inputs`]); the frame. Out: code that falls
+//! In: a program with locations (`needs`); how inputs are loaded ([`Inputs`]); the frame. Out: code that falls
 //! through at outcome 0, and the branches of all other outcomes.
 //!
 //! ```text
-//!   x16, x17   variables; x17 is the way of right operands from memory if variables are there
-//!   x11        numbers; the way of left operands from memory, and of results to it
+//!   x16, x17   variables, if the stub names no other registers (`registers`); the free ones are ways to memory, too
+//!   x11        numbers; the first way from memory and to it
 //!   words      variables that found no register: [sp + words + 8 · number]
 //!   flags      overwritten
 //!   x16        the result, at outcome 0
@@ -13,17 +13,18 @@
 //!
 //! Invariants: CODE-1, CODE-4. Does not: choose locations.
 
-use super::asm::{Asm, Cond, Fix, Reg, SP};
-use crate::allocate::{Allocated, Location, NoRoom, Pool};
-use crate::program::{Compare, Compute, Op, Operand, Program, Unary, Var, Width};
+use super::access::{is_byte_reach, is_reach, is_zero};
+use super::asm::{Asm, Cond, Fix, Reg, SP, Update, ZERO};
+use crate::allocate::{Allocated, Location};
+use crate::compute::{Compare, Compute, Unary, Width};
+use crate::operand::{Operand, Place, Var, Walk};
+use crate::program::Commit;
 use crate::walk::{BackEnd, walk};
 
 /// Variables, and the result.
-const A: Reg = 16;
-/// Variables; the way of right operands.
-const B: Reg = 17;
-/// Numbers; the way of left operands and results.
-const C: Reg = 11;
+pub(super) const A: Reg = 16;
+/// Numbers, and the first way to memory.
+pub(super) const C: Reg = 11;
 
 /// How a program's inputs are read.
 pub trait Inputs {
@@ -38,42 +39,13 @@ pub trait Inputs {
 pub struct Frame {
     /// Offset of the words for variables from the stack pointer.
     pub words: u32,
-}
-
-/// Chooses locations for a program that has `words` stack words.
-///
-/// # Errors
-/// There are too few.
-pub fn allocate(program: Program, words: usize, inputs: &impl Inputs) -> Result<Allocated, NoRoom> {
-    let registers = &[A as u8, B as u8];
-    let pool = Pool { registers, divided: registers, words, result: A as u8 };
-    Allocated::new(program, &pool, |nth| inputs.register(nth).is_some())
-}
-
-/// Upper bound of the code's bytes, with its constants.
-///
-/// `input`: upper bound of the bytes of [`Inputs::load`].
-#[must_use]
-pub fn most_bytes(program: &Program, input: usize) -> usize {
-    const WORD: usize = 4;
-    // A number takes two instructions, or one and a constant.
-    const NUMBER: usize = 12;
-    let most = |op: &Op| match op {
-        Op::Input { .. } => input + WORD,
-        Op::Number { .. } => NUMBER + WORD,
-        Op::Move { .. } => 2 * WORD,
-        Op::Unary { .. } => 5 * WORD,
-        Op::Compute { .. } => NUMBER + 5 * WORD,
-        Op::Branch { .. } => NUMBER + 4 * WORD,
-        Op::Jump { .. } => WORD,
-        Op::Bind { .. } => 0,
-    };
-    program.ops().iter().map(most).sum::<usize>() + WORD
+    /// Whether the processor adds to memory by one instruction (FEAT_LSE).
+    pub lse: bool,
 }
 
 /// Appends a program's code. Returns the branches of the other outcomes, each with its outcome's number.
 pub fn emit(asm: &mut Asm, allocated: &Allocated, inputs: &impl Inputs, frame: Frame) -> Vec<(u8, Fix)> {
-    walk(allocated, &mut Emitter { asm, allocated, inputs, frame })
+    walk(allocated, &mut Emitter { asm, allocated, inputs, frame, at: 0, ways: 0 })
 }
 
 struct Emitter<'a, I> {
@@ -81,14 +53,32 @@ struct Emitter<'a, I> {
     allocated: &'a Allocated,
     inputs: &'a I,
     frame: Frame,
+    /// The operation, and how many ways to memory it has used.
+    at: usize,
+    ways: usize,
 }
 
 impl<I: Inputs> BackEnd for Emitter<'_, I> {
     type Reg = Reg;
     type Fix = Fix;
-    const WAY: Reg = C;
     const RESULT: Reg = A;
 
+    fn at(&mut self, at: usize) {
+        (self.at, self.ways) = (at, 0);
+    }
+    fn way(&mut self) -> Reg {
+        let is_end = self.at == self.allocated.program().ops().len();
+        let free = self.allocated.free(self.at).map(Reg::from);
+        // A commit leaves C as it is, if it can.
+        let [first, last] = if is_end { [None, Some(C)] } else { [Some(C), None] };
+        let way = first.into_iter().chain(free).chain(last).nth(self.ways);
+        self.ways += 1;
+        debug_assert!(way.is_some(), "no way to memory at {}: {}", self.at, self.allocated.program());
+        way.unwrap_or(C)
+    }
+    fn here(&self) -> u64 {
+        self.asm.here()
+    }
     fn bind(&mut self, fix: Fix) {
         self.asm.bind(fix);
     }
@@ -96,21 +86,8 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
         self.asm.b_later()
     }
     fn branch(&mut self, when: Compare, left: Operand, right: Operand) -> Fix {
-        let from = self.register(left, C);
-        match (when, right) {
-            (Compare::Equal, Operand::Number(0)) => return self.asm.if_zero_later(from),
-            (Compare::NotEqual, Operand::Number(0)) => return self.asm.unless_zero_later(from),
-            (Compare::Less, Operand::Number(0)) => return self.asm.if_sign_later(from),
-            (Compare::GreaterEqual, Operand::Number(0)) => return self.asm.unless_sign_later(from),
-            (_, Operand::Number(number)) if number.unsigned_abs() < 1 << 12 => {
-                self.asm.compare_number(from, number);
-            }
-            _ => {
-                let with = self.register(right, if from == C { B } else { C });
-                self.asm.compare(from, with);
-            }
-        }
-        self.asm.if_later(condition(when))
+        let from = self.fetch(left);
+        self.jump_if(when, from, right)
     }
     fn input(&mut self, to: Reg, nth: u16) {
         match self.inputs.register(nth) {
@@ -122,13 +99,13 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
         any_number(self.asm, to, value);
     }
     fn load(&mut self, to: Reg, from: Var) {
-        let from = self.register(from, to);
+        let from = self.fetch_into(from, to);
         if from != to {
             self.asm.mov(to, from);
         }
     }
     fn unary(&mut self, op: Unary, to: Reg, from: Var) {
-        let from = self.register(from, to);
+        let from = self.fetch_into(from, to);
         match op {
             Unary::Negate => self.asm.negate(to, from),
             Unary::Complement => self.asm.not(to, from),
@@ -144,13 +121,15 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
         }
     }
     fn compute(&mut self, op: Compute, to: Reg, left: Operand, right: Operand) {
-        let from = self.register(left, C);
+        // What is on the way to a word is written last, so it may be on the way from one before.
+        self.ways = 0;
+        let from = self.fetch(left);
         if let Operand::Number(number) = right
             && by_number(self.asm, op, (to, from), number)
         {
             return;
         }
-        let with = self.register(right, if from == C { B } else { C });
+        let with = self.fetch(right);
         match op {
             Compute::Add => self.asm.add(to, from, with),
             Compute::Subtract => self.asm.sub(to, from, with),
@@ -161,8 +140,7 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
             Compute::Divide => self.asm.div(to, from, with),
             Compute::DivideSigned => self.asm.divide_signed(to, from, with),
             Compute::Remainder | Compute::RemainderSigned => {
-                // No variable in use across a division is in one of these.
-                let quotient = [A, B, C].into_iter().find(|reg| ![from, with].contains(reg)).unwrap_or(C);
+                let quotient = if [from, with].contains(&to) { self.way() } else { to };
                 match op {
                     Compute::Remainder => self.asm.div(quotient, from, with),
                     _ => self.asm.divide_signed(quotient, from, with),
@@ -176,15 +154,151 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
     fn store(&mut self, word: u8, from: Reg) {
         self.asm.store(from, SP, self.word(word));
     }
+    fn multiply_add(&mut self, to: Reg, (left, right): (Operand, Operand), plus: Operand) -> bool {
+        let [left, right, plus] = [left, right, plus].map(|operand| self.register(operand));
+        let (Some(left), Some(right), Some(plus)) = (left, right, plus) else { return false };
+        self.asm.mul_add(to, left, right, plus);
+        true
+    }
+    fn address(&mut self, to: Reg, place: Place) {
+        self.ways = 0;
+        let base = self.fetch(place.base);
+        let base = match place.index {
+            Some((index, shift)) => {
+                let index = self.fetch(index);
+                self.asm.add_shifted(to, base, index, u32::from(shift) & 63);
+                to
+            }
+            None => base,
+        };
+        match place.offset {
+            0 if base == to => {}
+            0 => self.asm.mov(to, base),
+            offset => self.asm.add_imm(to, base, offset),
+        }
+    }
+    fn load_from(&mut self, to: Reg, place: Place, byte: bool) {
+        self.ways = 0;
+        let (base, at) = self.reach(place, if byte { is_byte_reach } else { is_reach });
+        if byte { self.asm.load_byte_at(to, base, at) } else { self.asm.load_word(to, base, at) }
+    }
+    fn store_to(&mut self, place: Place, from: Operand) {
+        let (base, at) = self.reach(place, is_reach);
+        let from = match from {
+            Operand::Number(0) => ZERO,
+            _ => self.fetch(from),
+        };
+        self.asm.store_word(from, base, at);
+    }
+    fn store_byte(&mut self, place: Place, value: u8) {
+        let (base, at) = self.reach(place, is_byte_reach);
+        let from = match value {
+            0 => ZERO,
+            _ => self.fetch(Operand::Number(value.into())),
+        };
+        self.asm.store_byte_at(from, base, at);
+    }
+    fn branch_word(&mut self, when: Compare, place: Place, right: Operand) -> Fix {
+        let (base, at) = self.reach(place, is_reach);
+        // The word may overwrite its address, if that is on the way.
+        self.ways = self.ways.max(1);
+        self.asm.load_word(C, base, at);
+        self.jump_if(when, C, right)
+    }
+    fn look(&mut self, place: Place) -> [Fix; 2] {
+        let (base, _) = self.reach(place, is_zero);
+        self.asm.load_acquire(C, base);
+        [self.asm.if_zero_later(C), self.asm.if_sign_later(C)]
+    }
+    fn claim(&mut self, place: Place) -> Fix {
+        let (base, _) = self.reach(place, is_zero);
+        let [word, claimed] = [self.way(), self.way()];
+        self.asm.highest_bit(claimed);
+        let again = self.asm.here();
+        self.asm.load_exclusive(word, base);
+        let gone = self.asm.unless_zero_later(word);
+        self.asm.store_exclusive(word, claimed, base);
+        self.asm.unless_zero(word, again);
+        let is_claimed = self.asm.b_later();
+        self.asm.bind(gone);
+        is_claimed
+    }
+    fn publish(&mut self, place: Place) {
+        let (base, _) = self.reach(place, is_zero);
+        let one = self.way();
+        self.asm.one(one);
+        self.asm.store_release(one, base);
+    }
+    fn add_one(&mut self, place: Place) {
+        let (base, _) = self.reach(place, is_zero);
+        let one = self.way();
+        if self.frame.lse {
+            self.asm.one(one);
+            return self.asm.update(true, Update::Add, one, base, [one; 2]);
+        }
+        let failed = self.way();
+        let again = self.asm.here();
+        self.asm.load_exclusive(one, base);
+        self.asm.add_imm(one, one, 1);
+        self.asm.store_exclusive(failed, one, base);
+        self.asm.unless_zero(failed, again);
+    }
+    fn next(&mut self, walk: Walk, begin: u64) {
+        let entry = self.fetch(walk.entry);
+        self.asm.add_imm(entry, entry, walk.stride.into());
+        if let Location::Word(word) = self.allocated.location(walk.entry) {
+            self.asm.store(entry, SP, self.word(word));
+        }
+        let end = self.fetch(walk.end);
+        self.asm.compare(entry, end);
+        self.asm.if_to(Cond::NotEqual, begin);
+    }
+    fn commit(&mut self, commit: Commit, ordered: bool) {
+        let (base, at) = self.reach(commit.place, if ordered { is_zero } else { is_reach });
+        let word = self.way();
+        self.asm.load_word(word, base, at);
+        match commit.value {
+            Operand::Number(number) => self.asm.add_imm(word, word, number),
+            value => {
+                let value = self.fetch(value);
+                self.asm.add(word, word, value);
+            }
+        }
+        if ordered { self.asm.store_release(word, base) } else { self.asm.store_word(word, base, at) }
+    }
 }
 
 impl<I: Inputs> Emitter<'_, I> {
     fn word(&self, word: u8) -> u32 {
         self.frame.words + 8 * u32::from(word)
     }
-    /// The register with an operand; one that is in memory, or a number, is loaded into `way`.
-    fn register(&mut self, operand: impl Into<Operand>, way: Reg) -> Reg {
-        let var = match operand.into() {
+    /// The register that holds an operand, if one does.
+    fn register(&self, operand: Operand) -> Option<Reg> {
+        let Operand::Var(var) = operand else { return None };
+        match self.allocated.location(var) {
+            Location::Register(register) => Some(register.into()),
+            Location::Input(nth) => self.inputs.register(nth),
+            Location::Word(_) | Location::Nowhere => None,
+        }
+    }
+    /// The register with an operand; one that is in memory, or a number, is loaded into one on the way.
+    fn fetch(&mut self, operand: impl Into<Operand>) -> Reg {
+        let operand = operand.into();
+        match self.register(operand) {
+            Some(register) => register,
+            None => {
+                let way = self.way();
+                self.fetch_into(operand, way)
+            }
+        }
+    }
+    /// The same, by way of a register that is named.
+    fn fetch_into(&mut self, operand: impl Into<Operand>, way: Reg) -> Reg {
+        let operand = operand.into();
+        if let Some(register) = self.register(operand) {
+            return register;
+        }
+        let var = match operand {
             Operand::Number(number) => {
                 any_number(self.asm, way, i64::from(number).cast_unsigned());
                 return way;
@@ -192,15 +306,52 @@ impl<I: Inputs> Emitter<'_, I> {
             Operand::Var(var) => var,
         };
         match self.allocated.location(var) {
-            Location::Register(register) => return register.into(),
             Location::Word(word) => self.asm.load_at(way, SP, self.word(word)),
-            Location::Input(nth) => match self.inputs.register(nth) {
-                Some(register) => return register,
-                None => self.inputs.load(self.asm, nth, way),
-            },
-            Location::Nowhere => self.asm.number(way, 0),
+            Location::Input(nth) => self.inputs.load(self.asm, nth, way),
+            _ => self.asm.number(way, 0),
         }
         way
+    }
+    /// A register and an offset from it that an instruction holds.
+    fn reach(&mut self, place: Place, is_in_reach: fn(i32) -> bool) -> (Reg, i32) {
+        if place.index.is_none() && is_in_reach(place.offset) {
+            return (self.fetch(place.base), place.offset);
+        }
+        let before = self.ways;
+        let base = self.fetch(place.base);
+        let index = place.index.map(|(index, shift)| (self.fetch(index), u32::from(shift) & 63));
+        // Both have been read where the address is written.
+        self.ways = before;
+        let to = self.way();
+        let base = match index {
+            Some((index, shift)) => {
+                self.asm.add_shifted(to, base, index, shift);
+                to
+            }
+            None => base,
+        };
+        if is_in_reach(place.offset) {
+            return (base, place.offset);
+        }
+        self.asm.add_imm(to, base, place.offset);
+        (to, 0)
+    }
+    /// A jump that is taken if the comparison holds.
+    fn jump_if(&mut self, when: Compare, from: Reg, right: Operand) -> Fix {
+        match (when, right) {
+            (Compare::Equal, Operand::Number(0)) => return self.asm.if_zero_later(from),
+            (Compare::NotEqual, Operand::Number(0)) => return self.asm.unless_zero_later(from),
+            (Compare::Less, Operand::Number(0)) => return self.asm.if_sign_later(from),
+            (Compare::GreaterEqual, Operand::Number(0)) => return self.asm.unless_sign_later(from),
+            (_, Operand::Number(number)) if number.unsigned_abs() < 1 << 12 => {
+                self.asm.compare_number(from, number);
+            }
+            _ => {
+                let with = self.fetch(right);
+                self.asm.compare(from, with);
+            }
+        }
+        self.asm.if_later(condition(when))
     }
 }
 

@@ -6,7 +6,9 @@ mod access;
 mod arithmetic;
 pub mod asm;
 mod emit;
+mod needs;
 mod piece;
 
-pub use emit::{Frame, Inputs, allocate, emit, most_bytes};
+pub use emit::{Frame, Inputs, emit};
+pub use needs::{REGISTERS, allocate, most_bytes};
 pub use piece::Piece;

@@ -1,12 +1,13 @@
 //! A program's code on x86-64.
 //!
-//! In: a program with locations ([`allocate`]); how inputs are loaded ([`Inputs`]); the frame. Out: code that falls
+//! In: a program with locations (`needs`); how inputs are loaded ([`Inputs`]); the frame. Out: code that falls
 //! through at outcome 0, and the jumps of all other outcomes.
 //!
 //! ```text
-//!   rax, r11   variables; r11 is the way to memory if variables are there
+//!   rax, r11   variables, if the stub names no other registers (`registers`); the last free one is the way to memory
 //!   rdx        of a division; then it is loaded again from the frame, if something reads it later
 //!   words      variables that found no register
+//!   spare      rax, and rdx or r11, during a claim, if they hold something
 //!   flags      overwritten
 //!   rax        the result, at outcome 0
 //! ```
@@ -23,12 +24,11 @@
 //! Invariants: CODE-1, CODE-4. Does not: choose locations.
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R11, RAX, RDX, Reg, Shift};
-use crate::allocate::{Allocated, Location, NoRoom, Pool};
-use crate::program::{Compare, Compute, Op, Operand, Program, Unary, Var};
+use crate::allocate::{Allocated, Location};
+use crate::compute::{Compare, Compute, Unary};
+use crate::operand::{Operand, Place, Var, Walk};
+use crate::program::{CLAIMED, Commit, Op};
 use crate::walk::{BackEnd, walk};
-
-/// Holds what is on its way from or to memory.
-const WAY: Reg = R11;
 
 /// How a program's inputs are read.
 pub trait Inputs {
@@ -47,39 +47,10 @@ pub struct Frame<'a> {
     pub rdx: Mem,
     /// Whether code behind the program reads rdx.
     pub rdx_is_read: bool,
-}
-
-/// Chooses locations for a program that has `words` stack words.
-///
-/// # Errors
-/// There are too few.
-pub fn allocate(program: Program, words: usize, inputs: &impl Inputs) -> Result<Allocated, NoRoom> {
-    let registers = &[RAX.0, R11.0];
-    let pool = Pool { registers, divided: registers, words, result: RAX.0 };
-    Allocated::new(program, &pool, |nth| inputs.register(nth).is_some())
-}
-
-/// Upper bound of the code's bytes, wherever it lies.
-///
-/// `input`: upper bound of the bytes of [`Inputs::load`].
-#[must_use]
-pub fn most_bytes(program: &Program, input: usize) -> usize {
-    // The longest forms: `mov to, imm64`; a load or store of a word; two moves and `op`; a compare with a word and an
-    // immediate, `jcc`, and what may be put before both so that they lie within 32 bytes.
-    const WORD: usize = 8;
-    let most = |op: &Op| match op {
-        Op::Input { .. } => input + WORD,
-        Op::Number { .. } => 10 + WORD,
-        Op::Move { .. } => 2 * WORD,
-        Op::Unary { op: Unary::Bits, .. } => 2 * WORD + 2 * 18,
-        Op::Unary { .. } => 2 * WORD + 7,
-        op if op.divides() => 3 * WORD + 30,
-        Op::Compute { .. } => 2 * WORD + 10,
-        Op::Branch { .. } => WORD + 2 * 18,
-        Op::Jump { .. } => 5,
-        Op::Bind { .. } => 0,
-    };
-    program.ops().iter().map(most).sum::<usize>() + WORD
+    /// Words for what a claim overwrites.
+    pub spare: [Mem; 2],
+    /// Whether jumps lie within 32 bytes each ([`Asm::unbroken`]).
+    pub unbroken: bool,
 }
 
 /// Appends a program's code. Returns the jumps of the other outcomes, each with its outcome's number.
@@ -90,17 +61,19 @@ pub fn emit(
     frame: Frame<'_>,
 ) -> Vec<(u8, Fix)> {
     let reloads = if frame.rdx_is_read { usize::MAX } else { reloads(allocated, inputs) };
-    walk(allocated, &mut Emitter { asm, allocated, inputs, frame, reloads })
+    walk(allocated, &mut Emitter { asm, allocated, inputs, frame, reloads, at: 0, ways: 0 })
 }
 
 /// How many divisions stand before the last operation that reads rdx. What stands before a division never runs after it
 /// (CODE-2).
 fn reloads(allocated: &Allocated, inputs: &impl Inputs) -> usize {
-    let Program { ops, result, .. } = allocated.program();
+    let program = allocated.program();
+    let ops = program.ops();
     let in_rdx = |nth| inputs.register(nth) == Some(RDX);
     let is_read = |var: Var| matches!(allocated.location(var), Location::Input(nth) if in_rdx(nth));
     let reads = |op: &Op| matches!(*op, Op::Input { nth, .. } if in_rdx(nth)) || op.read().any(is_read);
-    let last = if result.is_some_and(is_read) { ops.len() } else { ops.iter().rposition(reads).unwrap_or(0) };
+    let last =
+        if program.read_at_end().any(is_read) { ops.len() } else { ops.iter().rposition(reads).unwrap_or(0) };
     ops[..last].iter().filter(|op| op.divides()).count()
 }
 
@@ -111,6 +84,9 @@ struct Emitter<'a, 'c, I> {
     frame: Frame<'a>,
     /// Behind how many further divisions rdx is loaded again.
     reloads: usize,
+    /// The operation, and how many ways to memory it has used.
+    at: usize,
+    ways: usize,
 }
 
 /// Where an operand is read.
@@ -124,9 +100,22 @@ enum Source {
 impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
     type Reg = Reg;
     type Fix = Fix;
-    const WAY: Reg = WAY;
     const RESULT: Reg = RAX;
 
+    fn at(&mut self, at: usize) {
+        (self.at, self.ways) = (at, 0);
+    }
+    fn way(&mut self) -> Reg {
+        let is_claim = matches!(self.allocated.program().ops().get(self.at), Some(Op::Claim { .. }));
+        let mut free = self.allocated.free(self.at).map(Reg).filter(|way| !(is_claim && *way == RAX));
+        let way = free.nth(self.ways);
+        self.ways += 1;
+        debug_assert!(way.is_some(), "no way to memory at {}: {}", self.at, self.allocated.program());
+        way.unwrap_or(R11)
+    }
+    fn here(&self) -> u64 {
+        self.asm.here()
+    }
     fn bind(&mut self, fix: Fix) {
         self.asm.bind(fix);
     }
@@ -136,13 +125,9 @@ impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
     fn branch(&mut self, when: Compare, left: Operand, right: Operand) -> Fix {
         let (mut from, with) = (self.source(left), self.source(right));
         if let (Source::Memory(_), Source::Memory(_)) | (Source::Number(_), _) = (from, with) {
-            self.put(WAY, left);
-            from = Source::Register(WAY);
+            from = Source::Register(self.fetch(left));
         }
-        self.asm.unbroken(|asm| {
-            let condition = compare(asm, when, from, with);
-            asm.jcc_later(condition)
-        })
+        self.jump_if(when, from, with)
     }
     fn input(&mut self, to: Reg, nth: u16) {
         match self.inputs.register(nth) {
@@ -225,9 +210,136 @@ impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
     fn store(&mut self, word: u8, from: Reg) {
         self.asm.store(self.frame.words[usize::from(word)], from);
     }
+    fn address(&mut self, to: Reg, place: Place) {
+        match place.index {
+            Some((index, shift @ 4..)) => {
+                let base = self.fetch(place.base);
+                let shifted = if to == base { self.way() } else { to };
+                self.put(shifted, index);
+                self.asm.shift(Shift::Left, shifted, shift & 63, true);
+                self.asm.lea(to, Mem::Sum(base, shifted, 0, place.offset));
+            }
+            None if place.offset == 0 => self.put(to, place.base),
+            _ => {
+                let mem = self.mem(place);
+                self.asm.lea(to, mem);
+            }
+        }
+    }
+    fn load_from(&mut self, to: Reg, place: Place, byte: bool) {
+        let mem = self.mem(place);
+        if byte { self.asm.load_byte(to, mem) } else { self.asm.load(to, mem) }
+    }
+    fn store_to(&mut self, place: Place, from: Operand) {
+        let mem = self.mem(place);
+        match self.source(from) {
+            Source::Number(number) => self.asm.store_imm(mem, number),
+            _ => {
+                let from = self.fetch(from);
+                self.asm.store(mem, from);
+            }
+        }
+    }
+    fn store_byte(&mut self, place: Place, value: u8) {
+        let mem = self.mem(place);
+        self.asm.store_byte_imm(mem, value);
+    }
+    fn branch_word(&mut self, when: Compare, place: Place, right: Operand) -> Fix {
+        let mem = self.mem(place);
+        let right = match self.source(right) {
+            Source::Memory(_) => Source::Register(self.fetch(right)),
+            source => source,
+        };
+        self.jump_if(when, Source::Memory(mem), right)
+    }
+    fn look(&mut self, place: Place) -> [Fix; 2] {
+        let mem = self.mem(place);
+        self.asm.cmp_mem_imm(mem, 0);
+        [self.asm.jcc_later(Cond::Equal), self.asm.jcc_later(Cond::Sign)]
+    }
+    /// Compares with rax. What that and the register of the new value hold waits in memory, for moves keep flags.
+    fn claim(&mut self, place: Place) -> Fix {
+        let base = self.fetch(place.base);
+        let new = if base == RDX { R11 } else { RDX };
+        let is_free = |reg: Reg| self.allocated.free(self.at).any(|free| Reg(free) == reg);
+        let kept = [RAX, new].map(|reg| !is_free(reg));
+        let words = [RAX, new].into_iter().zip(self.frame.spare).zip(kept).filter(|(_, kept)| *kept);
+        words.clone().for_each(|((reg, word), _)| self.asm.store(word, reg));
+        self.asm.mov_imm64(new, CLAIMED);
+        self.asm.mov_imm32(RAX, 0);
+        self.asm.cmpxchg(Mem::At(base, place.offset), new);
+        words.for_each(|((reg, word), _)| self.asm.load(reg, word));
+        self.asm.jcc_later(Cond::Equal)
+    }
+    fn publish(&mut self, place: Place) {
+        let mem = self.mem(place);
+        self.asm.store_imm(mem, 1);
+    }
+    fn add_one(&mut self, place: Place) {
+        let mem = self.mem(place);
+        self.asm.alu_mem_imm(Alu::Add, mem, 1, true);
+    }
+    fn next(&mut self, walk: Walk, begin: u64) {
+        let word = self.source(walk.entry);
+        let entry = self.fetch(walk.entry);
+        self.asm.lea(entry, Mem::At(entry, walk.stride.into()));
+        if let Source::Memory(word) = word {
+            self.asm.store(word, entry);
+        }
+        match self.source(walk.end) {
+            Source::Memory(end) => self.asm.alu_load(Alu::Cmp, entry, end),
+            Source::Register(end) => self.asm.alu(Alu::Cmp, entry, end),
+            // A walk's end is no number.
+            Source::Number(_) => {}
+        }
+        self.asm.jcc(Cond::NotEqual, begin);
+    }
+    fn commit(&mut self, commit: Commit, _ordered: bool) {
+        let mem = self.mem(commit.place);
+        match self.source(commit.value) {
+            Source::Number(number) => self.asm.alu_mem_imm(Alu::Add, mem, number as i8, false),
+            _ => {
+                let value = self.fetch(commit.value);
+                self.asm.alu_store(Alu::Add, mem, value, false);
+            }
+        }
+    }
 }
 
 impl<I: Inputs> Emitter<'_, '_, I> {
+    /// The register with an operand; what is in none is loaded into one on the way.
+    fn fetch(&mut self, operand: impl Into<Operand>) -> Reg {
+        let operand = operand.into();
+        match self.source(operand) {
+            Source::Register(register) => register,
+            _ => {
+                let way = self.way();
+                self.put(way, operand);
+                way
+            }
+        }
+    }
+    /// A word in memory as an instruction's operand.
+    fn mem(&mut self, place: Place) -> Mem {
+        let base = self.fetch(place.base);
+        match place.index {
+            None => Mem::At(base, place.offset),
+            Some((index, shift @ ..=3)) => Mem::Sum(base, self.fetch(index), shift, place.offset),
+            Some((index, shift)) => {
+                let shifted = self.way();
+                self.put(shifted, index);
+                self.asm.shift(Shift::Left, shifted, shift & 63, true);
+                Mem::Sum(base, shifted, 0, place.offset)
+            }
+        }
+    }
+    fn jump_if(&mut self, when: Compare, left: Source, right: Source) -> Fix {
+        let jump = |asm: &mut Asm<'_>| {
+            let condition = compare(asm, when, left, right);
+            asm.jcc_later(condition)
+        };
+        if self.frame.unbroken { self.asm.unbroken(jump) } else { jump(self.asm) }
+    }
     fn source(&self, operand: impl Into<Operand>) -> Source {
         let var = match operand.into() {
             Operand::Number(number) => return Source::Number(number),

@@ -6,9 +6,11 @@ mod access;
 mod arithmetic;
 pub mod asm;
 mod emit;
+mod needs;
 mod piece;
 mod reg;
 mod word;
 
-pub use emit::{Frame, Inputs, allocate, emit, most_bytes};
+pub use emit::{Frame, Inputs, emit};
+pub use needs::{REGISTERS, allocate, most_bytes};
 pub use piece::Piece;

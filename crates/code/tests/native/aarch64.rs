@@ -1,19 +1,24 @@
 //! Programs as code of this processor, in a function that says what they left.
 //!
 //! ```text
-//!   x0         the inputs: 0 to 2 are loaded into x2, x3 and x4 before; the others are loaded where they are read
+//!   x0         the inputs: 0 to 2 and 7 are loaded into registers before; the others are loaded where they are read
 //!   x1         where the result goes: outcome, x16, and whether a register was changed
 //!   sp + 0 …   words of the program
 //! ```
 
 use trapline_code::aarch64::asm::{Asm, Cond, Reg, SP};
-use trapline_code::aarch64::{Frame, Inputs, Piece, allocate, emit, most_bytes};
+use trapline_code::aarch64::{Frame, Inputs, Piece, REGISTERS, allocate, emit, most_bytes};
 use trapline_code::{NoRoom, Program};
 
 /// Random programs of one test run; an emulator runs them.
 pub(crate) const PROGRAMS: u64 = 1_500;
 
-const IN_REGISTERS: [Reg; 3] = [2, 3, 4];
+const IN_REGISTERS: [(u16, Reg); 4] = [(0, 2), (1, 3), (2, 4), (7, 5)];
+
+/// The registers for variables.
+fn registers(seed: u64) -> &'static [Reg] {
+    [REGISTERS, &[16, 17, 13, 14], &[17, 13, 14, 15]][(seed / 2 % 3) as usize]
+}
 const FRAME: i32 = 64;
 const A: Reg = 16;
 
@@ -21,7 +26,7 @@ struct FromMemory;
 
 impl Inputs for FromMemory {
     fn register(&self, nth: u16) -> Option<Reg> {
-        IN_REGISTERS.get(usize::from(nth)).copied()
+        IN_REGISTERS.into_iter().find(|known| known.0 == nth).map(|(_, register)| register)
     }
     fn load(&self, asm: &mut Asm, nth: u16, to: Reg) {
         asm.load_at(to, 0, u32::from(nth) * 8);
@@ -29,15 +34,15 @@ impl Inputs for FromMemory {
 }
 
 /// The function for the address `at`, with `words` stack words for the program.
-pub(crate) fn function(program: &Program, words: usize, at: u64) -> Result<Vec<u8>, NoRoom> {
-    let allocated = allocate(program.clone(), words, &FromMemory)?;
+pub(crate) fn function(program: &Program, (seed, words): (u64, usize), at: u64) -> Result<Vec<u8>, NoRoom> {
+    let allocated = allocate(program.clone(), registers(seed), words, &FromMemory)?;
     let mut asm = Asm::new(at);
     asm.add_imm(SP, SP, -FRAME);
-    for (nth, reg) in IN_REGISTERS.into_iter().enumerate() {
-        asm.load_at(reg, 0, nth as u32 * 8);
+    for (nth, reg) in IN_REGISTERS {
+        asm.load_at(reg, 0, u32::from(nth) * 8);
     }
     let begin = asm.here();
-    let outcomes = emit(&mut asm, &allocated, &FromMemory, Frame { words: 0 });
+    let outcomes = emit(&mut asm, &allocated, &FromMemory, Frame { words: 0, lse: seed % 2 == 0 });
     let length = asm.here() - begin;
     assert!(length <= most_bytes(program, 8) as u64, "{length} bytes\n{program}");
     leave(&mut asm, 0);
@@ -51,11 +56,11 @@ pub(crate) fn function(program: &Program, words: usize, at: u64) -> Result<Vec<u
 }
 
 /// A program's code at `at`; and what was made 96 bytes before, appended there. All its branches lead behind it.
-pub(crate) fn kept(program: &Program, words: usize, at: u64) -> Option<(Vec<u32>, Vec<u32>)> {
-    let allocated = allocate(program.clone(), words, &FromMemory).ok()?;
+pub(crate) fn kept(program: &Program, (seed, words): (u64, usize), at: u64) -> Option<(Vec<u32>, Vec<u32>)> {
+    let allocated = allocate(program.clone(), registers(seed), words, &FromMemory).ok()?;
     let make = |at| {
         let mut asm = Asm::new(at);
-        let leave = emit(&mut asm, &allocated, &FromMemory, Frame { words: 0 });
+        let leave = emit(&mut asm, &allocated, &FromMemory, Frame { words: 0, lse: seed % 2 == 0 });
         let leave: Vec<_> = leave.into_iter().map(|(_, fix)| fix).collect();
         let piece = Piece::since(&asm, at, &leave);
         leave.into_iter().for_each(|fix| asm.bind(fix));
@@ -74,8 +79,8 @@ fn leave(asm: &mut Asm, outcome: u32) {
     asm.number(A, outcome);
     asm.store(A, 1, 0);
     let mut changed = Vec::new();
-    for (nth, reg) in IN_REGISTERS.into_iter().enumerate() {
-        asm.load_at(A, 0, nth as u32 * 8);
+    for (nth, reg) in IN_REGISTERS {
+        asm.load_at(A, 0, u32::from(nth) * 8);
         asm.compare(A, reg);
         changed.push(asm.if_later(Cond::NotEqual));
     }

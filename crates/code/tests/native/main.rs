@@ -1,5 +1,5 @@
 //! CODE-1 and CODE-4: on random programs and numbers at the edges, code on this processor does what the interpreter does,
-//! and changes nothing but what it was given.
+//! and changes nothing but what it was given, in memory, too.
 //!
 //! `TRAPLINE_CODE_PROGRAMS` says how many programs are run, or `TRAPLINE_CODE_SECONDS` for how long: then they begin at a
 //! random one. Each runs on several inputs. A failure names its seed; `TRAPLINE_CODE_FIRST` begins there.
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use machine::{function, kept};
 use memory::Memory;
-use programs::{INPUTS, Random, program};
-use trapline_code::{End, Program, interpret};
+use programs::{INPUTS, NUMBERS, REACH, Random, program};
+use trapline_code::{Bytes, End, Program, interpret_in};
 
 /// Stack words of a program.
 const WORDS: usize = 8;
@@ -40,17 +40,39 @@ fn run(at: u64, program: &Program, inputs: &[u64; INPUTS]) -> Left {
     Left { end: End { outcome, result }, kept: left[2] == 0 }
 }
 
+/// Memory that programs load from and store to, with small numbers, ends of texts and claimed words.
+fn bytes(random: &mut Random) -> Vec<u8> {
+    let mut word = || match random.next() >> 61 {
+        0 => 1 << 63,
+        1..=3 => 0,
+        4 | 5 => random.next() & 15,
+        _ => random.number(),
+    };
+    (0..2 * REACH / 8).flat_map(|_| word().to_le_bytes()).collect()
+}
+
 /// Runs a seed's program on some inputs. Returns whether it has room.
 fn check(memory: &mut Memory, seed: u64) -> bool {
     let mut random = Random::new(seed);
     let program = program(&mut random);
-    let Ok(code) = function(&program, WORDS, memory.address()) else { return false };
+    let Ok(code) = function(&program, (seed, WORDS), memory.address()) else { return false };
     memory.with(&code, |at| {
         for _ in 0..4 {
-            let inputs: [u64; INPUTS] = core::array::from_fn(|_| random.number());
-            let expected = Left { end: interpret(&program, &inputs), kept: true };
+            let mut native = bytes(&mut random);
+            let begin = native.as_mut_ptr() as u64;
+            assert_eq!(begin % 8, 0);
+            let mut expected_bytes = Bytes { at: begin, bytes: native.clone() };
+            let pointer = begin + REACH as u64 / 2;
+            let inputs: [u64; INPUTS] = core::array::from_fn(|nth| match nth {
+                0..NUMBERS => random.number(),
+                nth => pointer + 8 * (nth as u64 & 1),
+            });
+            let end = interpret_in(&program, &inputs, &mut expected_bytes);
+            let expected = Left { end, kept: true };
             let left = run(at, &program, &inputs);
             assert_eq!(left, expected, "seed {seed}: inputs {inputs:x?}\n{program}");
+            let differs = native.iter().zip(&expected_bytes.bytes).position(|(one, other)| one != other);
+            assert_eq!(differs, None, "seed {seed}: memory at {begin:#x}, inputs {inputs:x?}\n{program}");
         }
     });
     true
@@ -81,7 +103,7 @@ fn code_1_code_does_what_the_interpreter_does() {
 
 #[test]
 fn code_4_what_needs_more_words_than_there_are_is_refused() {
-    let has_room = |seed| function(&program(&mut Random::new(seed)), 0, 0x1000).is_ok();
+    let has_room = |seed| function(&program(&mut Random::new(seed)), (seed, 0), 0x1000).is_ok();
     let refused = (1..2_000).filter(|seed| !has_room(*seed)).count();
     assert!(refused > 100, "{refused}");
 }
@@ -91,7 +113,7 @@ fn code_that_is_kept_is_the_code_of_its_place() {
     for seed in 1..3_000 {
         let program = program(&mut Random::new(seed));
         for at in [0x1000, 0x1004 + 4 * seed] {
-            if let Some((made, again)) = kept(&program, WORDS, at) {
+            if let Some((made, again)) = kept(&program, (seed, WORDS), at) {
                 assert_eq!(made, again, "seed {seed} at {at:#x}\n{program}");
             }
         }

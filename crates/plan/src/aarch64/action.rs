@@ -7,9 +7,9 @@ use trapline_record::ring::RecordKind;
 
 use super::stub::HOLD_BYTES;
 use super::stub::Signed;
+use super::stub::adding::ROW_BYTES;
 use super::stub::deferred::DEFERRED_BYTES;
 use super::stub::filter::code_bytes;
-use super::stub::rows::ROW_BYTES;
 use super::stub::text::{BYTES, ROOM_BYTES};
 use crate::filter::TargetFilter;
 use crate::machine::ExitKind;

@@ -1,7 +1,7 @@
 //! Conditions and values with locations for their variables, and their code: made once, and used at every site.
 //!
 //! In: a tree, what is asked of it, where its inputs are. Out: [`Compiled`]. A module's sites ask for the same few trees
-//! one after another. So each thread keeps the last ones that it made, with all that they depend on: what is found is
+//! one after another. So each thread keeps some that it made, with all that they depend on: what is found is
 //! what would be made (a pure function's values are kept). Does not: know a processor's code.
 
 use std::cell::RefCell;
@@ -13,10 +13,8 @@ use trapline_code::{Allocated, Program};
 use super::lower::{Lowered, Source};
 use super::target::Sort;
 use super::tree::Tree;
+use crate::programs::Kept;
 use crate::request::Read;
-
-/// How many are kept.
-const KEPT: usize = 8;
 
 /// What is asked of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,8 +49,8 @@ pub(crate) struct Compiled<K, P> {
     pieces: RefCell<Vec<Option<(K, P)>>>,
 }
 
-/// The last ones of a processor, the latest first.
-pub(crate) type Made<K, P> = RefCell<Vec<Rc<Compiled<K, P>>>>;
+/// Those of a processor.
+pub(crate) type Made<K, P> = RefCell<Kept<Rc<Compiled<K, P>>>>;
 
 impl<K: PartialEq, P> Compiled<K, P> {
     /// The one that answers a question. `allocate` chooses locations; `None` if there is no room, or the tree exceeds its
@@ -63,13 +61,8 @@ impl<K: PartialEq, P> Compiled<K, P> {
         allocate: impl FnOnce(Program, &[Source]) -> Option<Allocated>,
     ) -> Option<Rc<Self>> {
         made.with_borrow_mut(|made| {
-            if let Some(found) = made.iter().position(|made| made.question() == *question) {
-                made[..=found].rotate_right(1);
-            } else {
-                made.truncate(KEPT - 1);
-                made.insert(0, Rc::new(Self::make(question, allocate)?));
-            }
-            made.first().cloned()
+            let is = |made: &Rc<Self>| made.question() == *question;
+            made.answer(is, || Some(Rc::new(Self::make(question, allocate)?))).cloned()
         })
     }
     fn make(

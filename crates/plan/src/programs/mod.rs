@@ -4,6 +4,16 @@
 //! runs. One file for each; its table of steps stands at its head.
 //! Does not: know registers, stacks or processors.
 
+mod adding;
 mod bucket;
+mod input;
+mod kept;
+mod rows;
+mod text_key;
 
+pub(crate) use adding::Adding;
 pub(crate) use bucket::bucket;
+pub(crate) use input::{KEY, OWNER, TABLE, TEXT};
+pub(crate) use kept::Kept;
+pub(crate) use rows::Rows;
+pub(crate) use text_key::text_key;

@@ -175,8 +175,8 @@ fn put(at: u64, byte: u8) {
 
 /// Makes a call with a signal at the commit of the stub that was put last.
 pub(crate) fn trapped(arena: &Arena, code: u64, call: impl FnOnce()) {
-    // add qword [r10 + 8], 1
-    const COMMIT: [u8; 5] = [0x49, 0x83, 0x42, 0x08, 0x01];
+    // add qword [r10], 1
+    const COMMIT: [u8; 4] = [0x49, 0x83, 0x02, 0x01];
     // SAFETY: the handler only stores to a byte of ours.
     unsafe {
         let mut action: libc::sigaction = core::mem::zeroed();

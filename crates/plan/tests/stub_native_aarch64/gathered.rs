@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use trapline_plan::aarch64::stub::adding::ROW_BYTES;
 use trapline_plan::aarch64::stub::deferred::DEFERRED_BYTES;
 use trapline_plan::aarch64::stub::filter::code_bytes;
-use trapline_plan::aarch64::stub::rows::ROW_BYTES;
 use trapline_plan::aarch64::stub::{Code as _, Machine, TableLocation, Tallied, aggregate_call};
 use trapline_plan::filter::{
     Facts, GroupBy, Known, Late, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, TargetFilter, Tree,
@@ -228,8 +228,8 @@ fn what_is_broken_off_is_added_once() {
     on_cpu(3);
     let set = Set::new(machine, ThreadId::Unknown, by(read("arg0"), Sort::Log2), (None, TRUE));
     let words = set.exit_words(RecordKind::Return);
-    // str x13, [x17]
-    let (exit, counter) = broken_off_at(&set.calls.bench.room, words, 0xF900_022D, 3);
+    // str x14, [x13, #16]
+    let (exit, counter) = broken_off_at(&set.calls.bench.room, words, 0xF900_09AE, 3);
     let code = set.calls.entry(6, &[ADD], exit);
     assert_eq!(call(code, 40, 2), 42);
     assert_eq!(counter.load(Ordering::Relaxed), 0, "it was broken off");

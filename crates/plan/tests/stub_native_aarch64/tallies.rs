@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapline_insn::aarch64::encode;
 use trapline_plan::ThreadId;
+use trapline_plan::aarch64::stub::adding::ROW_BYTES;
 use trapline_plan::aarch64::stub::filter::code_bytes;
-use trapline_plan::aarch64::stub::rows::ROW_BYTES;
 use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, TableLocation, Tallied, tally};
 use trapline_plan::filter::{
     Binary, Facts, GroupBy, Int, Known, Sort, Symbol, Tally, TargetFilter, Tree, Unary, parse,

@@ -13,7 +13,7 @@
 //! ```text
 //!   X1   [sp + PLACE] = the call's cell                       sp = S - DEPTH to the end (`deferred::call`)
 //!   G2   [sp + STAMP] = the time, [sp + TOOK] = nanoseconds    only if something depends on the duration
-//!   G3   VALUE = cell or key, [sp + waiting(0)] = group-by key (`tally`, `rows`)
+//!   G3   VALUE = cell or key, [sp + waiting(0)] = group-by key (`tally`, `adding`)
 //!   X4   A = [sp + PLACE], [A + MARK] = 0
 //! ```
 //!
@@ -21,13 +21,13 @@
 
 use trapline_record::ring::RecordKind;
 
+use super::adding::{Copied, Into};
 use super::asm::{Asm, Fix};
 use super::deferred::{self, Deferred, Looked, PLACE, asks_for_duration};
 use super::filter::ARGUMENTS;
 use super::filtering::Rare;
 use super::pending::Code;
-use super::rows::Copied;
-use super::tally::{Into, TableLocation, Tallied, one_more, unseen, value};
+use super::tally::{TableLocation, Tallied, one_more, unseen, value};
 use super::threads;
 use super::traced::Traced;
 
@@ -71,7 +71,7 @@ pub fn aggregate_call<'a>(
     }
     let rejected = deferred.known().branch(&mut asm, &condition, false);
     let copied = Copied::Left(PLACE);
-    let into = Into::of(table, tally, (copied, 0), seen);
+    let into = Into::of(table.area.shape, tally, (copied, 0), seen);
     let unread = if seen { value(&mut asm, what, (deferred.known(), copied), into) } else { Vec::new() };
     let mut rare = Rare::default();
     one_more(&mut asm, machine, table, into, &mut rare);

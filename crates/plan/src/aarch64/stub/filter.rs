@@ -20,7 +20,7 @@
 
 use std::cell::RefCell;
 
-use trapline_code::aarch64::{self as code, Frame, Inputs, Piece, emit};
+use trapline_code::aarch64::{self as code, Frame, Inputs, Piece, REGISTERS, emit};
 use trapline_record::ring::FIRST_VALUE;
 
 use super::asm::{Asm, Fix, Reg, SP};
@@ -28,6 +28,7 @@ use super::frame::waiting;
 use super::threads;
 use crate::filter::{Asked, Compiled, MAX_WORDS, Made, Question, Sort, Source, TargetFilter, Tree};
 use crate::machine::ThreadId;
+use crate::programs::Kept;
 use crate::request::Read;
 
 /// Number of arguments that a record can hold, of those in registers: x0 to x5.
@@ -44,7 +45,7 @@ pub fn code_bytes(filter: &TargetFilter) -> usize {
 }
 
 thread_local! {
-    static MADE: Made<Conditions<'static>, Piece> = const { RefCell::new(Vec::new()) };
+    static MADE: Made<Conditions<'static>, Piece> = const { RefCell::new(Kept::new()) };
 }
 
 /// What a condition's code depends on.
@@ -120,7 +121,7 @@ impl Conditions<'_> {
     fn emit(self, asm: &mut Asm, tree: &Tree, asked: Asked) -> Vec<Fix> {
         let question = Question { tree, asked, fields: self.reads(), in_record: self.left.is_some() };
         let compiled = Compiled::of(&MADE, &question, |program, inputs| {
-            code::allocate(program, MAX_WORDS, &KnownValues { conditions: self, inputs }).ok()
+            code::allocate(program, REGISTERS, MAX_WORDS, &KnownValues { conditions: self, inputs }).ok()
         });
         let Some(compiled) = compiled else {
             // The limits of a tree (FLT-2) are those of programs.
@@ -129,7 +130,8 @@ impl Conditions<'_> {
         };
         compiled.append(asm, (Piece::place(asm), self.places()), Piece::append, |asm| {
             let known = KnownValues { conditions: self, inputs: &compiled.inputs };
-            let frame = Frame { words: self.depth + waiting(0) };
+            // Nothing is added to memory.
+            let frame = Frame { words: self.depth + waiting(0), lse: false };
             let begin = asm.here();
             let leave = emit(asm, &compiled.allocated, &known, frame);
             let leave: Vec<Fix> = leave.into_iter().map(|(_, fix)| fix).collect();

@@ -26,6 +26,7 @@
 //! timed entry may also write x30 (`latency::armed`), and a recorded stack goes through x30 (`stack`), which
 //! is saved for that.
 
+pub mod adding;
 pub mod aggregate_at_return;
 mod call;
 mod count;
@@ -44,7 +45,6 @@ mod machine;
 mod own_trampolines;
 mod pending;
 mod put;
-pub mod rows;
 mod rseq;
 mod saves;
 mod stack;

@@ -11,12 +11,11 @@
 //!            sp                  x16 A          x17 B       x15 KEY   x14 D     x13 INDEX  x12 VALUE      x11 C
 //!   pass     S - FRAME           (`filtering`)
 //!   value    S - FRAME - depth   the value      scratch     scratch   scratch   scratch    group-by key   scratch
-//!   add      S - FRAME - depth   line, table    area, word  scratch   scratch   the count  cell or key    -
-//!   anywhere S - FRAME - depth   line, table, 1 the word    scratch   scratch   -          cell or key    scratch
+//!   add      S - FRAME - depth   line, table    area        scratch   scratch   scratch    cell or key    scratch
 //!   end      S                   all registers are the program's
 //! ```
 //!
-//! The frame is that of `frame`, and depth is what `text` takes. Both forms of `add` for rows: `rows`.
+//! The frame is that of `frame`, and depth is what `text` takes. `add`: `adding`.
 //!
 //! A value may depend on fields, which are copied onto the stack at entries, as for a record (`text`). A hit
 //! is unseen if one of its fields cannot be read. The value of a text is a hash, computed over a copy on the
@@ -24,23 +23,25 @@
 //! has no room for the copies. The group-by key (`GroupBy`) is computed beside the value, and is unseen for
 //! the same reasons. Value and key are looked up together, as one row.
 //! The value is computed before the restartable sequence, so that what may be repeated is short: find this
-//! CPU's table, find the row (`rows`), add one. In a process without rseq all lines are written by atomic
+//! CPU's table, find the row (`programs::rows`), add one. In a process without rseq all lines are written by atomic
 //! additions, and rows are claimed by an exclusive pair.
 
-use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
+use trapline_code::Memory;
+use trapline_record::tally::{CELLS, OVERFLOW, TallyArea};
 
+use super::adding::{Copied, Into, text_key};
 use super::asm::{Asm, Fix, ZERO};
-use super::counted::{add_one, by_thread, cpu};
+use super::counted::{by_thread, cpu};
 use super::filter::Conditions;
 use super::filtering::{self, Filtered, HitFilter, Rare, Shared};
-use super::frame::{self, A, B, D, INDEX, KEY, VALUE};
+use super::frame::{self, A, B, D, KEY, VALUE};
 use super::machine::Machine;
 use super::pending::Code;
-use super::rows::{Copied, Rows};
 use super::text::Texts;
 use super::{rseq, threads};
 use crate::filter::{GroupBy, Sort, THREAD_UNIT, Tally};
 use crate::machine::ThreadId;
+use crate::programs::Adding;
 use crate::request::Read;
 
 /// Where a probe's tables lie.
@@ -113,7 +114,7 @@ pub fn tally(
         deep.rejected = known.branch(&mut asm, &tree.decided(), false);
     }
     let copied = Copied::Here(texts.first_text());
-    let into = Into::of(table, tally, (copied, texts.depth()), seen);
+    let into = Into::of(table.area.shape, tally, (copied, texts.depth()), seen);
     let unread = if seen { value(&mut asm, what, (known, copied), into) } else { Vec::new() };
     one_more(&mut asm, machine, table, into, &mut deep);
     // A thread without an area has no sample of its own. It is counted as if there were no room for it
@@ -150,7 +151,7 @@ pub(super) fn value(
         asm.mov(VALUE, A);
     }
     if tally.texts() != 0 {
-        unread.extend(copied.key(asm));
+        unread.extend(text_key(asm, copied));
     }
     owner(asm, tally, known, into);
     asm.mov(VALUE, A);
@@ -174,15 +175,13 @@ fn owner(asm: &mut Asm, tally: &Tally, known: Conditions<'_>, into: Into) {
             B
         }
         GroupBy::Nothing => {
-            if matches!(into, Into::Row(rows) if rows.are_owned()) {
+            if into.is_owned() {
                 asm.mov(B, ZERO);
             }
             B
         }
     };
-    if let Into::Row(rows) = into {
-        rows.keep(asm, group_key);
-    }
+    into.keep(asm, group_key);
 }
 
 impl Code for UnfinishedTally {
@@ -204,32 +203,6 @@ impl Code for UnfinishedTally {
     }
 }
 
-/// Where one is added.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Into {
-    /// The value is not known.
-    Unseen,
-    Cell,
-    Row(Rows),
-}
-
-impl Into {
-    /// `copied` is where texts are copied to; `depth`: by how many bytes the stack pointer is lower than
-    /// `frame` left it.
-    pub(super) fn of(
-        table: TableLocation,
-        tally: &Tally,
-        (copied, depth): (Copied, u32),
-        seen: bool,
-    ) -> Self {
-        match Rows::of(table.area.shape, tally, copied, depth) {
-            _ if !seen => Self::Unseen,
-            Some(rows) => Self::Row(rows),
-            None => Self::Cell,
-        }
-    }
-}
-
 /// Address of the table on the last line.
 fn last(machine: &Machine, table: TableLocation) -> u64 {
     table.base.wrapping_add(u64::from(machine.lines.max(1) - 1) * table.area.stride())
@@ -244,20 +217,19 @@ pub(super) fn one_more(asm: &mut Asm, machine: &Machine, table: TableLocation, i
             let section = rseq::section(asm, rseq, [B, A], |asm| {
                 unregistered = Some(cpu(asm, machine));
                 find_table(asm, table);
-                add(asm, into);
+                into.add(asm, Memory::Mine, machine.lse);
             });
             rare.sections.push(section);
-            let shared = match into {
-                Into::Unseen => Shared::Word(last.wrapping_add(UNSEEN)),
-                Into::Row(_) => Shared::Word(last.wrapping_add(OVERFLOW)),
-                Into::Cell => Shared::Nth(last.wrapping_add(CELLS)),
+            let shared = match into.without_area() {
+                Adding::Word(word) => Shared::Word(last.wrapping_add(word)),
+                _ => Shared::Nth(last.wrapping_add(CELLS)),
             };
             rare.shared.extend(unregistered.map(|fix| (fix, shared)));
         }
         None => {
             by_thread(asm, [A, KEY], machine.lines);
             find_table(asm, table);
-            add_anywhere(asm, machine, into);
+            into.add(asm, Memory::Shared, machine.lse);
         }
     }
 }
@@ -273,7 +245,7 @@ pub(super) fn unseen(
 ) {
     if !unread.is_empty() {
         unread.into_iter().for_each(|fix| asm.bind(fix));
-        one_more(asm, machine, table, Into::Unseen, rare);
+        one_more(asm, machine, table, Into::UNSEEN, rare);
         asm.b(behind);
     }
 }
@@ -283,32 +255,4 @@ fn find_table(asm: &mut Asm, table: TableLocation) {
     asm.number(KEY, table.area.stride() as u32);
     asm.constant(D, table.base);
     asm.mul_add(A, A, KEY, D);
-}
-
-/// The rest of a section: adds one on this CPU's line. `A` = table.
-fn add(asm: &mut Asm, into: Into) {
-    match into {
-        Into::Row(rows) => return rows.add(asm),
-        Into::Unseen => asm.add_imm(B, A, UNSEEN as i32),
-        Into::Cell => cell(asm),
-    }
-    asm.load(INDEX, B);
-    asm.add_imm(INDEX, INDEX, 1);
-    asm.store(INDEX, B, 0);
-}
-
-/// Without rseq: adds one on some line, which other threads write too.
-fn add_anywhere(asm: &mut Asm, machine: &Machine, into: Into) {
-    match into {
-        Into::Row(rows) => return rows.add_anywhere(asm, machine),
-        Into::Unseen => asm.add_imm(B, A, UNSEEN as i32),
-        Into::Cell => cell(asm),
-    }
-    add_one(asm, machine);
-}
-
-/// `B = A + CELLS + 8 VALUE`
-fn cell(asm: &mut Asm) {
-    asm.add_shifted(B, A, VALUE, 3);
-    asm.add_imm(B, B, CELLS as i32);
 }

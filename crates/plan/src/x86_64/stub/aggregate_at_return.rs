@@ -22,21 +22,21 @@
 //!   rsp - 128      TOOK: nanoseconds since the entry
 //!   rsp - 120      TIME, until G2 has decided; then OWNED, the group-by key (`tally`)
 //!   rsp - 112      SAVED_RSI
-//!   rsp - 32 …     intermediate values, then the row's KEY, END, KEY_AT (`rows`)
+//!   rsp - 32 …     intermediate values, then the row's KEY, END, KEY_AT, SPARE (`adding`)
 //!   rax, rdx, r10, r11    as in `tally`, from the value to the commit
 //!   X4             [rsi + 16] = 0
 //! ```
 
 use trapline_record::ring::{FIRST_TEXT, RecordKind};
 
+use super::adding::{Copied, Into};
 use super::asm::{Asm, Fix, RSI};
 use super::counted::count;
 use super::deferred::{CallCell, Deferred, MARK, SAVED_RSI, Words, asks_for_duration};
 use super::filter::ARGUMENTS;
 use super::latency::{Claim, Lookup};
-use super::rows::Copied;
 use super::rseq::{self, Section};
-use super::tally::{Into, Shared, TableLocation, add_shared, one_more, unseen, value};
+use super::tally::{TableLocation, add_shared, one_more, unseen, value};
 use super::traced::Traced;
 use crate::filter::Tally;
 
@@ -52,7 +52,7 @@ pub(super) struct AggregationTail {
     /// With rseq: the section, and the jump of threads without an area.
     owned: Option<(Section, Fix)>,
     pointer: Fix,
-    shared: Shared,
+    shared: Into,
     /// The jumps of hits with a value that depends on something that could not be read.
     unread: Vec<Fix>,
     rejected: Vec<Fix>,
@@ -94,7 +94,7 @@ impl AggregationTail {
             deferred.time(asm, true);
         }
         let rejected = deferred.known().branch(asm, &condition, false);
-        let into = Into::of(table, tally, LEFT, seen);
+        let into = Into::of(table.area.shape, tally, LEFT, seen);
         let mut unread = Vec::new();
         if seen {
             unread = value(asm, tally, (deferred.known(), LEFT), into);
@@ -108,7 +108,7 @@ impl AggregationTail {
             rseq::clear(asm, rseq);
         }
         saves.leave(asm);
-        let shared = into.shared();
+        let shared = into.without_area();
         Self { cell, words, table, owned, pointer, shared, unread, rejected, lookup, unmarked, done, leave }
     }
 

@@ -17,13 +17,14 @@
 
 use std::cell::RefCell;
 
-use trapline_code::x86_64::{self as code, Frame, Inputs, Piece, emit};
+use trapline_code::x86_64::{self as code, Frame, Inputs, Piece, REGISTERS, emit};
 use trapline_record::ring::FIRST_VALUE;
 
 use super::asm::{Asm, Fix, Mem, R8, R9, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::threads;
 use crate::filter::{Asked, Compiled, MAX_WORDS, Made, Question, Sort, Source, TargetFilter, Tree};
 use crate::machine::ThreadId;
+use crate::programs::Kept;
 use crate::request::Read;
 
 /// Registers that hold a function's first integer arguments (System V ABI, 3.2.3).
@@ -44,7 +45,7 @@ pub fn code_bytes(filter: &TargetFilter) -> usize {
 }
 
 thread_local! {
-    static MADE: Made<(Conditions<'static>, bool), Piece> = const { RefCell::new(Vec::new()) };
+    static MADE: Made<(Conditions<'static>, bool), Piece> = const { RefCell::new(Kept::new()) };
 }
 
 /// What a condition's code depends on.
@@ -127,7 +128,7 @@ impl Conditions<'_> {
     fn emit(self, asm: &mut Asm<'_>, (tree, asked): (&Tree, Asked), rdx_is_read: bool) -> Vec<Fix> {
         let question = Question { tree, asked, fields: self.reads(), in_record: self.left.is_some() };
         let compiled = Compiled::of(&MADE, &question, |program, inputs| {
-            code::allocate(program, WAITING.len(), &KnownValues { conditions: self, inputs }).ok()
+            code::allocate(program, REGISTERS, WAITING.len(), &KnownValues { conditions: self, inputs }).ok()
         });
         let Some(compiled) = compiled else {
             // The limits of a tree (FLT-2) are those of programs.
@@ -138,7 +139,9 @@ impl Conditions<'_> {
         compiled.append(asm, known, Piece::append, |asm| {
             let known = KnownValues { conditions: self, inputs: &compiled.inputs };
             let words = WAITING.map(|at| Mem::At(RSP, at));
-            let frame = Frame { words: &words, rdx: Mem::At(RSP, self.rdx), rdx_is_read };
+            let rdx = Mem::At(RSP, self.rdx);
+            // Nothing is claimed.
+            let frame = Frame { words: &words, rdx, rdx_is_read, spare: [rdx; 2], unbroken: true };
             let begin = asm.here();
             let leave = emit(asm, &compiled.allocated, &known, frame);
             let leave: Vec<Fix> = leave.into_iter().map(|(_, fix)| fix).collect();

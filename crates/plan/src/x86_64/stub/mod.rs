@@ -21,6 +21,7 @@
 //!
 //! Does not: relocate displaced code, choose addresses, decide what is dead.
 
+mod adding;
 mod aggregate_at_return;
 pub(crate) mod arguments;
 pub mod call;
@@ -38,7 +39,6 @@ mod own_trampolines;
 mod pending;
 mod put;
 mod remote;
-mod rows;
 mod rseq;
 mod saves;
 pub(crate) mod stack;

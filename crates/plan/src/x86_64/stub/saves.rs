@@ -11,13 +11,13 @@
 //!   rsp - 128          rdi (stack::SAVED)         deferred: TOOK at exits, in nanoseconds
 //!   rsp - 120          rsi (stack::SAVED)         deferred: PLACE at entries, TIME at exits; then tally: OWNED
 //!   rsp - 112          rcx (stack::SAVED)         deferred: SAVED_RSI
-//!   rsp - 104          filter: WAITING[7]         then stack: LIMIT
-//!   rsp - 96           filter: WAITING[6]         then stack: STACK
+//!   rsp - 104          filter: WAITING[7]         then stack: LIMIT, or adding: SPARE[1]
+//!   rsp - 96           filter: WAITING[6]         then stack: STACK, or adding: SPARE[0]
 //!   rsp - 88           r10  SAVED_R10
 //!   rsp - 80           r11  SAVED_R11             (First)
 //!   rsp - 72, -64      filter: WAITING[5], [4]    latency::stamp_cell: r10, r9
 //!   rsp - 56           filter: WAITING[3]         deferred: SAVED_R8
-//!   rsp - 48, -40, -32 filter: WAITING[2], [1], [0]    then rows: KEY_AT, END, KEY
+//!   rsp - 48, -40, -32 filter: WAITING[2], [1], [0]    then adding: KEY_AT, END, KEY
 //!   rsp - 24           rdx  SAVED_RDX             (Second)
 //!   rsp - 16           flags, 4 bytes  FLAGS      (First); at rsp - 12 the thread's number, threads::ANSWER
 //!   rsp - 8            rax  SAVED_RAX             (First); at an exit the returned value

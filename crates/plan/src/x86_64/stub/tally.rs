@@ -8,7 +8,7 @@
 //! if one of its fields cannot be read.
 //! The value of a text is a hash, computed over a copy on the stack (`text`). A text of which not even one
 //! byte can be read is unseen. The group-by key (`GroupBy`) is computed beside the value, and is unseen for
-//! the same reasons. Value and key are looked up together, as one row (`rows`).
+//! the same reasons. Value and key are looked up together, as one row (`programs::rows`).
 //! The value is computed before the restartable sequence, so that what may be repeated is short: find this
 //! CPU's table, find the row, add one. In a process without rseq all lines are written by `lock add`, and
 //! rows are claimed by a compare-and-swap. Registers are saved below the stack pointer, as in `trace`.
@@ -19,21 +19,22 @@
 //!   step          rax            rdx                r10          r11
 //!   read          cell or value  used               used         used
 //!   owner         cell or key    group-by key       used         -
-//!   rows.keep     the same, stored at rsp - 32 and rsp - 48 if rows have texts or group-by keys (`rows`)
+//!   keep          the same, stored at rsp - 32 and rsp - 48 if rows have texts or group-by keys (`adding`)
 //!   add           cell or key    used by rows       row          table = base + stride · CPU
-//!   the commit    [r11 + CELLS + 8 · rax] += 1,  or [r10 + 8] += 1,  or [r11 + UNSEEN] += 1
+//!   the commit    [r11 + CELLS + 8 · rax] += 1,  or [r10] += 1,  or [r11 + UNSEEN] += 1
 //!   no area       lock [last + CELLS + 8 · rax] += 1,  or OVERFLOW or UNSEEN;  last = base + stride · (lines - 1)
 //! ```
 
+use trapline_code::Memory;
 use trapline_record::ring::RecordKind;
-use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
+use trapline_record::tally::TallyArea;
 
+use super::adding::{Copied, Into, text_key};
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
 use super::counted::{Counted, count};
 use super::filter::Conditions;
 use super::filtering::FilterExits;
 use super::machine::Machine;
-use super::rows::{Copied, Rows, text_key};
 use super::rseq::{self, CPU_ID, Section};
 use super::threads;
 use super::traced::Traced;
@@ -57,7 +58,7 @@ pub(super) struct TallyTail {
     owned: Option<(Section, Fix)>,
     pointer: Fix,
     /// Where a thread without an area adds one: in a cell, or in a word of the table.
-    shared: Shared,
+    shared: Into,
     passed: FilterExits,
     /// Where the common path goes on.
     counted: u64,
@@ -68,12 +69,6 @@ pub(super) struct TallyTail {
     fixups: Vec<(u64, u64)>,
     /// The jumps of hits with a value that depends on something that cannot be read.
     unread: Vec<Fix>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Shared {
-    Cell,
-    Word(u64),
 }
 
 /// Appends the part of a stub that comes before the displaced code. Of the rings and texts in `traced` only
@@ -100,7 +95,7 @@ pub(super) fn tally(
         fixups = texts.fetch(asm);
         passed.deep = hits.pass_fields(asm);
     }
-    let into = Into::of(table, tally, copied, seen);
+    let into = Into::of(table.area.shape, tally, copied, seen);
     if seen {
         unread = value(asm, tally, (hits.behind_fetch(), copied), into);
     }
@@ -117,40 +112,13 @@ pub(super) fn tally(
         table,
         owned,
         pointer,
-        shared: into.shared(),
+        shared: into.without_area(),
         passed,
         counted,
         without_text,
         cramped,
         fixups,
         unread,
-    }
-}
-
-/// Where one is added.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Into {
-    /// The value is not known.
-    Unseen,
-    Cell,
-    Row(Rows),
-}
-
-impl Into {
-    pub(super) fn of(table: TableLocation, tally: &Tally, copied: Copied, seen: bool) -> Self {
-        match Rows::of(table.area.shape, tally, copied) {
-            _ if !seen => Self::Unseen,
-            Some(rows) => Self::Row(rows),
-            None => Self::Cell,
-        }
-    }
-    /// The same for a thread without an area.
-    pub(super) const fn shared(self) -> Shared {
-        match self {
-            Self::Unseen => Shared::Word(UNSEEN),
-            Self::Cell => Shared::Cell,
-            Self::Row(_) => Shared::Word(OVERFLOW),
-        }
     }
 }
 
@@ -176,11 +144,7 @@ fn add(asm: &mut Asm<'_>, (machine, table): (Machine, TableLocation), into: Into
     });
     asm.imul_imm(R11, R11, table.area.stride() as i32, true);
     let pointer = asm.alu_load_later(Alu::Add, R11);
-    match into {
-        Into::Unseen => asm.alu_mem_imm(Alu::Add, Mem::At(R11, UNSEEN as i32), 1, false),
-        Into::Row(rows) => rows.add(asm),
-        Into::Cell => asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, false),
-    }
+    into.add(asm, Memory::Mine);
     (unregistered, pointer)
 }
 
@@ -189,11 +153,7 @@ fn add_anywhere(asm: &mut Asm<'_>, (machine, table): (Machine, TableLocation), i
     rseq::any_line(asm, R11, machine.rdpid, machine.lines);
     asm.imul_imm(R11, R11, table.area.stride() as i32, true);
     let pointer = asm.alu_load_later(Alu::Add, R11);
-    match into {
-        Into::Unseen => asm.alu_mem_imm(Alu::Add, Mem::At(R11, UNSEEN as i32), 1, true),
-        Into::Row(rows) => rows.add_anywhere(asm),
-        Into::Cell => asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, true),
-    }
+    into.add(asm, Memory::Shared);
     pointer
 }
 
@@ -205,7 +165,7 @@ const OWNED: Mem = Mem::At(RSP, -120);
 ///
 /// ```text
 ///   out   rax = cell or key, as `Tally::key`, or as rows store it
-///   uses  rdx, r10, r11, flags, [rsp - 120] (OWNED)
+///   uses  rdx, r10, r11, flags, [rsp - 40] (`adding`), [rsp - 120] (OWNED)
 /// ```
 pub(super) fn value(
     asm: &mut Asm<'_>,
@@ -226,12 +186,10 @@ pub(super) fn value(
         asm.store(OWNED, RAX);
     }
     if tally.texts() != 0 {
-        text_key(asm, copied);
+        unread.extend(text_key(asm, copied));
     }
     owner(asm, tally, known, into);
-    if let Into::Row(rows) = into {
-        rows.keep(asm);
-    }
+    into.keep(asm);
     unread
 }
 
@@ -255,7 +213,7 @@ fn owner(asm: &mut Asm<'_>, tally: &Tally, known: Conditions<'_>, into: Into) {
                 asm.alu(Alu::Or, RAX, R10);
             }
         }
-        GroupBy::Nothing if matches!(into, Into::Row(rows) if rows.are_owned()) => asm.mov_imm32(RDX, 0),
+        GroupBy::Nothing if into.is_owned() => asm.mov_imm32(RDX, 0),
         GroupBy::Nothing => {}
     }
 }
@@ -271,7 +229,7 @@ impl TallyTail {
         }
         if let Some(cramped) = self.cramped {
             asm.bind(cramped);
-            add_shared(asm, (self.machine, self.table), Shared::Word(OVERFLOW));
+            add_shared(asm, (self.machine, self.table), Into::OVERFLOW);
             asm.jmp(self.without_text);
         }
         let unread = unseen(asm, (self.machine, self.table), &self.unread, self.counted);
@@ -304,7 +262,7 @@ impl TallyTail {
             // A thread without an area has no sample of its own. It is counted as if there were no room for
             // it (overflow).
             self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
-            add_shared(asm, (self.machine, self.table), Shared::Word(OVERFLOW));
+            add_shared(asm, (self.machine, self.table), Into::OVERFLOW);
             asm.jmp(self.without_text);
         }
         Some(counted)
@@ -312,19 +270,10 @@ impl TallyTail {
 }
 
 /// Adds one on the last line, which many threads share. Uses r11 and flags.
-pub(super) fn add_shared(asm: &mut Asm<'_>, (machine, table): (Machine, TableLocation), what: Shared) {
+pub(super) fn add_shared(asm: &mut Asm<'_>, (machine, table): (Machine, TableLocation), into: Into) {
     let last = u64::from(machine.lines.max(1) - 1) * table.area.stride();
-    let table = table.base.wrapping_add(last);
-    match what {
-        Shared::Cell => {
-            asm.mov_imm64(R11, table);
-            asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, true);
-        }
-        Shared::Word(word) => {
-            asm.mov_imm64(R11, table.wrapping_add(word));
-            asm.alu_mem_imm(Alu::Add, Mem::At(R11, 0), 1, true);
-        }
-    }
+    asm.mov_imm64(R11, table.base.wrapping_add(last));
+    into.add(asm, Memory::Shared);
 }
 
 /// The path of hits without a known value; they go on at `behind`. Returns the section, if there is rseq,
@@ -339,11 +288,11 @@ pub(super) fn unseen(
         return None;
     }
     unread.iter().for_each(|&fix| asm.bind(fix));
-    let (owned, pointer) = one_more(asm, what, Into::Unseen);
+    let (owned, pointer) = one_more(asm, what, Into::UNSEEN);
     asm.jmp(behind);
     if let Some((_, unregistered)) = owned {
         asm.bind(unregistered);
-        add_shared(asm, what, Shared::Word(UNSEEN));
+        add_shared(asm, what, Into::UNSEEN);
         asm.jmp(behind);
     }
     Some((owned.map(|(section, _)| section), pointer))
