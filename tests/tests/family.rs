@@ -68,6 +68,22 @@ fn calls_that_children_are_in_are_counted() {
     }
 }
 
+/// A call was in flight at the last report before the process' end, and has ended since. It counts once.
+#[test]
+fn calls_that_end_before_the_process_are_not_in_flight_too() {
+    let path = or_skip!(victims::plain("threads"));
+    let mut victim = Running::start(&path, &["2"]);
+    let pid = victim.pid().to_string();
+    let mut tracing = Tracing::start("lat", &["-p", &pid, "calls"]).expect("attaches");
+    victim.begin(100_000_000);
+    tracing.wait_for("\"in_flight\":2");
+    assert_eq!(victim.reported()["wrong"], 0);
+    assert!(victim.finish().success());
+    let report = tracing.end();
+    assert_eq!(report.field("calls", "calls"), 2, "{}", report.errors);
+    assert_eq!(report.field("calls", "in_flight"), 0, "{}", report.errors);
+}
+
 /// A forked child inherits jumps, but not the kernel's probes. The report must say that its hits at the
 /// latter are not seen.
 #[test]
