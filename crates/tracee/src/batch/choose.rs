@@ -11,7 +11,8 @@
 //! Such a thread cannot be stopped now. One that makes one child by vfork after the other is nearly always
 //! seen like that: between two children it runs for microseconds, and looks would meet those by chance. So it
 //! is ordered to stop while it waits. The order stays with it (TGT-12), and the thread stops at the wait's
-//! end, before it runs anything. Meanwhile other threads are still looked at.
+//! end, before it runs anything. Meanwhile other threads are still looked at. As the order may restart a call
+//! with a timeout, it is given only when such threads are tried too.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -78,8 +79,10 @@ impl<'b, 'p, 'a> Choice<'b, 'p, 'a> {
                 let none = || none_fit(self.serving.process(), &self.serving.tracees().threads());
                 return Err(why.unwrap_or_else(none));
             }
-            for tid in self.serving.tracees().threads() {
-                self.order_waiting(tid);
+            if late {
+                for tid in self.serving.tracees().threads() {
+                    self.order_waiting(tid);
+                }
             }
             self.wait()?;
         }
@@ -102,7 +105,8 @@ impl<'b, 'p, 'a> Choice<'b, 'p, 'a> {
     ) -> Result<(), TargetError> {
         let mut asked = HashSet::new();
         loop {
-            let worst = worst(self.is_late());
+            let late = self.is_late();
+            let worst = worst(late);
             let mut open = self.serving.tracees().threads();
             open.retain(|tid| !asked.contains(tid));
             if open.is_empty() {
@@ -114,7 +118,9 @@ impl<'b, 'p, 'a> Choice<'b, 'p, 'a> {
                     continue;
                 }
                 if !self.has_stopped(tid) && Fitness::of(self.serving.process(), tid) > worst {
-                    self.order_waiting(tid);
+                    if late {
+                        self.order_waiting(tid);
+                    }
                     continue;
                 }
                 let session = match self.try_thread(tid) {
