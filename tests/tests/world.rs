@@ -58,6 +58,15 @@ fn threads_that_share_a_thread_pointer() {
     exact("clone-early", &[]);
 }
 
+/// The program imports nothing by which that could be seen.
+#[test]
+fn threads_that_share_a_thread_pointer_by_a_call_of_the_programs_own() {
+    let path = or_skip!(victims::plain("own_clone"));
+    for kind in ["clone", "clone-early"] {
+        is_exact(Running::start(&path, &[kind]), kind, 40 * ROUNDS);
+    }
+}
+
 /// The C library lies in the program itself, and calls `clone` for its own threads too. Where such a thread
 /// counts by an rseq area that is not its own, it loses hits only when it is moved in the middle.
 #[test]

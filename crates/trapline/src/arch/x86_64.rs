@@ -1,6 +1,7 @@
 //! What stubs and the kernel can do on x86-64, and what code shows by its bytes.
 
 use memchr::memmem;
+use trapline_insn::x86_64::{Flow, sweep};
 
 /// Whether stubs read the arguments of USDT probes.
 pub(crate) const READS_MARKS: bool = true;
@@ -24,19 +25,24 @@ pub(crate) fn references(code: &[u8], at: u64, to: u64) -> impl Iterator<Item = 
 }
 
 /// Places in code at which a thread may be made by a system call of its own: `mov $56, %eax` (clone) or
-/// `mov $435, %eax` (clone3) shortly before a `syscall`; or `mov $435, %edi`, for a function that takes the
-/// number.
+/// `mov $435, %eax` (clone3), and then straight to a `syscall`; or `mov $435, %edi`, and then straight to a call
+/// of a function that takes the number.
 pub(crate) fn thread_calls(code: &[u8], at: u64) -> impl Iterator<Item = u64> {
     const NEAR: usize = 64;
     static LOADS: [[u8; 5]; 3] = [[0xb8, 56, 0, 0, 0], [0xb8, 0xb3, 1, 0, 0], [0xbf, 0xb3, 1, 0, 0]];
-    let calls = move |load: &[u8; 5], from: usize| {
+    let is_one = move |takes_number: bool, from: usize| {
         let near = &code[from..code.len().min(from + NEAR)];
-        load[0] == 0xbf || near.windows(2).any(|two| two == [0x0f, 0x05])
+        match sweep(near, at + from as u64).map(|insn| insn.flow).find(|flow| *flow != Flow::Next) {
+            Some(Flow::Syscall) => !takes_number,
+            Some(Flow::Call(_) | Flow::Jump(_)) => takes_number,
+            _ => false,
+        }
     };
     let found = move |load: &'static [u8; 5]| {
-        memmem::find_iter(code, load).filter(move |&from| calls(load, from)).map(move |from| at + from as u64)
+        let takes_number = load[0] == 0xbf;
+        memmem::find_iter(code, load).filter(move |&from| is_one(takes_number, from))
     };
-    LOADS.iter().flat_map(found)
+    LOADS.iter().flat_map(found).map(move |from| at + from as u64)
 }
 
 #[cfg(test)]
@@ -52,6 +58,9 @@ mod tests {
         let code = [0xb8, 56, 0, 0, 0, 0x48, 0x89, 0xf7, 0x0f, 0x05, 0xb8, 56, 0, 0, 0, 0xc3];
         assert_eq!(thread_calls(&code, 0x1000).collect::<Vec<_>>(), [0x1000]);
         // mov $435, %edi; call …
-        assert_eq!(thread_calls(&[0xbf, 0xb3, 1, 0, 0, 0xe8], 0x1000).collect::<Vec<_>>(), [0x1000]);
+        let code = [0xbf, 0xb3, 1, 0, 0, 0xe8, 0, 0, 0, 0];
+        assert_eq!(thread_calls(&code, 0x1000).collect::<Vec<_>>(), [0x1000]);
+        // mov $56, %eax; mov $0x50f, %ecx: no syscall
+        assert_eq!(thread_calls(&[0xb8, 56, 0, 0, 0, 0xb9, 0x0f, 5, 0, 0, 0xc3], 0x1000).count(), 0);
     }
 }
