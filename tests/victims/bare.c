@@ -60,15 +60,9 @@ static int own_clone(int (*function)(void *), char *stack, long flags, void *arg
     void **top = (void **)stack - 2;
     top[0] = (void *)function;
     top[1] = arg;
-#if defined(__x86_64__)
     long value;
     __asm__ volatile("syscall; test %%rax, %%rax; jnz 1f; ret; 1:"
                      : "=a"(value) : "a"(SYS_clone), "D"(flags), "S"(top) : "rcx", "r11", "memory");
-#elif defined(__aarch64__)
-    register long value __asm__("x0") = flags, number __asm__("x8") = SYS_clone;
-    register void **at __asm__("x1") = top;
-    __asm__ volatile("svc #0; cbnz x0, 1f; ldr x9, [sp]; br x9; 1:" : "+r"(value) : "r"(number), "r"(at) : "x9", "memory");
-#endif
     return (int)value;
 }
 #define clone own_clone
