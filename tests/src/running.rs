@@ -161,9 +161,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        drop(self.stdin.take());
-        // It was started here and is not yet reaped, so the PID cannot belong to another process.
+        // Killed first: at the end of its input it would exit by itself. It was started here and is not yet
+        // reaped, so the PID cannot belong to another process.
         self.child.kill().ok();
+        drop(self.stdin.take());
         self.child.wait().ok();
     }
 }

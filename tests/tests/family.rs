@@ -7,7 +7,7 @@ use serde_json::Value;
 use trapline_tests::counted::{counted, tactic};
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Report, Tracing};
-use trapline_tests::{or_skip, skip, text, victims};
+use trapline_tests::{or_skip, text, victims};
 
 const CHILDREN: u64 = 30;
 
@@ -66,6 +66,22 @@ fn calls_that_children_are_in_are_counted() {
         assert_eq!(report.field("parent_work", "calls"), 3, "{follow:?}");
         assert!(victim.finish().success());
     }
+}
+
+/// A call was in flight at the last report before the process' end, and has ended since. It counts once.
+#[test]
+fn calls_that_end_before_the_process_are_not_in_flight_too() {
+    let path = or_skip!(victims::plain("threads"));
+    let mut victim = Running::start(&path, &["2"]);
+    let pid = victim.pid().to_string();
+    let mut tracing = Tracing::start("lat", &["-p", &pid, "calls"]).expect("attaches");
+    victim.begin(100_000_000);
+    tracing.wait_for("\"in_flight\":2");
+    assert_eq!(victim.reported()["wrong"], 0);
+    assert!(victim.finish().success());
+    let report = tracing.end();
+    assert_eq!(report.field("calls", "calls"), 2, "{}", report.errors);
+    assert_eq!(report.field("calls", "in_flight"), 0, "{}", report.errors);
 }
 
 /// A forked child inherits jumps, but not the kernel's probes. The report must say that its hits at the
@@ -215,51 +231,125 @@ fn the_target_is_killed_while_traced() {
     assert!(report.errors.contains("was ended by signal 9 (SIGKILL)"), "{}", report.errors);
 }
 
-/// A process that is killed loses its memory first, and ends as a whole later. The first process of a PID
-/// namespace waits in between until no other one is left there. Another tracer has one that is dead, and does
-/// not take note of that. So the tracer looks often at a process whose maps are empty, and which has neither
-/// ended nor executed another program.
+/// A process that is killed loses its memory first, and ends as a whole later. The tracer looks often at a
+/// process whose maps are empty, and which has neither ended nor executed another program.
 #[test]
 fn a_target_without_memory_is_waited_for() {
-    let path = or_skip!(victims::plain("family"));
-    let namespace = ["--pid", "--fork", "--kill-child"];
-    if !Command::new("unshare").args(namespace).arg("true").status().is_ok_and(|status| status.success()) {
-        skip!("no PID namespace can be made here");
-    }
-    let mut command = Command::new("unshare");
-    command.args(namespace).arg(&path).arg("inside");
-    let mut victim = Running::spawn(command);
-    assert_eq!(victim.line(), "ready");
-    let target = only_child(victim.pid());
-    let pid = target.to_string();
-    let mut tracing = Tracing::start("count", &["-p", &pid, "parent_work"]).expect("attaches");
-    assert_eq!(victim.run(1)["failed"], 0);
-    let child = only_child(target);
-    let signal = |pid: u32, signal: i32| {
-        // SAFETY: kill takes plain numbers, here of processes that this test has started.
-        assert_eq!(unsafe { libc::kill(pid.cast_signed(), signal) }, 0);
-    };
-    // SAFETY: the request uses neither address nor data.
-    assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, child.cast_signed(), 0_usize, 0_usize) }, 0);
-    // What would take note of its end stands still meanwhile.
-    signal(victim.pid(), libc::SIGSTOP);
-    signal(target, libc::SIGKILL);
-    let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it has not ended");
-    until("its memory is gone", || maps().is_empty());
+    let mut dying = or_skip!(Dying::start());
+    let mut tracing = dying.traced();
+    dying.kill();
     let before = tracing.objects().len();
     until("the tracer has reported five times more", || {
         assert!(tracing.is_running(), "the tracer ended: {}", tracing.output_text());
         tracing.objects().len() >= before + 5
     });
-    // SAFETY: waits for a tracee of this thread, and asks for no status.
-    let waited = unsafe { libc::waitpid(child.cast_signed(), std::ptr::null_mut(), libc::__WALL) };
-    assert_eq!(waited, child.cast_signed());
+    dying.let_end();
     let report = tracing.end();
     assert_eq!(report.hits("parent_work"), 1, "{}", report.errors);
     assert_eq!(report.status.code(), Some(1), "{}", report.errors);
+    assert_eq!(only_note(&report), dying.note("was ended by signal 9 (SIGKILL) while it was probed"));
+}
+
+/// The same where the tracer is to end meanwhile: it does not take the process to have exited.
+#[test]
+fn a_target_without_memory_is_waited_for_at_detach() {
+    let mut dying = or_skip!(Dying::start());
+    let mut tracing = dying.traced();
+    dying.kill();
+    let stop = std::thread::scope(|scope| {
+        let ended = scope.spawn(|| {
+            tracing.signal(libc::SIGINT);
+            tracing.end()
+        });
+        // Too early, and the tracer has nothing to wait for.
+        std::thread::sleep(Duration::from_millis(500));
+        dying.let_end();
+        ended.join()
+    });
+    let report = stop.expect("a report");
+    assert_eq!(report.hits("parent_work"), 1, "{}", report.errors);
+    assert_eq!(only_note(&report), dying.note("was ended by signal 9 (SIGKILL) while it was probed"));
+    assert_eq!(report.status.code(), Some(1), "{}", report.errors);
+}
+
+/// The wait has a bound, and the report does not claim to know what nobody can know then.
+#[test]
+fn a_target_that_loses_its_memory_and_does_not_end_is_reported() {
+    let mut dying = or_skip!(Dying::start());
+    let tracing = dying.traced();
+    dying.kill();
+    let report = tracing.stop();
+    dying.let_end();
+    assert_eq!(report.hits("parent_work"), 1, "{}", report.errors);
+    let text = "has lost its memory, and 2 s later it had not ended: how it ended is not known";
+    assert_eq!(only_note(&report), dying.note(text));
+}
+
+/// A process that was killed, has lost its memory, and cannot end. The first process of a PID namespace waits
+/// until no other one is left there. Here this test traces one that is dead, and does not take note of that.
+struct Dying {
+    victim: Running,
+    target: u32,
+    child: u32,
+}
+
+impl Dying {
+    fn start() -> Result<Self, String> {
+        let path = victims::plain("family")?;
+        let namespace = ["--pid", "--fork", "--kill-child"];
+        let mut tried = Command::new("unshare");
+        if !tried.args(namespace).arg("true").status().is_ok_and(|status| status.success()) {
+            return Err("no PID namespace can be made here".to_owned());
+        }
+        let mut command = Command::new("unshare");
+        command.args(namespace).arg(&path).arg("inside");
+        let victim = Running::spawn(command);
+        assert_eq!(victim.line(), "ready");
+        let target = only_child(victim.pid());
+        Ok(Self { victim, target, child: 0 })
+    }
+    /// It is traced, and has a child.
+    fn traced(&mut self) -> Tracing {
+        let pid = self.target.to_string();
+        let tracing = Tracing::start("count", &["-p", &pid, "parent_work"]).expect("attaches");
+        assert_eq!(self.victim.run(1)["failed"], 0);
+        self.child = only_child(self.target);
+        tracing
+    }
+    /// Returns when its memory is gone.
+    fn kill(&self) {
+        let signal = |pid: u32, signal: i32| {
+            // SAFETY: kill takes plain numbers, here of processes that this test has started.
+            assert_eq!(unsafe { libc::kill(pid.cast_signed(), signal) }, 0);
+        };
+        let child = self.child.cast_signed();
+        // SAFETY: the request uses neither address nor data.
+        assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, child, 0_usize, 0_usize) }, 0);
+        // What would take note of its end stands still meanwhile.
+        signal(self.victim.pid(), libc::SIGSTOP);
+        signal(self.target, libc::SIGKILL);
+        let maps = format!("/proc/{}/maps", self.target);
+        let maps = || std::fs::read_to_string(&maps).expect("it has not ended");
+        until("its memory is gone", || maps().is_empty());
+    }
+    /// Takes note of its child's end. By the thread that called [`Self::kill`].
+    fn let_end(&self) {
+        let child = self.child.cast_signed();
+        // SAFETY: waits for a tracee of this thread, and asks for no status.
+        let waited = unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
+        assert_eq!(waited, child);
+    }
+    /// A notice about it.
+    fn note(&self, text: &str) -> String {
+        format!("note: process {} (family) {text}", self.target)
+    }
+}
+
+/// The only notice of a report.
+fn only_note(report: &Report) -> String {
     let notes: Vec<&str> = report.errors.lines().filter(|line| line.starts_with("note: ")).collect();
     let [note] = notes[..] else { panic!("{}", report.errors) };
-    assert!(note.contains("was ended by signal 9 (SIGKILL)"), "{}", report.errors);
+    note.to_owned()
 }
 
 /// The only child of a process with one thread.

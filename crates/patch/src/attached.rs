@@ -45,7 +45,7 @@ impl Attached {
     /// # Errors
     /// As [`attach()`]; what was there before stays.
     pub fn add(&mut self, process: &Process, request: &Request<'_>) -> Result<AttachReport, PatchError> {
-        attach::add(&mut self.batches, process, request)
+        attach::add(&mut self.batches, process, request).map_err(|error| error.or_gone(process))
     }
     /// The same inside an existing seizure, which may hold forked children.
     ///
@@ -168,7 +168,7 @@ impl Attached {
     /// # Errors
     /// If the process is gone, or could not be stopped. What relies on the facts may still be in place.
     pub fn close(&mut self, process: &Process, facts: u64) -> Result<Closed, PatchError> {
-        close(&mut self.batches, process, facts)
+        close(&mut self.batches, process, facts).map_err(|error| error.or_gone(process))
     }
     /// Step H5: threads wait no longer for the facts that have changed.
     pub fn let_go(&mut self) {

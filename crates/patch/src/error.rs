@@ -1,7 +1,12 @@
 //! What makes a whole batch fail. What makes one probe fail is a [`Refused`](crate::Refused).
 
+use std::time::Duration;
+
 use trapline_plan::PlanError;
-use trapline_tracee::TargetError;
+use trapline_tracee::{Process, TargetError};
+
+/// Longest wait until a process that is ending has lost its memory.
+const ENDING: Duration = Duration::from_secs(2);
 
 /// Why nothing was attached, or could be cleaned up.
 #[derive(Debug, thiserror::Error)]
@@ -151,5 +156,43 @@ impl PatchError {
     #[must_use]
     pub const fn is_gone(&self) -> bool {
         matches!(self, Self::Target(error) if error.is_gone())
+    }
+    /// The error of something that was done to a process: that it is gone, if it ends at that moment. While it
+    /// ends, no thread can be stopped or make a call, and no byte can be written; each has an error of its own.
+    /// What was patched goes with the memory.
+    pub(crate) fn or_gone(self, process: &Process) -> Self {
+        if self.is_gone() || !process.loses_memory(ENDING) {
+            return self;
+        }
+        let how = format!("it ended or executed another program ({self})");
+        Self::Target(TargetError::Gone { pid: process.pid(), how })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use trapline_tracee::{Process, TargetError};
+
+    use super::PatchError;
+
+    /// What fails while a process ends, whatever it is.
+    fn failed(pid: u32) -> PatchError {
+        PatchError::Target(TargetError::NoCaller { pid, why: "no thread".to_owned() })
+    }
+
+    #[test]
+    fn what_fails_while_a_process_ends_means_that_it_is_gone() {
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        let process = Process::open(child.id()).expect("a child may be traced");
+        let lives = failed(child.id()).or_gone(&process);
+        child.kill().expect("it runs");
+        let killed = failed(child.id()).or_gone(&process);
+        child.wait().expect("it ended");
+        let reaped = failed(child.id()).or_gone(&process);
+        assert!(!lives.is_gone(), "{lives}");
+        assert!(killed.is_gone() && reaped.is_gone(), "{killed}; {reaped}");
+        assert!(killed.to_string().contains("no thread"), "{killed}");
     }
 }

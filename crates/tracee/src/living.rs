@@ -23,6 +23,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Flags of threads that have begun to end, or to be ended by a signal (linux/sched.h).
+const EXITING: u64 = 0x404;
+/// SIGKILL, as a bit of a set of signals.
+const KILL: u64 = 1 << 8;
 /// Flag of threads that the kernel creates for itself, which belong to no program (linux/sched.h).
 const KERNEL: u64 = 0x20_0000;
 /// Flag of io_uring's workers (linux/sched.h).
@@ -56,6 +60,12 @@ impl Stat {
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self.0.first().map(String::as_str), None | Some("Z" | "X"))
     }
+    /// Whether it belongs to a task that has ended, is about to, or was killed. The kernel kills the other
+    /// threads of a process that exits.
+    fn is_ending(&self) -> bool {
+        let (flags, pending) = (self.field(9).unwrap_or(0), self.field(31).unwrap_or(0));
+        self.has_ended() || flags & EXITING != 0 || pending & KILL != 0
+    }
     /// Whether it belongs to a thread that the kernel created for work of its own.
     fn is_kernels(&self) -> bool {
         let (flags, blocked) = (self.field(9).unwrap_or(0), self.field(32).unwrap_or(0));
@@ -87,6 +97,12 @@ pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
 pub(crate) fn living(pid: u32) -> Option<u32> {
     let lives = |&tid: &u32| Stat::read(&task(pid, tid)).is_ok_and(|stat| !stat.has_ended());
     Some(pid).filter(lives).or_else(|| threads(pid).ok()?.into_iter().find(lives))
+}
+
+/// Whether all threads of the process have ended or are about to.
+pub(crate) fn is_ending(pid: u32) -> bool {
+    let ends = |tid| Stat::read(&task(pid, tid)).map_or(true, |stat| stat.is_ending());
+    tasks(pid).map_or(true, |mut tasks| tasks.all(ends))
 }
 
 /// The folder of /proc that shows the process: its own, or that of a living thread where the main thread has
@@ -171,5 +187,18 @@ mod tests {
         let stat = Stat::parse(&text);
         assert_eq!((stat.has_ended(), stat.field(4), stat.field(9)), (false, Some(4), Some(64)));
         assert!(Stat::parse(b"9 (x) Z 4").has_ended() && Stat::parse(b"").has_ended());
+    }
+
+    #[test]
+    fn a_thread_ends_when_it_is_killed_and_before_it_is_a_zombie() {
+        let stat = |state: &str, flags: u64, pending: u64| {
+            let between = "0 ".repeat(21);
+            let text = format!("7 (a) {state} 1 1 1 0 -1 {flags} {between}{pending} 0 0\n");
+            Stat::parse(text.as_bytes())
+        };
+        assert!(stat("R", 0x40_0044, 0).is_ending(), "it has begun to end");
+        assert!(stat("R", 0x40_0040, 1 << 8).is_ending(), "it was killed");
+        assert!(stat("Z", 0, 0).is_ending(), "it has ended");
+        assert!(!stat("R", 0x40_0040, 1 << 14).is_ending(), "a signal that it may handle");
     }
 }

@@ -3,6 +3,7 @@
 //! Input: a pid. Output: facts from /proc, and bytes that are read or written. Invariants: PID-1 a process is
 //! known by pid and start time, so a reused pid is never touched. Does not: stop anything.
 
+use std::convert::Infallible;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
@@ -11,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
 
@@ -21,6 +23,7 @@ use crate::maps::{self, DELETED, FileId, FileOf, Mapping};
 use crate::numbers::features;
 use crate::permission;
 use crate::status::{InCall, Seccomp, ThreadStatus};
+use crate::sys::wait::within;
 use crate::sys::{fault, fd};
 
 /// A live process.
@@ -91,6 +94,34 @@ impl Process {
     #[must_use]
     pub fn alive(&self) -> bool {
         living::start_time(self.pid).is_ok_and(|start| start == self.start_time) && living::runs(self.pid)
+    }
+    /// Waits until it has ended with all its threads, for at most `at_most`; returns whether it has. A process
+    /// that is killed loses its memory first.
+    #[must_use]
+    pub fn ends_within(&self, at_most: Duration) -> bool {
+        fd::ends_within(self.pidfd.as_fd(), at_most)
+    }
+    /// Whether the memory that it had when it was opened is gone. A process that ends loses it first; one that
+    /// executes a program has other memory.
+    #[must_use]
+    pub fn has_lost_memory(&self) -> bool {
+        // The kernel reads nothing from memory that is gone. Address 0 of other memory is an error.
+        matches!(self.mem.read_at(&mut [0], 0), Ok(0))
+    }
+    /// The same; waits for it while all threads are ending, for at most `at_most`. A thread that was killed
+    /// does not show that for a moment, so it lives only if it does at all looks of some milliseconds.
+    #[must_use]
+    pub fn loses_memory(&self, at_most: Duration) -> bool {
+        const LIVES: Duration = Duration::from_millis(5);
+        let mut seen_alive = None;
+        let mut has_lost = false;
+        let Ok(_) = within(at_most, || {
+            has_lost = self.has_lost_memory();
+            let lives = !has_lost && !living::is_ending(self.pid);
+            seen_alive = seen_alive.filter(|_| lives).or_else(|| lives.then(Instant::now));
+            Ok::<_, Infallible>(has_lost || seen_alive.is_some_and(|since| since.elapsed() >= LIVES))
+        });
+        has_lost
     }
     /// The signal that ended it, if it has ended and the signal is known: from the zombie, or from the pidfd.
     #[must_use]
@@ -270,6 +301,7 @@ impl Process {
     pub fn write_text(&self, addr: RemoteAddr, bytes: &[u8]) -> Result<(), TargetError> {
         match fault::point(|| self.mem.write_at(bytes, addr.0)) {
             Ok(n) if n == bytes.len() => Ok(()),
+            // Nothing at all where the memory is gone, a part at the end of a mapping.
             Ok(_) => Err(self.memory_error("write", addr, bytes.len(), io::ErrorKind::WriteZero.into())),
             Err(error) => Err(self.memory_error("write", addr, bytes.len(), error)),
         }
@@ -281,10 +313,10 @@ impl Process {
         len: usize,
         source: io::Error,
     ) -> TargetError {
-        if self.alive() {
-            TargetError::Memory { pid: self.pid, what, addr, len, source }
-        } else {
-            self.gone("it ended")
+        match (self.has_lost_memory(), self.alive()) {
+            (false, true) => TargetError::Memory { pid: self.pid, what, addr, len, source },
+            (true, true) => self.gone("it ended or executed another program"),
+            (_, false) => self.gone("it ended"),
         }
     }
     /// Handles a file with a name that itself ends in the words that the kernel appends to the names of

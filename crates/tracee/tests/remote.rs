@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use common::Victim;
+use trapline_record::RemoteAddr;
 use trapline_tracee::{Batch, BatchOptions, Process, RemoteOptions, RemoteReport, SharedMap};
 
 /// Calls getpid, maps a memfd and unmaps it.
@@ -245,9 +246,9 @@ int main() { puts("ready"); fflush(stdout);
     assert!(victim.is_running());
 }
 
-/// The thread makes one such child after the other, and gets a CPU at once when one has ended. So it is ordered to
-/// stop when it is about to wait for the next one, which is seized at its birth and stops there. That stop has to
-/// be answered, or the thread waits for ever.
+/// The thread makes one such child after the other, and runs for microseconds in between. It makes calls at the
+/// end of the wait that it is in, however seldom it is seen outside of one. An order to stop that is used up by
+/// the birth of the next child, which is seized at its birth and stops there, is given again.
 #[test]
 fn a_thread_that_is_hardly_ever_outside_vfork_makes_calls_between_two() {
     const VFORKS: &str = r#"
@@ -255,14 +256,30 @@ fn a_thread_that_is_hardly_ever_outside_vfork_makes_calls_between_two() {
 #include <sched.h>
 #include <signal.h>
 #include <unistd.h>
+static volatile long made;
 int main() { signal(SIGCHLD, SIG_IGN); struct sched_param first = {1}; sched_setscheduler(0, SCHED_FIFO, &first);
- puts("ready"); fflush(stdout);
- for (;;) if (!vfork()) { usleep(900000); _exit(0); } }
+ printf("ready\n%lu\n", (unsigned long)&made); fflush(stdout);
+ for (;;) { made++; if (!vfork()) { usleep(900000); _exit(0); } } }
 "#;
     let mut victim = Victim::start(VFORKS);
+    let process = Process::open(victim.pid()).unwrap();
+    let counter = RemoteAddr(victim.line().parse().unwrap());
+    let made = || process.read_u64(counter).unwrap();
     for _ in 0..5 {
+        let before = made();
+        while made() == before {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         victim.until_in_call(victim.pid(), libc::SYS_vfork);
-        session(victim.pid());
+        let present = made();
+        let waited_for = Batch::run(&process, BatchOptions::default(), |batch| {
+            let mut caller = batch.remote(&RemoteOptions::default(), &|_| None).unwrap();
+            let seen = made();
+            assert_eq!(caller.call("getpid", libc::SYS_getpid, [0; 6]).unwrap(), u64::from(victim.pid()));
+            caller.finish().unwrap();
+            seen - present
+        });
+        assert_eq!(waited_for.unwrap(), 0, "it made more children while it was to stop");
     }
     assert!(victim.is_running());
 }

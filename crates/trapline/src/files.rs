@@ -13,6 +13,8 @@ use trapline_image::{Bytes, DebugFile, DebugFiles, Image};
 use trapline_plan::{ActionRequest, CodeMap, Scope, SystemCall, system_calls};
 use trapline_tracee::{FileId, Mapping, Process};
 
+use crate::own_threads::own_threads;
+
 /// Largest text, in bytes, that may be swept as a whole, once per file.
 const WHOLE_TEXT: u64 = 64 << 20;
 
@@ -30,6 +32,7 @@ pub(crate) struct ModuleFile {
     /// Branch targets near all that was requested so far.
     near: Mutex<Option<Arc<CodeMap>>>,
     system_calls: OnceLock<Vec<SystemCall>>,
+    own_threads: OnceLock<bool>,
 }
 
 impl ModuleFile {
@@ -58,6 +61,10 @@ impl ModuleFile {
     /// The file's own system calls that may change what patches rely on.
     pub(crate) fn system_calls(&self) -> &[SystemCall] {
         self.system_calls.get_or_init(|| system_calls(&self.image))
+    }
+    /// Whether the file, a program, may make threads in its own way: see [`own_threads`].
+    pub(crate) fn makes_own_threads(&self) -> bool {
+        *self.own_threads.get_or_init(|| own_threads(&self.image))
     }
     /// Drops what was planned speculatively for a batch and never used.
     pub(crate) fn forget_speculative(&self) {
@@ -134,6 +141,7 @@ fn parse(
         whole: OnceLock::new(),
         near: Mutex::new(None),
         system_calls: OnceLock::new(),
+        own_threads: OnceLock::new(),
     }))
 }
 

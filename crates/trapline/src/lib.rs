@@ -60,6 +60,7 @@ mod library;
 pub mod listing;
 mod modules;
 mod names;
+mod own_threads;
 mod pairing;
 mod past;
 pub mod probes;

@@ -3,8 +3,8 @@
 //! In: the process' files, and their variables as they are now. Out: [`Threads`], with three answers. Where
 //! glibc registers rseq areas: `__rseq_offset` of its loader or of a static program, if `__rseq_size` says
 //! that it does. Whether the program sets thread pointers itself, or makes threads that may have none.
-//! Whether it makes children that run on a thread's control block. Does not: ask a thread, or see what a
-//! static program calls.
+//! Whether it makes children that run on a thread's control block; not known of a static program. Does not:
+//! ask a thread.
 
 use trapline_patch::Threads;
 use trapline_tracee::Process;
@@ -30,7 +30,7 @@ pub(crate) fn threads(process: &Process, files: &mut Files) -> Threads {
             let imports = |names: &[&str]| module.file.image.imported().any(|name| names.contains(&name.raw));
             // Without CLONE_SETTLS a thread has its maker's pointer. A thread that ends within milliseconds
             // may not be seen by a look at all threads.
-            out.own_pointers |= imports(&["clone", "__clone"]);
+            out.own_pointers |= module.file.makes_own_threads();
             out.lent_blocks = imports(&["vfork", "posix_spawn", "posix_spawnp"]);
         }
         // In a program with a loader, the loader has the answer.

@@ -33,8 +33,17 @@ use crate::threads::still::move_out;
 /// How long a detach waits for another tracer to release the process.
 const HELD_BY_ANOTHER: Duration = Duration::from_secs(5);
 
-/// Steps R1 to R6 for one process.
+/// Steps R1 to R6 for one process. A process that ends meanwhile is gone, whatever fails because of that.
 pub(crate) fn clean(
+    process: &Process,
+    files: &[FileId],
+    options: &Options,
+    way: Direction,
+) -> Result<Restored, PatchError> {
+    cleaned(process, files, options, way).map_err(|error| error.or_gone(process))
+}
+
+fn cleaned(
     process: &Process,
     files: &[FileId],
     options: &Options,

@@ -74,7 +74,7 @@ fn children(pid: u32, files: &[FileId], options: &Options, report: &mut DetachRe
         }
         for user in users {
             seen.push(user);
-            match Process::open(user)
+            match Process::look_into(user)
                 .map_err(PatchError::from)
                 .and_then(|p| clean(&p, files, options, Direction::Recover))
             {

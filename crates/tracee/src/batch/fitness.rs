@@ -65,6 +65,12 @@ pub(super) fn has_ended(process: &Process, tid: u32) -> bool {
     process.thread_status(tid).map_or(true, |status| matches!(status.state, 'Z' | 'X'))
 }
 
+/// Whether a thread waits uninterruptibly, and is not frozen.
+pub(super) fn waits_uninterruptibly(process: &Process, tid: u32) -> bool {
+    process.thread_status(tid).is_ok_and(|status| status.state == 'D')
+        && !Stuck::of(process.pid(), tid).is_frozen()
+}
+
 /// The error for threads of which none is fit. The first one stands for all.
 pub(super) fn none_fit(process: &Process, threads: &[u32]) -> TargetError {
     let pid = process.pid();

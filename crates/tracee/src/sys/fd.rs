@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use super::check;
 
@@ -48,6 +49,24 @@ pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     // SAFETY: `info` is live and has the 64 bytes that the request's number states.
     let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), GET_INFO as _, &raw mut info) };
     (result == 0 && info.mask & EXIT != 0).then_some(info.numbers[11])
+}
+
+/// Waits until a process has ended with all its threads, for at most `at_most`; returns whether it has.
+pub(crate) fn ends_within(pidfd: BorrowedFd<'_>, at_most: Duration) -> bool {
+    let start = Instant::now();
+    loop {
+        let left = at_most.saturating_sub(start.elapsed());
+        let millis = i32::try_from(left.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+        let mut polled = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: `polled` is one live entry.
+        if unsafe { libc::poll(&raw mut polled, 1, millis) } > 0 {
+            return true;
+        }
+        // It may return early for a signal.
+        if left.is_zero() {
+            return false;
+        }
+    }
 }
 
 /// Whether two processes share their address space.

@@ -1,4 +1,4 @@
-//! What stubs and the kernel can do on arm64.
+//! What stubs and the kernel can do on arm64, and what code shows by its words.
 
 /// Whether stubs read the arguments of USDT probes.
 pub(crate) const READS_MARKS: bool = false;
@@ -10,3 +10,58 @@ pub(crate) const GOROUTINE_IN_REGISTER: bool = true;
 pub(crate) const KERNEL_UNSEEN: &str = "on arm64";
 /// Whether the kernel reports only one of several watched places that one store touches.
 pub(crate) const REPORTS_ONE_PLACE: bool = true;
+
+/// Places in code from which a call or jump leads to an address. `at` is the address of the code.
+pub(crate) fn references(code: &[u8], at: u64, to: u64) -> impl Iterator<Item = u64> {
+    words(code, at)
+        .filter(move |&(word, at)| word & 0x7c00_0000 == 0x1400_0000 && branch(word, at) == to)
+        .map(|(_, at)| at)
+}
+
+/// Where `b` or `bl` leads to.
+fn branch(word: u32, at: u64) -> u64 {
+    at.wrapping_add_signed(i64::from((word << 6).cast_signed() >> 6) * 4)
+}
+
+/// Places in code at which a thread may be made by a system call of its own: `mov x8, #220` (clone) or
+/// `mov x8, #435` (clone3) shortly before a `svc`; or `mov x0, #435`, for a function that takes the number.
+pub(crate) fn thread_calls(code: &[u8], at: u64) -> impl Iterator<Item = u64> {
+    const NEAR: usize = 16;
+    const SVC: u32 = 0xd400_0001;
+    let moves =
+        |word: u32, number: u32, register: u32| word & 0x7fff_ffff == 0x5280_0000 | number << 5 | register;
+    words(code, at)
+        .filter(move |&(word, place)| {
+            let behind = &code[(place - at) as usize..];
+            let calls = || words(behind, place).take(NEAR).any(|(word, _)| word == SVC);
+            moves(word, 435, 0) || ((moves(word, 220, 8) || moves(word, 435, 8)) && calls())
+        })
+        .map(|(_, at)| at)
+}
+
+fn words(code: &[u8], at: u64) -> impl Iterator<Item = (u32, u64)> {
+    let words = code.chunks_exact(4).map(|word| word.try_into().map_or(0, u32::from_le_bytes));
+    words.zip((at..).step_by(4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{references, thread_calls};
+
+    fn code(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn places_are_found_by_their_words() {
+        // bl 0x1008; b 0x1008; b 0x1004
+        let branches = code(&[0x9400_0002, 0x1400_0001, 0x17ff_ffff]);
+        assert_eq!(references(&branches, 0x1000, 0x1008).collect::<Vec<_>>(), [0x1000, 0x1004]);
+        assert_eq!(references(&branches, 0x1000, 0x1004).collect::<Vec<_>>(), [0x1008]);
+        // mov x8, #220; svc #0; mov w8, #220; ret
+        let calls = code(&[0xd280_1b88, 0xd400_0001, 0x5280_1b88, 0xd65f_03c0]);
+        assert_eq!(thread_calls(&calls, 0x1000).collect::<Vec<_>>(), [0x1000]);
+        // mov w0, #435
+        assert_eq!(thread_calls(&code(&[0x5280_3660]), 0x1000).collect::<Vec<_>>(), [0x1000]);
+    }
+}

@@ -1,7 +1,7 @@
 //! What stubs and the kernel can do on one processor and not on the other, for outside tracing.
 //!
-//! In: nothing. Out: constants; the twins have the same names. Does not: anything for `inside`, which has
-//! twins of its own.
+//! In: code, for what is found by its bytes. Out: constants, addresses; the twins have the same names. Does
+//! not: anything for `inside`, which has twins of its own.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

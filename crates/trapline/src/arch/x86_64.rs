@@ -1,4 +1,7 @@
-//! What stubs and the kernel can do on x86-64.
+//! What stubs and the kernel can do on x86-64, and what code shows by its bytes.
+
+use memchr::memmem;
+use trapline_insn::x86_64::{Flow, sweep};
 
 /// Whether stubs read the arguments of USDT probes.
 pub(crate) const READS_MARKS: bool = true;
@@ -10,3 +13,54 @@ pub(crate) const GOROUTINE_IN_REGISTER: bool = false;
 pub(crate) const KERNEL_UNSEEN: &str = "without CAP_PERFMON";
 /// Whether the kernel reports only one of several watched places that one store touches.
 pub(crate) const REPORTS_ONE_PLACE: bool = false;
+
+/// Places in code at which the distance to an address stands: calls, jumps, and instructions that load the
+/// address. Few are parts of other instructions. `at` is the address of the code.
+pub(crate) fn references(code: &[u8], at: u64, to: u64) -> impl Iterator<Item = u64> {
+    let places = code.windows(4).zip(at..);
+    let distance = |word: &[u8]| word.try_into().map_or(0, i32::from_le_bytes);
+    places
+        .filter(move |(word, at)| (at + 4).wrapping_add_signed(distance(word).into()) == to)
+        .map(|(_, at)| at)
+}
+
+/// Places in code at which a thread may be made by a system call of its own: `mov $56, %eax` (clone) or
+/// `mov $435, %eax` (clone3), and then straight to a `syscall`; or `mov $435, %edi`, and then straight to a call
+/// of a function that takes the number.
+pub(crate) fn thread_calls(code: &[u8], at: u64) -> impl Iterator<Item = u64> {
+    const NEAR: usize = 64;
+    static LOADS: [[u8; 5]; 3] = [[0xb8, 56, 0, 0, 0], [0xb8, 0xb3, 1, 0, 0], [0xbf, 0xb3, 1, 0, 0]];
+    let is_one = move |takes_number: bool, from: usize| {
+        let near = &code[from..code.len().min(from + NEAR)];
+        match sweep(near, at + from as u64).map(|insn| insn.flow).find(|flow| *flow != Flow::Next) {
+            Some(Flow::Syscall) => !takes_number,
+            Some(Flow::Call(_) | Flow::Jump(_)) => takes_number,
+            _ => false,
+        }
+    };
+    let found = move |load: &'static [u8; 5]| {
+        let takes_number = load[0] == 0xbf;
+        memmem::find_iter(code, load).filter(move |&from| is_one(takes_number, from))
+    };
+    LOADS.iter().flat_map(found).map(move |from| at + from as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{references, thread_calls};
+
+    #[test]
+    fn places_are_found_by_their_bytes() {
+        // call 0x1010; jmp 0x1010; lea 0x1010(%rip), %rax
+        let code = [0xe8, 0x0b, 0, 0, 0, 0xe9, 0x06, 0, 0, 0, 0x48, 0x8d, 0x05, 0xff, 0xff, 0xff, 0xff];
+        assert_eq!(references(&code, 0x1000, 0x1010).collect::<Vec<_>>(), [0x1001, 0x1006, 0x100d]);
+        // mov $56, %eax; mov %rsi, %rdi; syscall; mov $56, %eax; ret
+        let code = [0xb8, 56, 0, 0, 0, 0x48, 0x89, 0xf7, 0x0f, 0x05, 0xb8, 56, 0, 0, 0, 0xc3];
+        assert_eq!(thread_calls(&code, 0x1000).collect::<Vec<_>>(), [0x1000]);
+        // mov $435, %edi; call …
+        let code = [0xbf, 0xb3, 1, 0, 0, 0xe8, 0, 0, 0, 0];
+        assert_eq!(thread_calls(&code, 0x1000).collect::<Vec<_>>(), [0x1000]);
+        // mov $56, %eax; mov $0x50f, %ecx: no syscall
+        assert_eq!(thread_calls(&[0xb8, 56, 0, 0, 0, 0xb9, 0x0f, 5, 0, 0, 0xc3], 0x1000).count(), 0);
+    }
+}

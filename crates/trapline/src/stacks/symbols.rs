@@ -63,15 +63,16 @@ impl Default for Symbols {
 impl Symbols {
     /// Functions of a frame in a process, innermost first.
     pub fn of(&mut self, pid: u32, frame: &Frame) -> Arc<[Function]> {
-        let back = u64::from(frame.is_return);
+        // The call is before the address to which it returns. A thread's first function may return to 0.
+        let before = |address: u64| address.saturating_sub(u64::from(frame.is_return));
         let Some((file, offset)) = &frame.place else {
-            return Arc::new([self.made(pid, frame.address, frame.address - back)]);
+            return Arc::new([self.made(pid, frame.address, before(frame.address))]);
         };
-        let key = (Arc::as_ptr(file).addr(), offset - back);
+        let key = (Arc::as_ptr(file).addr(), before(*offset));
         if let Some((_, known)) = self.known.get(&key) {
             return Arc::clone(known);
         }
-        let found = self.in_file(file, offset - back);
+        let found = self.in_file(file, before(*offset));
         if found.is_empty() {
             return Arc::new([self.in_made_file(pid, frame, file, *offset)]);
         }

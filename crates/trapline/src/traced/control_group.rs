@@ -4,9 +4,13 @@
 //! probes has grown beyond its share (SAFE-7); how it was ended, where a signal ended it. Does not: decide
 //! how much a group must have left; `plan::charge` does.
 //!
-//! The kernel reports the status of a process to its parent alone. Here it is read from the zombie or, since
-//! Linux 6.15, from the pidfd. Where neither is possible, all that is known is how many processes of the
-//! group the out-of-memory killer has ended.
+//! A process that is killed loses its memory first; each of its threads ends by itself, and the whole last.
+//! Only then it is known how it ended, so that is waited for, with a bound. The kernel reports the status of
+//! a process to its parent alone. Here it is read from the zombie or, since Linux 6.15, from the pidfd. Where
+//! neither is possible, all that is known is how many processes of the group the out-of-memory killer has
+//! ended.
+
+use std::time::{Duration, Instant};
 
 use trapline_patch::Attached;
 use trapline_tracee::MemoryGroup;
@@ -17,6 +21,13 @@ use crate::times::stamps_resident;
 
 /// Signals that are usually sent to end a process: HUP, INT, QUIT, PIPE, ALRM, TERM, USR1, USR2.
 const USUAL: [i32; 8] = [1, 2, 3, 13, 14, 15, 10, 12];
+
+/// Longest wait for the end of a process that has lost its memory. It takes milliseconds, unless something
+/// holds the end up: another tracer, a thread in uninterruptible sleep, or processes in the PID namespace
+/// whose first process it is.
+const ENDING: Duration = Duration::from_secs(2);
+/// How often it is looked whether the process runs another program instead.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// The memory control group, and its count of killed processes at attach.
 #[derive(Debug)]
@@ -36,16 +47,30 @@ impl ControlGroup {
     fn is_hit(&self) -> Option<bool> {
         Some(self.group.killed()? > self.killed?)
     }
-    /// How a process that is gone has ended; and a notice if something ended it.
-    pub(super) fn how_it_ended(&self, target: &TargetProcess) -> (Ended, Option<String>) {
+    /// How a process that has ended, or is about to, ends; and a notice if something ended it, or if that is
+    /// not known. `executed`: whether it runs another program instead.
+    pub(super) fn how_it_ended(
+        &self,
+        target: &TargetProcess,
+        executed: &dyn Fn() -> bool,
+    ) -> (Ended, Option<String>) {
+        let begun = Instant::now();
+        let mut is_over = target.process.ends_within(LOOK_EVERY);
+        while !is_over && begun.elapsed() < ENDING {
+            if executed() {
+                return (Ended::Exec, None);
+            }
+            is_over = target.process.ends_within(LOOK_EVERY);
+        }
         let signal = target.process.ended_by();
         let by_memory = self.is_hit() == Some(true) && matches!(signal, None | Some(9));
+        let notice = |text| format!("process {} ({}) {text}", target.pid(), target.name);
         match ending(signal, by_memory, self.group.name()) {
-            None => (Ended::Exited, None),
             Some(text) => {
-                let notice = format!("process {} ({}) {text} while it was probed", target.pid(), target.name);
-                (Ended::Killed { signal, by_memory }, Some(notice))
+                (Ended::Killed { signal, by_memory }, Some(notice(format!("{text} while it was probed"))))
             }
+            None if is_over => (Ended::Exited, None),
+            None => (Ended::Exited, Some(notice(unknown()))),
         }
     }
     /// What to report of a process after its own share of the probes' memory has grown too large (SAFE-7).
@@ -61,6 +86,11 @@ impl ControlGroup {
         );
         Some(Unprobed::new(target.pid(), why))
     }
+}
+
+fn unknown() -> String {
+    let seconds = ENDING.as_secs();
+    format!("has lost its memory, and {seconds} s later it had not ended: how it ended is not known")
 }
 
 /// Text for people; `None` if the process ended by itself, or by a signal that is usually sent to end one.

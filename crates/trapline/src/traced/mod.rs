@@ -193,8 +193,8 @@ impl Traced {
         }
         true
     }
-    /// Notes the end of the process if it is over. A process loses its memory before it ends, and how it
-    /// ends is known only then.
+    /// Notes the end of the process if it is over. A process loses its memory before it ends; until it has
+    /// ended, it is looked at again and again.
     pub(crate) fn end_if_gone(&mut self) {
         if cpu_time(self.target.pid()).is_none() || !self.target.process.alive() {
             self.end(Ended::Exited);
@@ -204,14 +204,17 @@ impl Traced {
         if self.ended.is_some() {
             return;
         }
+        let (how, notice) = match how {
+            Ended::Exited => {
+                let executed = || self.prober.is_elsewhere(&self.target.process);
+                self.group.how_it_ended(&self.target, &executed)
+            }
+            how => (how, None),
+        };
         // The kernel would put its uprobes into the next program, too, if that has the same file.
         if how == Ended::Exec {
             self.prober.patches.links.detach();
         }
-        let (how, notice) = match how {
-            Ended::Exited => self.group.how_it_ended(&self.target),
-            how => (how, None),
-        };
         self.notices.extend(notice);
         self.ended = Some(how);
     }

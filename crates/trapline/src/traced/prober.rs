@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use trapline_patch::{PatchError, translator};
-use trapline_tracee::Mapping;
 use trapline_tracee::perf::monotonic_ns;
+use trapline_tracee::{Mapping, Process};
 
 use super::held::{Change, Held};
 use super::loads::Loads;
@@ -159,6 +159,10 @@ impl Prober {
         }
         with.target.note_program(&modules);
         (modules, places)
+    }
+    /// Whether the process has other memory than the one that was probed: it runs another program.
+    pub(super) fn is_elsewhere(&self, process: &Process) -> bool {
+        process.maps().is_ok_and(|maps| self.has_lost_segments(&maps))
     }
     /// Whether segments were made, and none is mapped any more.
     fn has_lost_segments(&self, maps: &[Mapping]) -> bool {

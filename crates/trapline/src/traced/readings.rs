@@ -152,10 +152,8 @@ impl Readings {
         is_there: bool,
         scale: TickScale,
     ) -> Vec<Times> {
-        if is_there {
-            self.times.look(target, &prober.patches.attached);
-        }
-        self.times.times(&prober.sites, prober.patches.segments(), scale, prober.patches.steps)
+        let process = (target, &prober.patches.attached);
+        self.times.times(process, &prober.sites, is_there, scale, prober.patches.steps)
     }
     fn times_of_stacks(&self, prober: &Prober, scale: TickScale) -> Vec<Times> {
         let (stacks, read) = (self.recorder.stacks.as_ref(), &self.recorder.decoder.read);
