@@ -11,6 +11,7 @@ use crate::batches::Batches;
 use crate::error::PatchError;
 use crate::foreign::{Changed, inspect};
 use crate::install::attach;
+use crate::install::delivery::fault_handlers;
 use crate::memory::segment::Segment;
 use crate::remove::detach::detach;
 use crate::remove::free::{Freed, free_removed};
@@ -157,6 +158,23 @@ impl Attached {
     #[must_use]
     pub fn went_on(&self, facts: u64) -> bool {
         self.segments().iter().any(|segment| segment.closed() & facts != 0)
+    }
+    /// The program's handlers of SIGSEGV and SIGBUS: the address of each, and whether the kernel describes the
+    /// signal to it. One thread stops for it.
+    ///
+    /// # Errors
+    /// If the process is gone, or no thread can be asked.
+    pub fn fault_handlers(
+        &self,
+        process: &Process,
+        options: &Options,
+    ) -> Result<Vec<(u64, bool)>, PatchError> {
+        fault_handlers(&self.batches, process, options)
+    }
+    /// Whether the program's handlers see the original addresses of faults in copies.
+    #[must_use]
+    pub const fn delivers_faults(&self) -> bool {
+        self.batches.delivers
     }
     /// Whether ours may be the only handler of faults.
     #[must_use]

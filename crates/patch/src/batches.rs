@@ -36,6 +36,8 @@ pub(crate) struct Batches {
     pub(crate) serves_itself: bool,
     pub(crate) threads: KnownThreads,
     pub(crate) facts: Facts,
+    /// The program catches faults, and its handlers see the original addresses of those in copies.
+    pub(crate) delivers: bool,
     pub(crate) held: Held,
     /// Return trampolines of the process, once a segment brought them.
     pub(crate) trampolines: Option<Trampolines>,

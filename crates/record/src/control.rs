@@ -11,7 +11,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRAPLINE");
 /// Version of everything declared in this crate. A segment of another version is never written to, only named
 /// in an error.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 /// Name of the memfd, as /proc/PID/maps shows it: `/memfd:trapline (deleted)`.
 pub const MEMFD_NAME: &str = "trapline";
 /// Length of the control block in bytes.
@@ -109,6 +109,15 @@ pub mod fact {
     pub const CLOCK: u64 = 4;
     /// Our handler serves traps.
     pub const TRAPS: u64 = 8;
+}
+
+/// Entries of the guard table that are no guards: copies, and the originals at which their faults are delivered
+/// (`plan`'s `stub::deliver`). They follow the guards, since their first words are greater.
+pub mod delivery {
+    /// Bit of the first word, which is the address of a copy.
+    pub const COPY: u64 = 1 << 63;
+    /// Bit of the second word, which is the address of the original: a thread that returns there traps.
+    pub const TRAPS: u64 = 1 << 63;
 }
 
 /// Maximum number of unwinders that get frame information.

@@ -33,6 +33,9 @@ use crate::threads::still::move_out;
 /// How long a detach waits for another tracer to release the process.
 const HELD_BY_ANOTHER: Duration = Duration::from_secs(5);
 
+/// How often all threads are stopped to find none in our code.
+const LOOKS: u32 = 20;
+
 /// Steps R1 to R6 for one process.
 pub(crate) fn clean(
     process: &Process,
@@ -86,6 +89,7 @@ fn clean_in(
 
     let clock = Instant::now();
     quiesce(batch, &guard)?;
+    hand_back(batch, &removals, way, seizure, &mut restored)?;
     restored.quiesce = clock.elapsed();
     put_back_others(batch, &removals, seizure, &mut restored)?;
     removals.iter().try_for_each(|removal| removal.set_state(process, State::Removed))?;
@@ -136,7 +140,7 @@ fn write_back(
     restored: &mut Restored,
 ) -> Result<(), PatchError> {
     let process = batch.process();
-    let entries: Vec<Entry> = removals.iter().flat_map(|r| r.entries.iter().copied()).collect();
+    let entries = entries_of(removals, |kind| kind != EntryKind::Handler);
     let mut outcomes = Vec::new();
     // No handler serves a trap there, and a trap would be left if we died between two steps.
     let unserved = removals.iter().all(|r| r.handles() == 0);
@@ -156,6 +160,48 @@ fn write_back(
     };
     result.map_err(SpaceError::into_error)?;
     tally(&entries, &outcomes, restored);
+    Ok(())
+}
+
+fn entries_of(removals: &[Removal<'_>], of: impl Fn(EntryKind) -> bool) -> Vec<Entry> {
+    removals.iter().flat_map(|r| &r.entries).filter(|entry| of(entry.kind)).copied().collect()
+}
+
+/// Step R4b: entries of the program's handlers of faults, once no thread is in a copy that may fault. No byte of
+/// the text leads to one any more. With a thread that stays in our code they are put back all the same.
+fn hand_back(
+    batch: &mut Batch<'_>,
+    removals: &[Removal<'_>],
+    way: Direction,
+    seizure: Seizure<'_>,
+    restored: &mut Restored,
+) -> Result<(), PatchError> {
+    let process = batch.process();
+    let entries = entries_of(removals, |kind| kind == EntryKind::Handler);
+    if entries.is_empty() {
+        return Ok(());
+    }
+    // Other windows hold the program's bytes, so a thread that stands there goes on there.
+    let is_covered = |at: u64| entries.iter().any(|e| at.wrapping_sub(e.addr.0) < u64::from(e.len));
+    let guard = |at: u64| (seizure.guard)(at).filter(|_| is_covered(at));
+    for left in (0..LOOKS).rev() {
+        let mut stopped = batch.stop_all(seizure.guard)?;
+        move_out(process, &mut stopped, &guard)?;
+        // At a handler's first byte, its context may still show a copy.
+        let in_code = |pc| is_covered(pc) || removals.iter().any(|removal| removal.found.is_code(pc));
+        let is_inside = |tid| stopped.regs(tid).is_ok_and(|regs| in_code(regs.pc()));
+        if left > 0 && stopped.threads().into_iter().any(is_inside) {
+            stopped.resume()?;
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        let mut outcomes = Vec::new();
+        let result = change(&mut Still { process }, &entries, way, &mut outcomes);
+        stopped.resume()?;
+        result.map_err(SpaceError::into_error)?;
+        tally(&entries, &outcomes, restored);
+        break;
+    }
     Ok(())
 }
 

@@ -29,10 +29,10 @@
 //!
 //! | fact | relied on by | taken out |
 //! |---|---|---|
-//! | `FAULTS` | copies that may fault | probes with such a copy |
+//! | `FAULTS` | copies that may fault: there is no handler, or the handlers are known whose entries are patched | probes with such a copy |
 //! | `FILTER` | texts, fields, thread numbers by a call | all |
 //! | `CLOCK` | times | all; return addresses are put back too |
-//! | `TRAPS` | guards, if our handler serves traps | probes with a boundary at which a saved context stands (PATCH-9); the threads that stand at boundaries are moved out first |
+//! | `TRAPS` | guards, if our handler serves traps | probes with a boundary at which a saved context stands (PATCH-9), or to which a handler of faults may return; the threads that stand at boundaries are moved out first |
 //!
 //! After `TRAPS` has changed, later batches and the removal run as in a program that owns SIGTRAP: with all
 //! threads stopped, and without windows into which a saved context points. `ASKED` tells this to a tracer that
@@ -182,6 +182,7 @@ fn relying(batches: &Batches, facts: u64, caught: &[u64]) -> (Vec<Entry>, HashSe
         let relies = |patch: &Patch| {
             facts & !(fact::FAULTS | fact::TRAPS) != 0
                 || facts & fact::FAULTS != 0 && patch.faults
+                || facts & fact::TRAPS != 0 && patch.faults && batches.delivers
                 || caught.iter().any(|at| at.wrapping_sub(patch.addr.0) < patch.len.into())
         };
         let of: HashSet<u32> =

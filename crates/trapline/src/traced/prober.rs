@@ -11,6 +11,7 @@ use trapline_patch::{PatchError, translator};
 use trapline_tracee::Mapping;
 use trapline_tracee::perf::monotonic_ns;
 
+use super::delivery::request_deliveries;
 use super::held::{Change, Held};
 use super::loads::Loads;
 use super::patches::{Batch, BatchOutcome, Patches};
@@ -55,6 +56,8 @@ pub(super) struct Prober {
     pub(super) patches: Patches,
     pub(super) sites: SiteTable,
     held: Held,
+    /// Faults are delivered, if all sites for that are patched.
+    delivers: bool,
 }
 
 impl Prober {
@@ -65,6 +68,7 @@ impl Prober {
             patches: Patches::new(now),
             sites: SiteTable::default(),
             held: Held::default(),
+            delivers: false,
         }
     }
     /// Looks at modules that are new since the last call, and probes what is requested there. `before` is
@@ -153,6 +157,9 @@ impl Prober {
         // Another C library may come after what is probed.
         if !places.found.is_empty() || !self.patches.segments().is_empty() {
             self.held.request_holds(process, files, requested, mapped, &mut modules, &mut places.found);
+            let of = (process, &self.patches);
+            self.delivers =
+                request_deliveries(of, files, requested, (maps, mapped), &mut modules, &mut places.found);
         }
         if !first {
             with.misses.clear();
@@ -174,7 +181,8 @@ impl Prober {
         modules: &[Module],
         places: &mut NamedSites,
     ) -> Result<HashSet<usize>, Error> {
-        let batch = Batch { modules, places: &places.found, is_blind: self.held.is_blind() };
+        let (is_blind, delivers) = (self.held.is_blind(), self.delivers);
+        let batch = Batch { modules, places: &places.found, is_blind, delivers };
         let done = self.patches.attach(with.target, files, requested, &batch, with.notices);
         let (outcome, failed) = match done {
             Ok(outcome) => (outcome, None),

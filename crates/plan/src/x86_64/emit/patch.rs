@@ -47,7 +47,9 @@ impl Emitter<'_, '_> {
                 self.push(site, island, JUMP, jump, head, PatchRole::Island);
             }
         }
-        self.push(site, site.start, site.changed, new, head, site.owner.role);
+        let handles = site.actions.iter().any(|placed| matches!(placed.action, SiteAction::Deliver { .. }));
+        let role = if handles { PatchRole::Handler } else { site.owner.role };
+        self.push(site, site.start, site.changed, new, head, role);
     }
 
     fn push(
