@@ -3,9 +3,12 @@
 //! flags, mask. The victim's checksum covers all of it.
 #![cfg(target_arch = "x86_64")]
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
 use trapline_tests::counted::tactic;
 use trapline_tests::running::{Printed, Running};
-use trapline_tests::tracing::{Tracing, once};
+use trapline_tests::tracing::{Tracing, binary, once};
 use trapline_tests::victims::Variant;
 use trapline_tests::{or_skip, text, victims};
 
@@ -80,27 +83,64 @@ fn exits_and_durations_of_functions_that_fault() {
     assert!(victim.finish().success());
 }
 
-/// The program sets another handler while it is probed. The thread waits; afterwards the new handler sees original
-/// addresses too.
+/// The program sets another handler while it is probed, and its first one again. The thread waits; afterwards both
+/// handlers see original addresses, and the functions are still reached by jumps.
 #[test]
 fn a_handler_that_is_set_later_sees_the_originals() {
-    let (mut victim, bare, _) = or_skip!(victim(Variant::Plain));
-    let tracing = start("count", &victim, &SHAPES);
+    let (mut victim, bare, signals) = or_skip!(victim(Variant::Plain));
+    let probes: Vec<&str> = SHAPES.into_iter().chain(["on_fault", "on_other"]).collect();
+    let tracing = start("count", &victim, &probes);
     assert_eq!(victim.run(TIMES), bare);
-    victim.send("other");
-    assert_eq!(victim.line(), "done");
-    let changed = victim.run(TIMES);
-    assert_eq!((changed["others"], changed["check"]), (bare["caught"], bare["check"]), "the other handler");
-    let report = tracing.stop();
-    let all = report.errors.contains("probed in another way");
-    assert!(all || report.errors.contains("not probed any more"), "{}", report.errors);
-    if all {
-        for shape in SHAPES {
-            assert_eq!(report.hits(shape), 2 * bare[shape], "{shape}: {}", report.errors);
-        }
+    for (name, others) in [("other", bare["caught"]), ("first", 0), ("other", bare["caught"])] {
+        victim.send(name);
+        assert_eq!(victim.line(), "done");
+        let changed = victim.run(TIMES);
+        assert_eq!((changed["others"], changed["check"]), (others, bare["check"]), "{name}");
     }
+    let report = tracing.stop();
+    for shape in SHAPES {
+        assert_eq!(report.hits(shape), 4 * bare[shape], "{shape}: {}", report.errors);
+        assert_ne!(tactic(&report, shape), "kernel", "{shape}: {}", report.errors);
+    }
+    let signals_of_all = bare["caught"] + bare["sent"];
+    assert_eq!(report.hits("on_other"), 2 * signals_of_all, "{}", report.errors);
+    assert_eq!(report.hits("on_fault"), 2 * signals_of_all, "{}", report.errors);
+    text::assert_clean(victim.pid(), &signals);
     assert_eq!(victim.run(TIMES)["check"], bare["check"], "after tracing");
     assert!(victim.finish().success());
+}
+
+/// A program that is probed from its start sets its handler later than that. It ends itself if it does not know the
+/// address of a fault.
+#[test]
+fn a_launched_programs_handler_sees_the_originals() {
+    let path = or_skip!(victims::c("faults", Variant::Plain));
+    let file = std::env::temp_dir().join(format!("trapline-faults-{}.json", std::process::id()));
+    let mut command = Command::new(binary());
+    command.args(["count", "-q", "-o"]).arg(&file).args(SHAPES).arg("--").arg(&path);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("runs");
+    let words = format!("run {TIMES}\nrun {TIMES}\nquit\n");
+    child.stdin.take().expect("a pipe").write_all(words.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("it ends");
+    let reported = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}: {reported}", output.status);
+    let expected = |name: &str| -> u64 {
+        let values = reported.split_whitespace().filter_map(|pair| pair.split_once('='));
+        values.filter(|(of, _)| *of == name).map(|(_, value)| value.parse::<u64>().expect("a number")).sum()
+    };
+    assert!(expected("caught") > TIMES / 2, "{reported}");
+    let text = std::fs::read_to_string(&file).expect("the report");
+    std::fs::remove_file(&file).expect("ours");
+    let report: serde_json::Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    for shape in SHAPES {
+        let is_it = |probe: &&serde_json::Value| {
+            probe["probe"].as_str().is_some_and(|name| name.ends_with(&format!(":{shape}")))
+        };
+        let probe = report["probes"].as_array().and_then(|all| all.iter().find(is_it)).expect("probed");
+        assert_eq!(probe["hits"], expected(shape), "{shape}: {text}");
+        assert_ne!(probe["tactic"], "kernel", "{shape}: {text}");
+    }
 }
 
 /// Attach and detach, again and again, while the program faults.

@@ -2,7 +2,7 @@
  * handler repairs the page and returns, goes on behind the instruction, or leaves by siglongjmp. It may fault
  * itself. A word that differs from an unprobed run's changes the checksum.
  *
- * `other` sets another handler, as a program does that is attached to. */
+ * `other` sets another handler, `first` the first one again. */
 #include "victim.h"
 #include <setjmp.h>
 #include <signal.h>
@@ -148,6 +148,9 @@ int main(void) {
             fflush(stdout);
         } else if (strncmp(line, "other", 5) == 0) {
             set(present = on_other);
+            puts("done");
+        } else if (strncmp(line, "first", 5) == 0) {
+            set(present = on_fault);
             puts("done");
         } else {
             break;

@@ -108,6 +108,9 @@ pub struct Patch {
     pub starts: u8,
     /// One of the displaced instructions may fault; the fault would show the copy's address.
     pub faults: bool,
+    /// The instruction before the window, the function's first, may fault. A call that a handler leaves there is
+    /// not seen.
+    pub faults_before: bool,
 }
 
 impl Patch {

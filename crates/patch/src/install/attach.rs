@@ -181,6 +181,7 @@ fn install(
         unmap(batches, batch, remote, &segment);
         return Err(error);
     }
+    batches.redirect_guards(&segment);
     // The handler must know the new guards before any of them can be hit.
     if let Some(last) = batches.segments.last() {
         last.view().set(at::NEXT_SEGMENT, segment.control.0);

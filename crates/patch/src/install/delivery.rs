@@ -5,7 +5,7 @@
 //! displaced only if the entry of each handler is patched, and the entry of each `sigaction`.
 //! Does not: find the functions at which handlers begin, or patch them.
 
-use trapline_plan::{Action, Hold};
+use trapline_plan::{Action, Hold, Patch, PatchRole};
 use trapline_record::control::{at, fact};
 use trapline_tracee::{Batch, BatchOptions, Process, RemoteOptions};
 
@@ -16,6 +16,8 @@ use crate::install::prepared::Prepared;
 use crate::request::{Options, Request};
 use crate::signals::SERVED;
 
+/// A window at a function's entry begins before so many bytes: behind its first instruction at most.
+pub(crate) const FIRST: u64 = 16;
 const SA_SIGINFO: u64 = 4;
 
 /// The program's handlers of SIGSEGV and SIGBUS: the address of each, and whether the kernel always describes the
@@ -53,10 +55,16 @@ fn handlers_of(batches: &Batches, caller: &mut impl Caller) -> Result<Vec<(u64, 
     Ok(handlers)
 }
 
+/// Whether the entry of a handler is patched.
+pub(crate) fn handles(batches: &Batches, handler: u64) -> bool {
+    let at_entry = |patch: &Patch| patch.addr.0.wrapping_sub(handler) < FIRST;
+    batches.held.all().iter().any(|patch| patch.role == PatchRole::Handler && at_entry(patch))
+}
+
 /// DLV-3: whether what was prepared has a site for each handler and each `sigaction`, if an earlier batch has
 /// none.
 pub(crate) fn is_sure(batches: &Batches, request: &Request<'_>, prepared: &Prepared) -> bool {
-    let mut found = [batches.delivers, batches.delivers];
+    let mut found = [batches.delivers, batches.delivers || batches.facts.hold_any()];
     for (module, of) in (0u32..).zip(request.modules) {
         for (index, one) in (0u32..).zip(of.requests) {
             let which = match one.action {

@@ -54,8 +54,11 @@ impl Survey {
         }
         let no_traps = if traps::NEEDED { no_traps(process, go, idle)? } else { None };
         // Go's runtime installs handlers of its own soon after the first instruction.
-        let has_fault_handler =
-            !options.faults_are_fatal && (go || options.faults_may_be_caught || status.caught & FAULTS != 0);
+        let has_fault_handler = !options.faults_are_fatal
+            && (go
+                || options.faults_may_be_caught
+                || options.faults_delivered
+                || status.caught & FAULTS != 0);
         let traits = ProcessTraits {
             rseq: None,
             cpus: features.cpus,

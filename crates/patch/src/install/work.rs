@@ -67,7 +67,7 @@ impl Work {
         traits.thread_id = threads.id;
         traits.stacks.block = threads.stack_block;
         traits.stacks.go = request.durations.go_g;
-        if threads.only_our_faults {
+        if threads.only_our_faults && !request.options.faults_delivered {
             traits.has_fault_handler = false;
         }
         let may_come = request.options.faults_may_be_caught && !request.options.faults_are_fatal;

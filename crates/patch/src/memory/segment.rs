@@ -148,6 +148,13 @@ impl Segment {
             RegionKind::Code | RegionKind::Data => {}
         }
     }
+    /// Has the guard at this address, if there is one, lead elsewhere.
+    pub(crate) fn redirect_guard(&mut self, addr: u64, to: u64) {
+        if let Ok(nth) = self.guards.binary_search_by_key(&addr, |guard| guard.0) {
+            self.guards[nth].1 = to;
+            self.view().set(self.layout.guard_off + nth as u64 * 16 + 8, to);
+        }
+    }
     /// Where a thread that trapped at `addr` goes on.
     #[must_use]
     pub fn resume(&self, addr: u64) -> Option<u64> {
@@ -172,6 +179,10 @@ impl Segment {
             let at = self.layout.latency(function) + last + latency::at::UNRETURNED;
             self.view().set(at, self.view().get(at) + 1);
         }
+    }
+    /// Whether an address lies in its code.
+    pub(crate) fn is_code(&self, at: u64) -> bool {
+        self.regions.iter().any(|r| r.kind == RegionKind::Code && r.region.contains(RemoteAddr(at)))
     }
     /// Facts for which no thread waits (`hold`).
     pub(crate) fn closed(&self) -> u64 {

@@ -261,7 +261,7 @@ impl Change {
     /// What the program did, for notices.
     pub(super) const fn reason(self) -> &'static str {
         match self.facts {
-            fact::FAULTS => "it sets a handler of SIGSEGV or SIGBUS now",
+            fact::FAULTS => "it handles SIGSEGV or SIGBUS now",
             fact::FILTER => "it filters its system calls now (seccomp)",
             fact::CLOCK => "it denies a thread the time-stamp counter now (PR_SET_TSC)",
             fact::TRAPS => "it handles SIGTRAP or SIGILL now",

@@ -84,6 +84,7 @@ impl Emitter<'_, '_> {
             crosses_line: addr.0 / 64 != (addr.0 + changed - 1) / 64,
             starts: if role == PatchRole::Island { 0 } else { site.starts() },
             faults: site.may_fault(),
+            faults_before: site.faults_before,
         };
         self.plan.patches.push(patch);
     }

@@ -215,6 +215,7 @@ impl Planner<'_> {
             actions: smallvec![placed],
             changed,
             reach,
+            faults_before: window.from == 1 && faults_on_register(&stretch.insns[0]),
         });
         Ok(())
     }
