@@ -100,10 +100,13 @@ static void handle(int sig, siginfo_t *info, ucontext_t *context, int which) {
 static void on_fault(int sig, siginfo_t *info, void *context) { handle(sig, info, context, 0); }
 static void on_other(int sig, siginfo_t *info, void *context) { handle(sig, info, context, 1); }
 
+static int traps;
 static void set(void (*handler)(int, siginfo_t *, void *)) {
     struct sigaction act = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
     sigaddset(&act.sa_mask, SIGUSR1);
     sigaction(SIGSEGV, &act, NULL);
+    /* As compilers do. From then on no guard is served. */
+    if (traps) sigaction(SIGILL, &act, NULL);
     sigaction(SIGBUS, &act, NULL);
 }
 static void (*present)(int, siginfo_t *, void *) = on_fault;
@@ -131,7 +134,8 @@ static void run(u64 times) {
     TELL("nested", nested), TELL("check", check);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    traps = argc > 1 && strcmp(argv[1], "traps") == 0;
     char line[128];
     static char stack[1 << 16];
     stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};

@@ -104,11 +104,16 @@ pub struct Closed {
 
 /// How often all threads are stopped to find none in our code.
 const LOOKS: u32 = 50;
+/// After so many, a thread in our code waits for another fact, if one is asked for. A thread that has slept through
+/// all of them waits its turns, and is found by the bit that it closes.
+const LEAST_LOOKS: u32 = 5;
 
 /// Facts that threads ask to change, and that patches rely on.
 pub(crate) fn asked(batches: &Batches) -> u64 {
     let asked = batches.segments.iter().fold(0, |all, segment| all | segment.view().get(at::ASKED));
-    asked & batches.facts.relied_on()
+    // Facts that threads have closed themselves (HOLD-2).
+    let closed = batches.segments.iter().fold(0, |all, segment| all | segment.closed());
+    (asked | closed & !batches.facts.closed()) & batches.facts.relied_on()
 }
 
 /// Step H3, and H4 for what is taken out: from now on these facts count as changed.
@@ -161,15 +166,17 @@ pub(crate) fn make_way(
 pub(crate) fn let_pass(batches: &Batches, process: &Process) -> Result<bool, PatchError> {
     let guard = |addr| batches.resume(addr);
     for segment in &batches.segments {
-        segment.view().set(at::CLOSED, u64::MAX);
+        segment.view().set(at::CLOSED, batches.facts.closed() | fact::FAULTS);
     }
     let in_code = |pc| batches.segments.iter().any(|segment| segment.is_code(pc));
     let passed = Batch::run(process, BatchOptions { hold_children: false }, |batch| {
-        for _ in 0..LOOKS {
+        for look in 1..=LOOKS {
             std::thread::sleep(Duration::from_millis(1));
             let stopped = batch.stop_all(&guard)?;
             let is_inside = |tid| stopped.regs(tid).is_ok_and(|regs| in_code(regs.pc()));
-            let passed = !stopped.threads().into_iter().any(is_inside);
+            // A thread that has passed may wait for another fact by now.
+            let waits = look > LEAST_LOOKS && asked(batches) & !fact::FAULTS != 0;
+            let passed = waits || !stopped.threads().into_iter().any(is_inside);
             if passed {
                 for view in batches.segments.iter().map(Segment::view) {
                     view.set(at::ASKED, view.get(at::ASKED) & !fact::FAULTS);

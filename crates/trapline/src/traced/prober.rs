@@ -5,7 +5,7 @@
 //! TRC-1, HLD-1. Does not: read counts, or notice how the process ends.
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trapline_patch::{PatchError, translator};
 use trapline_record::control::fact;
@@ -58,6 +58,17 @@ pub(super) struct Prober {
     pub(super) sites: SiteTable,
     held: Held,
     delivery: Delivery,
+}
+
+/// A thread waits at least this long in a held call (`plan`'s `stub::hold`).
+const LEAST_WAIT: Duration = Duration::from_millis(400);
+
+/// Notice about a thread that may have set a handler before its functions were probed anew.
+fn too_slow_notice(pid: u32) -> String {
+    format!(
+        "process {pid} may not have waited until its functions were probed anew, when it set a handler of SIGSEGV or SIGBUS; hits of the \
+         moment after that may have been missed"
+    )
 }
 
 impl Prober {
@@ -225,10 +236,13 @@ impl Prober {
         let process = &with.target.process;
         let Some(change) = Change::find(process, &self.patches.attached, look) else { return false };
         following.pause();
-        let mut executed = false;
+        let (mut executed, begun) = (false, Instant::now());
         if change.facts == fact::FAULTS && self.deliver_anew(with, files, requested, change, &mut executed) {
             with.notices.extend(following.resume());
             let process = &with.target.process;
+            if begun.elapsed() > LEAST_WAIT {
+                with.notices.push(too_slow_notice(process.pid()));
+            }
             match self.patches.attached.let_pass(process, &requested.options) {
                 Ok(false) => following.pause(),
                 Ok(true) => return executed,
