@@ -91,7 +91,7 @@ fn the_handler_sees_the_original_of_a_copy() {
         program.served.guards(first, &[others[0], others[1], others[2], entry]);
         assert_eq!(program.seen(false), Some(ORIGINAL));
         assert_eq!(program.seen(true), Some(ORIGINAL), "no guard is met there");
-        program.served.guards(first, &[(copy - 1 | delivery::COPY, 1), (copy + 1 | delivery::COPY, 2)]);
+        program.served.guards(first, &[((copy - 1) | delivery::COPY, 1), ((copy + 1) | delivery::COPY, 2)]);
         assert_eq!(program.seen(false), Some(copy), "only the instruction itself");
     }
 }
