@@ -4,6 +4,7 @@
 //! memory to read counts from, which can be read after the process has ended.
 //! Does not: do any of these steps itself.
 
+use trapline_record::control::{INFORMED, at};
 use trapline_record::trampolines::Trampolines;
 use trapline_tracee::{Batch, Process, TargetError};
 
@@ -11,10 +12,11 @@ use crate::batches::Batches;
 use crate::error::PatchError;
 use crate::foreign::{Changed, inspect};
 use crate::install::attach;
+use crate::install::delivery::{fault_handlers, handles};
 use crate::memory::segment::Segment;
 use crate::remove::detach::detach;
 use crate::remove::free::{Freed, free_removed};
-use crate::remove::hold::{Closed, asked, close};
+use crate::remove::hold::{Closed, asked, close, let_pass, make_way};
 use crate::report::{AttachReport, DetachReport};
 use crate::request::{Options, Request, Unwinder};
 use crate::returns::armed::lent;
@@ -157,6 +159,49 @@ impl Attached {
     #[must_use]
     pub fn went_on(&self, facts: u64) -> bool {
         self.segments().iter().any(|segment| segment.closed() & facts != 0)
+    }
+    /// The program's handlers of SIGSEGV and SIGBUS: the address of each, and whether the kernel describes the
+    /// signal to it. One thread stops for it.
+    ///
+    /// # Errors
+    /// If the process is gone, or no thread can be asked.
+    pub fn fault_handlers(
+        &self,
+        process: &Process,
+        options: &Options,
+    ) -> Result<Vec<(u64, bool)>, PatchError> {
+        fault_handlers(&self.batches, process, options)
+    }
+    /// The handlers that threads ask to set, as far as they are known, as in [`Self::fault_handlers`].
+    #[must_use]
+    pub fn asked_handlers(&self) -> Vec<(u64, bool)> {
+        let words = self.segments().iter().map(|segment| segment.view().get(at::ASKED_HANDLER));
+        words.filter(|word| *word != 0).map(|word| (word & !INFORMED, word & INFORMED != 0)).collect()
+    }
+    /// Whether the entry of a handler is patched.
+    #[must_use]
+    pub fn handles(&self, handler: u64) -> bool {
+        handles(&self.batches, handler)
+    }
+    /// Step D11: takes out copies that may fault, and what is in place at the entries of these handlers.
+    ///
+    /// # Errors
+    /// As [`Self::close`].
+    pub fn make_way(&mut self, process: &Process, handlers: &[u64]) -> Result<Closed, PatchError> {
+        make_way(&mut self.batches, process, handlers)
+    }
+    /// Step D13: lets threads go on that set handlers. Whether all have, and all handlers' entries are patched.
+    ///
+    /// # Errors
+    /// If the process is gone, or no thread can be asked.
+    pub fn let_pass(&mut self, process: &Process, options: &Options) -> Result<bool, PatchError> {
+        Ok(let_pass(&self.batches, process)?
+            && self.fault_handlers(process, options)?.iter().all(|handler| self.handles(handler.0)))
+    }
+    /// Whether the program's handlers see the original addresses of faults in copies.
+    #[must_use]
+    pub const fn delivers_faults(&self) -> bool {
+        self.batches.delivers
     }
     /// Whether ours may be the only handler of faults.
     #[must_use]

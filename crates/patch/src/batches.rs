@@ -36,6 +36,8 @@ pub(crate) struct Batches {
     pub(crate) serves_itself: bool,
     pub(crate) threads: KnownThreads,
     pub(crate) facts: Facts,
+    /// The program catches faults, and its handlers see the original addresses of those in copies.
+    pub(crate) delivers: bool,
     pub(crate) held: Held,
     /// Return trampolines of the process, once a segment brought them.
     pub(crate) trampolines: Option<Trampolines>,
@@ -65,9 +67,21 @@ impl Batches {
     }
     pub(crate) fn push(&mut self, segment: Segment) {
         self.trampolines = self.trampolines.or(segment.trampolines.map(|made| made.trampolines));
+        if !self.guards.is_empty() {
+            self.guards.retain(|guard| resume(&segment.guards, guard.0).is_none());
+        }
         self.guards.extend_from_slice(&segment.guards);
         self.guards.sort_by_key(|&guard| guard);
         self.segments.push(segment);
+    }
+    /// Where windows were taken out and are patched anew: guards of earlier segments lead to the new copies. Done
+    /// before the first of the new windows is published, so no thread traps there meanwhile.
+    pub(crate) fn redirect_guards(&mut self, segment: &Segment) {
+        for &(addr, to) in &segment.guards {
+            for earlier in &mut self.segments {
+                earlier.redirect_guard(addr, to);
+            }
+        }
     }
     /// The segment that brought the process' return trampolines.
     pub(crate) fn with_trampolines(&self) -> Option<&Segment> {

@@ -88,6 +88,7 @@ mod tests {
             crosses_line: false,
             starts: 0,
             faults: false,
+            faults_before: false,
         }
     }
 

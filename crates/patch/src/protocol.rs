@@ -154,6 +154,7 @@
 //! | R3 | entries, then exits, then islands (PATCH-3 backwards): sites that still hold *new* get *old* in one write; others are left alone and reported | restored sites hold *old* and are skipped |
 //! | R3a | the word that says that faults of our loads are served is cleared, then the tables of pages that they load from (`plan`'s `stub::text`) | texts are copied by the kernel from then on, as without a handler |
 //! | R4 | quiesce: no thread is between a load's look and the load; and none is between a guard's trap and its stop | handler and guards are still there |
+//! | R4b | if faults are delivered (docs/design/faults.md): all threads stop, again and again, until none is in our code; then the handlers' entries get the old bytes | as R3 |
 //! | R4a | if return addresses were replaced: all threads stop, and real addresses go back into the stack words that still hold ours (`trampolines`); the registration with unwinders is undone (`unwinder`) | each word holds the one or the other, and both work: trampolines stay |
 //! | R5 | one thread stops: dispositions are put back, if they are still ours | the same; a second try sees that they are not ours |
 //! | R6 | state Removed; children that map the same memory follow, each a batch of its own | a child's own text shows what is left |

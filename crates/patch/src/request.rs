@@ -67,6 +67,10 @@ pub struct Options {
     /// The process may begin to catch faults, and none of its threads can be held before that. So no
     /// instruction that may fault is moved.
     pub faults_may_be_caught: bool,
+    /// The program's handlers of faults are to see the original addresses of faults in copies, so instructions
+    /// that may fault may be moved. The requests hold [`Action::Deliver`] for each handler, and all holds at
+    /// `sigaction`. If one of those cannot be patched, no such instruction is moved.
+    pub faults_delivered: bool,
     /// No thread is created to help with the plan.
     pub alone: bool,
     /// How long to wait for a thread that can make our calls without its own call being disturbed.
@@ -86,6 +90,7 @@ impl Default for Options {
             by_trampolines: false,
             faults_are_fatal: false,
             faults_may_be_caught: false,
+            faults_delivered: false,
             alone: false,
             patience: Duration::from_millis(20),
         }

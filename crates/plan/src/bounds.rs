@@ -11,7 +11,8 @@ use trapline_record::ring::{LEAST_SLOT, RingArea};
 use trapline_record::stack::{room_for_copy, room_for_frames};
 use trapline_record::tally::TableShape;
 
-/// Upper bound of the guards in a window: its interior boundaries, and its start.
+/// Upper bound of the guards in a window: its interior boundaries, and its start. If faults are delivered, each
+/// of its instructions has an entry for that too.
 const GUARDS_PER_PATCH: u32 = 5;
 
 /// Upper bounds for [`DataCounts`]: patches and guards from the map, counters and latency areas from the
@@ -37,7 +38,7 @@ pub fn bounds(
     let sites = sites + fragments_bound(image, timed);
     DataCounts {
         patches: 2 * sites,
-        guards: 2 * sites * GUARDS_PER_PATCH + copies,
+        guards: 2 * sites * GUARDS_PER_PATCH * if traits.faults_delivered { 2 } else { 1 } + copies,
         counters,
         latency,
         lines: traits.lines,
@@ -65,6 +66,7 @@ fn sites_of(request: &ActionRequest, map: &CodeMap) -> u32 {
         | Action::CallAt(_)
         | Action::Hold(_)
         | Action::HoldAt(..)
+        | Action::Deliver { .. }
         | Action::RecordAt(..)
         | Action::RecordMark(..)
         | Action::LatencyByTrampoline

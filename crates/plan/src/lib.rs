@@ -45,7 +45,8 @@ pub use layout::{DataAt, DataCounts, DataLayout};
 pub use machine::{Buckets, ProcessTraits, Rseq as RseqTraits, Stacks, ThreadId, TrapsPolicy};
 pub use module::{plan_module, trampolines_for};
 pub use plan::{
-    Call, Chunk, Guard, KernelSite, ModulePlan, Original, Patch, PatchRole, Refused, Region, Stats, Tactic,
+    Call, Chunk, Delivery, Guard, KernelSite, ModulePlan, Original, Patch, PatchRole, Refused, Region, Stats,
+    Tactic,
 };
 pub use preview::preview;
 pub use refusal::{NoTrampoline, PlanError, Refusal};

@@ -60,10 +60,12 @@ impl Tactic {
     }
 }
 
-/// What a patch is for. Patches are published in this order (islands, exits, entries), and removed in the
-/// reverse order.
+/// What a patch is for. Patches are published in this order (handlers, islands, exits, entries), and removed
+/// in the reverse order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PatchRole {
+    /// The entry of a handler of the program's, whatever else is done there (`Action::Deliver`).
+    Handler,
     /// A jump in padding, to which a short jump leads.
     Island,
     /// An exit by `ret`.
@@ -106,6 +108,9 @@ pub struct Patch {
     pub starts: u8,
     /// One of the displaced instructions may fault; the fault would show the copy's address.
     pub faults: bool,
+    /// The instruction before the window, the function's first, may fault. A call that a handler leaves there is
+    /// not seen.
+    pub faults_before: bool,
 }
 
 impl Patch {
@@ -129,6 +134,17 @@ pub struct Guard {
     pub at: RemoteAddr,
     /// Address of that instruction's copy.
     pub resume: RemoteAddr,
+}
+
+/// The copy of an instruction. A fault there is delivered at the original's address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Delivery {
+    /// Address of the copy.
+    pub copy: RemoteAddr,
+    /// Address of the original.
+    pub original: RemoteAddr,
+    /// The original lies inside the changed bytes. A thread that returns there traps.
+    pub is_inside: bool,
 }
 
 /// Code to be written at one address of a code region.
@@ -239,6 +255,9 @@ pub struct ModulePlan {
     /// Instructions of stubs that may fault, and where a thread goes on after such a fault; sorted by
     /// address.
     pub fixups: Vec<Guard>,
+    /// Copies of which faults are delivered, sorted by address; only with
+    /// [`faults_delivered`](crate::ProcessTraits::faults_delivered).
+    pub deliveries: Vec<Delivery>,
     /// Instructions at which consumers are called, sorted by address.
     pub calls: Vec<Call>,
     /// For the patches that call consumers: which code is a copy of which instruction, sorted by the copies'
@@ -265,9 +284,10 @@ impl ModulePlan {
     pub(crate) fn join(&mut self, other: Self) {
         if self.chunks.is_empty() && self.patches.is_empty() {
             // Moved, not copied: it may be a megabyte of code.
-            let Self { chunks, bytes, patches, guards, fixups, calls, originals, .. } = other;
+            let Self { chunks, bytes, patches, guards, fixups, deliveries, calls, originals, .. } = other;
             (self.chunks, self.bytes, self.patches, self.guards) = (chunks, bytes, patches, guards);
-            (self.fixups, self.calls, self.originals) = (fixups, calls, originals);
+            (self.fixups, self.deliveries) = (fixups, deliveries);
+            (self.calls, self.originals) = (calls, originals);
             return;
         }
         let shift = self.bytes.len() as u32;
@@ -276,6 +296,7 @@ impl ModulePlan {
         self.patches.extend(other.patches);
         self.guards.extend(other.guards);
         self.fixups.extend(other.fixups);
+        self.deliveries.extend(other.deliveries);
         self.calls.extend(other.calls);
         self.originals.extend(other.originals);
     }

@@ -139,6 +139,12 @@ pub enum Action {
     Hold(Hold),
     /// The same at an instruction before a system call.
     HoldAt(Svma, Hold),
+    /// At the entry of the program's own handler of faults: if the kernel delivers a fault of a copy, its
+    /// context gets the original address. No counter is used.
+    Deliver {
+        /// The kernel describes the signal to it (SA_SIGINFO), so sent ones are known.
+        informed: bool,
+    },
 }
 
 /// Where a program changes such a fact (`record::control::fact`), and how the change is told there.
@@ -158,7 +164,7 @@ pub enum Hold {
 impl Action {
     /// Whether nothing but the first instructions of a function is needed to plan it.
     pub(crate) const fn is_at_entry_alone(self) -> bool {
-        matches!(self, Self::CountEntry | Self::CallEntry | Self::Hold(_))
+        matches!(self, Self::CountEntry | Self::CallEntry | Self::Hold(_) | Self::Deliver { .. })
     }
     /// Whether durations are measured.
     #[must_use]
@@ -173,12 +179,12 @@ impl Action {
     /// Whether the request has a counter of its own.
     #[must_use]
     pub const fn counts(self) -> bool {
-        !self.calls() && !self.holds()
+        !self.calls() && !self.is_for_us()
     }
-    /// Whether it holds threads.
+    /// Whether it is none of the user's: it holds threads, or delivers faults.
     #[must_use]
-    pub const fn holds(self) -> bool {
-        matches!(self, Self::Hold(_) | Self::HoldAt(..))
+    pub const fn is_for_us(self) -> bool {
+        matches!(self, Self::Hold(_) | Self::HoldAt(..) | Self::Deliver { .. })
     }
 }
 

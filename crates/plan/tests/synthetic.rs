@@ -134,6 +134,53 @@ fn faults_stay_where_they_are_looked_up() {
     assert_eq!(kind(&planned(&go, &caught, Action::CountEntry)), "may-fault");
 }
 
+/// With handlers that see original addresses, what may fault is displaced: the first instruction, and others to
+/// which a thread may return by a guard.
+#[test]
+fn faults_that_are_delivered_are_moved() {
+    let delivered = ProcessTraits { has_fault_handler: true, faults_delivered: true, ..traits() };
+    let untrapped = ProcessTraits { traps: TrapsPolicy::MustNotTrap, ..delivered };
+    // mov rax, [rdi]; mov eax, [rax]; ret
+    let twice = pack(&[&[0x48, 0x8B, 0x07, 0x8B, 0x00, RET]], 10);
+    let plan = planned(&twice, &delivered, Action::CountEntry);
+    assert_eq!((kind(&plan), plan.patches.len(), plan.patches[0].faults), ("none", 1, true));
+    let start = plan.patches[0].addr;
+    let originals: Vec<_> = plan.deliveries.iter().map(|one| (one.original - start, one.is_inside)).collect();
+    assert_eq!(originals, [(0, false), (3, true)]);
+    assert!(plan.deliveries.iter().all(|one| plan.code.contains(one.copy)));
+    assert!(plan.guards.iter().any(|guard| guard.at == start + 3 && guard.resume == plan.deliveries[1].copy));
+    // Where no guard is served, nothing but the first instruction may fault.
+    let plan = planned(&twice, &untrapped, Action::CountEntry);
+    assert_eq!((plan.patches[0].tactic, plan.deliveries.len()), (Tactic::Short, 1));
+    // mov rdx, rdi; mov rax, [rdx]; ret
+    let second = pack(&[&[0x48, 0x89, 0xFA, 0x48, 0x8B, 0x02, RET]], 0);
+    let inside =
+        |traits| planned(&second, &traits, Action::CountEntry).deliveries.iter().any(|one| one.is_inside);
+    assert!(inside(delivered) && !inside(untrapped));
+    // mov qword [rdi], 1: as long as a jump
+    let once = pack(&[&[0x48, 0xC7, 0x07, 1, 0, 0, 0, RET]], 10);
+    let plan = planned(&once, &untrapped, Action::CountEntry);
+    assert_eq!((kind(&plan), plan.deliveries.len()), ("none", 1));
+    // Armed again, where a thread returns to the armed instruction.
+    assert_eq!(kind(&planned(&once, &delivered, Action::LatencyByTrampoline)), "may-fault");
+    // call [rdi]: the copy faults behind its push.
+    let called = pack(&[&[0xFF, 0x17, 0x90, 0x90, 0x90, RET]], 0);
+    assert_eq!(kind(&planned(&called, &delivered, Action::CountEntry)), "may-fault");
+    assert!(planned(&twice, &traits(), Action::CountEntry).deliveries.is_empty());
+}
+
+/// An exit's window may be longer than its jump. A thread that returned behind the jump would pass the exit.
+#[test]
+fn nothing_that_faults_lies_behind_a_jump() {
+    let delivered = ProcessTraits { has_fault_handler: true, faults_delivered: true, ..traits() };
+    // mov rax, 1 (7 bytes); mov eax, [rdi]; ret
+    let image = pack(&[&[0x48, 0xC7, 0xC0, 1, 0, 0, 0, 0x8B, 0x07, RET]], 0);
+    let plan = planned(&image, &delivered, Action::CountExits);
+    let long = plan.patches.iter().any(|patch| patch.tactic == Tactic::Jump);
+    assert!(!long, "{:?}", plan.patches);
+    assert!(!planned(&image, &traits(), Action::CountExits).patches.is_empty(), "elsewhere it is patched");
+}
+
 #[test]
 fn calls_only_last_and_never_with_a_shadow_stack() {
     // push rbx; call f0; pop rbx; ret
@@ -333,6 +380,13 @@ fn the_first_byte_is_left_to_others() {
     let caught = ProcessTraits { has_fault_handler: true, ..traits() };
     assert_eq!(start(&[0x8B, 0x07], &traits(), Action::CountEntry), Some(2));
     assert_eq!(start(&[0x8B, 0x07], &caught, Action::CountEntry), None, "nor is it displaced");
+    let delivered = ProcessTraits { faults_delivered: true, ..caught };
+    // mov rdx, rdi; mov rax, [rdx]: the thread may return to the second, and would be seen twice.
+    let second = [0x48, 0x89, 0xFA, 0x48, 0x8B, 0x02, 0x90, 0x90, 0x90, 0x90, RET];
+    for (traits, start) in [(traits(), 3), (delivered, 0)] {
+        let plan = planned(&pack(&[&second], 16), &traits, Action::CountEntry);
+        assert_eq!(plan.patches[0].addr.0 & 0xfff, start);
+    }
     // xor eax, eax; again: add eax, 1 … jne again
     let looped = [0x31, 0xC0, 0x48, 0x83, 0xC0, 1, 0x0F, 0x1F, 0x44, 0, 0, 0x75, 0xF5, RET];
     let plan = planned(&pack(&[&looped], 16), &traits(), Action::CountEntry);

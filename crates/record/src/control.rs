@@ -11,7 +11,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRAPLINE");
 /// Version of everything declared in this crate. A segment of another version is never written to, only named
 /// in an error.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 /// Name of the memfd, as /proc/PID/maps shows it: `/memfd:trapline (deleted)`.
 pub const MEMFD_NAME: &str = "trapline";
 /// Length of the control block in bytes.
@@ -97,6 +97,9 @@ pub mod at {
     pub const ASKED: u64 = PAGES_TABLES + 8;
     /// The same bits: nothing relies on these facts any more, so no thread waits.
     pub const CLOSED: u64 = PAGES_TABLES + 16;
+    /// x86-64: the last handler that a thread asked to set at C's `sigaction`; bit 63: the kernel describes the
+    /// signal to it. 0 if none.
+    pub const ASKED_HANDLER: u64 = PAGES_TABLES + 24;
 }
 
 /// Facts that patches rely on and that the program may change (`patch`'s `hold`).
@@ -111,10 +114,22 @@ pub mod fact {
     pub const TRAPS: u64 = 8;
 }
 
+/// Bit of the word `ASKED_HANDLER`.
+pub const INFORMED: u64 = 1 << 63;
+
+/// Entries of the guard table that are no guards: copies, and the originals at which their faults are delivered
+/// (`plan`'s `stub::deliver`). They follow the guards, since their first words are greater.
+pub mod delivery {
+    /// Bit of the first word, which is the address of a copy.
+    pub const COPY: u64 = 1 << 63;
+    /// Bit of the second word, which is the address of the original: a thread that returns there traps.
+    pub const TRAPS: u64 = 1 << 63;
+}
+
 /// Maximum number of unwinders that get frame information.
 pub const MAX_UNWINDERS: u64 = 2;
 
-const _: () = assert!(at::CLOSED + 8 <= CONTROL_LEN);
+const _: () = assert!(at::ASKED_HANDLER + 8 <= CONTROL_LEN && at::ASKED_HANDLER == at::ASKED + 16);
 
 /// Maximum number of region records; a block with more is broken.
 pub const MAX_REGIONS: u64 = 1 << 15;

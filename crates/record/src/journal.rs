@@ -30,7 +30,7 @@ pub struct Entry {
     pub new: [u8; MAX_PATCH],
 }
 
-/// Kind of the change that an entry undoes. Removal takes entries before exits, and islands last.
+/// Kind of the change that an entry undoes. Removal takes entries before exits, then islands, and handlers last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum EntryKind {
@@ -42,6 +42,8 @@ pub enum EntryKind {
     Island = 3,
     /// A USDT semaphore that was raised by one (u16 at `addr`).
     Semaphore = 4,
+    /// A patch at the entry of a handler of faults.
+    Handler = 5,
 }
 
 /// The journal of a segment.
@@ -80,6 +82,7 @@ impl<'a> Journal<'a> {
             2 => EntryKind::Exit,
             3 => EntryKind::Island,
             4 => EntryKind::Semaphore,
+            5 => EntryKind::Handler,
             _ => return None,
         };
         let len = head as u8;

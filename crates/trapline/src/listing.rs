@@ -23,6 +23,7 @@ use crate::requests::{Requests, is_guarded, kernel_cannot_time, no_unwinder, ref
 use crate::session_request::{HitAction, SessionRequest};
 use crate::sites::{NamedSite, NamedSites, miss_text};
 use crate::target::{Several, Target, gone_notice, resolve};
+use crate::traced::may_deliver;
 use crate::unwinders::{Unwinding, unwinding_now};
 
 /// A function that a pattern matched, and what would be done with it.
@@ -104,6 +105,10 @@ fn list_process(
     let chosen = choose(&process, names.shown(), files, requested, &fresh, &mut HashSet::new());
     let Chosen { modules, places: NamedSites { found, refused, .. }, misses, notices } = chosen;
     if !found.is_empty() {
+        let go = modules.iter().any(|module| module.is_program && module.file.image.is_go());
+        let faults_delivered = may_deliver(&process, requested, &mapped(&process, &maps), go);
+        let options = Options { faults_delivered, ..requested.options };
+        let requested = &SessionRequest { options, ..requested.clone() };
         let answers = rehearsed(&process, files, &modules, &found, requested)?;
         for (place, (tactic, returns)) in found.iter().zip(answers) {
             listing.listed.push(Listed { returns, ..listed(&modules, place, tactic, Some(pid)) });

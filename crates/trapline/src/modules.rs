@@ -42,6 +42,11 @@ impl Module {
     }
 }
 
+/// Whether a file is a C library, or a loader that contains one.
+pub(crate) fn is_c_library(path: &str) -> bool {
+    ["libc.so", "libc-2.", "libc.musl-", "ld-musl-"].iter().any(|start| name_of(path).starts_with(start))
+}
+
 /// Last part of a path.
 pub(crate) fn name_of(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)

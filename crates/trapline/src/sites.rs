@@ -49,9 +49,9 @@ pub(crate) struct NamedSite {
 }
 
 impl NamedSite {
-    /// Whether it is one where calls are held; its hits are not reported.
-    pub(crate) const fn is_hold(&self) -> bool {
-        self.action.holds()
+    /// Whether calls are held or faults delivered there; its hits are not reported.
+    pub(crate) const fn is_for_us(&self) -> bool {
+        self.action.is_for_us()
     }
     /// Calling convention of its function; C's if it has none.
     pub(crate) fn convention(&self, image: &Image) -> Convention {

@@ -62,6 +62,11 @@ pub(crate) fn add(
         work.note(batches, request);
         first = work.prepare(batches, process, request);
     }
+    if work.is_unsure(batches, request, &first) {
+        work = Work::look(batches, process, request, idle)?;
+        work.note_undelivered(batches, request);
+        first = work.prepare(batches, process, request);
+    }
     let prepared = first?;
     if !prepared.sites.is_empty() {
         let clock = Instant::now();
@@ -99,6 +104,11 @@ pub(crate) fn add_in(
         work.note(batches, request);
         first = work.prepare(batches, process, request);
     }
+    if work.is_unsure(batches, request, &first) {
+        work = look_in(batches, batch, request)?;
+        work.note_undelivered(batches, request);
+        first = work.prepare(batches, process, request);
+    }
     let prepared = first?;
     if !prepared.sites.is_empty() {
         install(batches, batch, prepared, request, &mut work)?;
@@ -129,11 +139,13 @@ fn note_reliance(batches: &mut Batches, prepared: &Prepared, request: &Request<'
     let holds = |site: &PreparedSite| {
         let module = request.modules.get(site.module as usize);
         let request = module.and_then(|module| module.requests.get(site.patch.request as usize));
-        request.is_some_and(|request| request.action.holds())
+        request.is_some_and(|request| request.action.is_for_us())
     };
     let held = prepared.sites.iter().filter(|site| holds(site));
     batches.facts.hold_at(held.map(|site| site.patch.addr.0));
-    let faults = !survey.traits.has_fault_handler && !request.options.faults_are_fatal;
+    let delivers = survey.traits.faults_delivered;
+    batches.delivers |= delivers;
+    let faults = (delivers || !survey.traits.has_fault_handler) && !request.options.faults_are_fatal;
     let faults = faults && prepared.sites.iter().any(|site| site.patch.faults && !holds(site));
     let by_call = request.options.by_thread || request.is_recorded() || request.asks_for_thread();
     let calls = request.has_texts() || by_call && batches.threads.ask_by_call();
@@ -169,6 +181,7 @@ fn install(
         unmap(batches, batch, remote, &segment);
         return Err(error);
     }
+    batches.redirect_guards(&segment);
     // The handler must know the new guards before any of them can be hit.
     if let Some(last) = batches.segments.last() {
         last.view().set(at::NEXT_SEGMENT, segment.control.0);

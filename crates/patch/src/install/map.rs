@@ -77,9 +77,9 @@ pub(crate) fn map_by(
     let (regions, len) = regions(prepared);
     let first = &prepared.plans[0];
     let control = first.data.addr;
-    let (entries, guards) = (prepared.entries(), prepared.guards());
+    let (entries, guards, deliveries) = (prepared.entries(), prepared.guards(), prepared.deliveries());
     let trampolines = prepared.trampolines.as_ref().map(|(made, _)| *made).or(batches.own_trampolines);
-    let contents = Contents { pid, control, regions, entries, guards, trampolines };
+    let contents = Contents { pid, control, regions, entries, guards, deliveries, trampolines };
     let handler = handler(first.spare.addr.0, control.0)
         .filter(|_| survey.no_traps.is_none() && !batches.serves_itself);
 

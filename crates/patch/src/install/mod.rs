@@ -9,6 +9,7 @@ pub(crate) mod ask;
 pub(crate) mod attach;
 pub(crate) mod caller;
 pub(crate) mod compare;
+pub(crate) mod delivery;
 pub(crate) mod handler;
 pub(crate) mod layout;
 pub(crate) mod map;

@@ -4,8 +4,9 @@
 //! their code needs. Invariants: PATCH-7.
 //! Does not: plan, compare, or write.
 
-use trapline_plan::{ModulePlan, Patch, PatchRole, Tactic};
+use trapline_plan::{Delivery, ModulePlan, Patch, PatchRole, Tactic};
 use trapline_record::RemoteAddr;
+use trapline_record::control::delivery;
 use trapline_record::journal::{Entry, EntryKind};
 
 use crate::install::layout::Room;
@@ -25,6 +26,7 @@ pub(crate) struct PreparedSite {
 impl PreparedSite {
     pub(crate) fn entry(&self) -> Entry {
         let kind = match self.patch.role {
+            PatchRole::Handler => EntryKind::Handler,
             PatchRole::Island => EntryKind::Island,
             PatchRole::ExitRet | PatchRole::ExitTail => EntryKind::Exit,
             PatchRole::Entry => EntryKind::Entry,
@@ -94,6 +96,22 @@ impl Prepared {
         all.sort_by_key(|guard| guard.0);
         all.dedup_by_key(|guard| guard.0);
         all
+    }
+    /// Copies, and where their faults are delivered, as `record::control::delivery` has them; sorted.
+    pub(crate) fn deliveries(&self) -> Vec<(u64, u64)> {
+        let pair = |one: &Delivery| {
+            let traps = if one.is_inside { delivery::TRAPS } else { 0 };
+            (one.copy.0 | delivery::COPY, one.original.0 | traps)
+        };
+        let mut pairs: Vec<_> = self.plans.iter().flat_map(|plan| &plan.deliveries).map(pair).collect();
+        pairs.sort_unstable();
+        pairs
+    }
+    /// Whether a site serves this request of this module.
+    pub(crate) fn serves(&self, module: u32, request: u32) -> bool {
+        let shared = |owner: u32| self.shares.contains(&(module, owner, request));
+        let mut sites = self.sites.iter().filter(|site| site.module == module);
+        sites.any(|site| site.patch.request == request || shared(site.patch.request))
     }
     pub(crate) fn entries(&self) -> Vec<Entry> {
         self.sites.iter().map(PreparedSite::entry).chain(self.semaphores.iter().copied()).collect()

@@ -4,12 +4,14 @@
 //! Invariants: PATCH-3, PATCH-9; children forked meanwhile hold the same bytes in the end.
 //! Does not: know how one site is written (see `write`).
 
+use trapline_plan::PatchRole;
 use trapline_record::journal::Entry;
 use trapline_tracee::{Batch, Event, Process, RemoteOptions};
 
 use crate::batches::Batches;
 use crate::error::PatchError;
 use crate::install::compare::refuse;
+use crate::install::delivery::give_up;
 use crate::install::prepared::{Prepared, PreparedSite};
 use crate::install::survey::Survey;
 use crate::memory::semaphore;
@@ -42,6 +44,10 @@ pub(crate) fn publish(
     };
     batches.is_unfinished = false;
     batches.held.add(sites.iter().map(|site| site.patch));
+    let handles = |site: &PreparedSite| site.patch.role == PatchRole::Handler;
+    if sites.iter().zip(&outcomes).any(|(site, outcome)| handles(site) && !outcome.is_in_place()) {
+        give_up(batches);
+    }
     report.semaphores = raise(batches, batch.process(), &semaphores, sites_in_journal(batches));
     report.children += children(batches, batch, &entries_of(&sites))?;
     settle(&sites, &outcomes, report);

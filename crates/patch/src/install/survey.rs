@@ -53,6 +53,12 @@ impl Survey {
             return Err(PatchError::Translated { pid: process.pid(), by });
         }
         let no_traps = if traps::NEEDED { no_traps(process, go, idle)? } else { None };
+        // Go's runtime installs handlers of its own soon after the first instruction.
+        let has_fault_handler = !options.faults_are_fatal
+            && (go
+                || options.faults_may_be_caught
+                || options.faults_delivered
+                || status.caught & FAULTS != 0);
         let traits = ProcessTraits {
             rseq: None,
             cpus: features.cpus,
@@ -60,9 +66,8 @@ impl Survey {
             fsgsbase: features.fsgsbase,
             lse: features.lse,
             sve: features.sve,
-            // Go's runtime installs handlers of its own soon after the first instruction.
-            has_fault_handler: !options.faults_are_fatal
-                && (go || options.faults_may_be_caught || status.caught & FAULTS != 0),
+            has_fault_handler,
+            faults_delivered: has_fault_handler && options.faults_delivered,
             shadow_stack: status.shadow_stack,
             go,
             traps: if no_traps.is_some() { TrapsPolicy::MustNotTrap } else { TrapsPolicy::Guarded },

@@ -10,6 +10,7 @@ use trapline_tracee::{Process, RemoteOptions};
 
 use crate::batches::Batches;
 use crate::error::PatchError;
+use crate::install::delivery::is_sure;
 use crate::install::prepare::prepare;
 use crate::install::prepared::Prepared;
 use crate::install::survey::Survey;
@@ -66,12 +67,34 @@ impl Work {
         traits.thread_id = threads.id;
         traits.stacks.block = threads.stack_block;
         traits.stacks.go = request.durations.go_g;
-        if threads.only_our_faults {
+        if threads.only_our_faults && !request.options.faults_delivered {
             traits.has_fault_handler = false;
         }
         let may_come = request.options.faults_may_be_caught && !request.options.faults_are_fatal;
-        traits.has_fault_handler |= batches.facts.has_changed(fact::FAULTS) || may_come;
-        self.report.fault_handler = traits.has_fault_handler;
+        let has_changed = batches.facts.has_changed(fact::FAULTS);
+        traits.has_fault_handler |= has_changed || may_come;
+        traits.faults_delivered &= traits.has_fault_handler && !has_changed && !may_come;
+        self.report.fault_handler = traits.has_fault_handler && !traits.faults_delivered;
+    }
+    /// Leaves instructions that may fault where they are.
+    fn deliver_no_faults(&mut self) {
+        self.survey.traits.faults_delivered = false;
+        self.report.fault_handler = self.survey.traits.has_fault_handler;
+    }
+    /// Whether a plan moves instructions that may fault, and nothing would deliver the faults (DLV-3).
+    pub(crate) fn is_unsure(
+        &self,
+        batches: &Batches,
+        request: &Request<'_>,
+        prepared: &Result<Prepared, PatchError>,
+    ) -> bool {
+        let is_sure = |prepared: &Prepared| is_sure(batches, request, prepared);
+        self.survey.traits.faults_delivered && !prepared.as_ref().is_ok_and(is_sure)
+    }
+    /// Notes the same again for another plan, which moves no such instruction.
+    pub(crate) fn note_undelivered(&mut self, batches: &Batches, request: &Request<'_>) {
+        self.note(batches, request);
+        self.deliver_no_faults();
     }
     /// Step I3.
     pub(crate) fn prepare(

@@ -42,6 +42,8 @@ pub struct Segment {
     pub(crate) entries: Vec<Entry>,
     /// Pairs: an address that traps, and where its thread goes on; sorted.
     pub(crate) guards: Vec<(u64, u64)>,
+    /// Pairs of `record::control::delivery`, which follow the guards in their table; sorted.
+    deliveries: Vec<(u64, u64)>,
     /// Return trampolines that it brought.
     pub(crate) trampolines: Option<MadeTrampolines>,
     /// Number of bytes that were allocated before the first site was written, so they are charged to us.
@@ -146,6 +148,13 @@ impl Segment {
             RegionKind::Code | RegionKind::Data => {}
         }
     }
+    /// Has the guard at this address, if there is one, lead elsewhere.
+    pub(crate) fn redirect_guard(&mut self, addr: u64, to: u64) {
+        if let Ok(nth) = self.guards.binary_search_by_key(&addr, |guard| guard.0) {
+            self.guards[nth].1 = to;
+            self.view().set(self.layout.guard_off + nth as u64 * 16 + 8, to);
+        }
+    }
     /// Where a thread that trapped at `addr` goes on.
     #[must_use]
     pub fn resume(&self, addr: u64) -> Option<u64> {
@@ -171,6 +180,10 @@ impl Segment {
             self.view().set(at, self.view().get(at) + 1);
         }
     }
+    /// Whether an address lies in its code.
+    pub(crate) fn is_code(&self, at: u64) -> bool {
+        self.regions.iter().any(|r| r.kind == RegionKind::Code && r.region.contains(RemoteAddr(at)))
+    }
     /// Facts for which no thread waits (`hold`).
     pub(crate) fn closed(&self) -> u64 {
         self.view().get(at::CLOSED)
@@ -183,7 +196,8 @@ impl Segment {
     }
     /// Number of bytes of journal and guard table in use.
     pub(crate) fn tables(&self) -> u64 {
-        self.entries.len() as u64 * journal::ENTRY_LEN + self.guards.len() as u64 * 16
+        let guards = self.guards.len() + self.deliveries.len();
+        self.entries.len() as u64 * journal::ENTRY_LEN + guards as u64 * 16
     }
     /// Number of bytes of counters, latency areas and rings that one CPU writes.
     pub(crate) fn per_cpu(&self) -> u64 {
@@ -206,6 +220,7 @@ pub(crate) struct Contents {
     pub(crate) regions: Vec<MappedRegion>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) guards: Vec<(u64, u64)>,
+    pub(crate) deliveries: Vec<(u64, u64)>,
     pub(crate) trampolines: Option<MadeTrampolines>,
 }
 
@@ -213,8 +228,9 @@ impl Segment {
     /// Writes the control block, in state Building, with empty tables. That is enough for the trap handler to
     /// run and for a later tracer to find everything.
     pub(crate) fn begin(map: SharedMap, layout: DataLayout, contents: Contents) -> Result<Self, PatchError> {
-        let Contents { pid, control, regions, entries, guards, trampolines } = contents;
-        let segment = Self { map, layout, control, regions, entries, guards, trampolines, paid: 0 };
+        let Contents { pid, control, regions, entries, guards, deliveries, trampolines } = contents;
+        let segment =
+            Self { map, layout, control, regions, entries, guards, deliveries, trampolines, paid: 0 };
         segment.write_control(pid);
         segment.write_trampolines();
         segment.write_regions()?;
@@ -298,7 +314,8 @@ impl Segment {
     /// Writes guard table and journal, each as a whole before its count.
     fn write_tables(&self) -> Result<(), PatchError> {
         let (view, layout) = (self.view(), &self.layout);
-        let (guards, entries) = (self.guards.len() as u64, self.entries.len() as u64);
+        let guards = (self.guards.len() + self.deliveries.len()) as u64;
+        let entries = self.entries.len() as u64;
         if guards > u64::from(layout.guard_cap) {
             return Err(PatchError::Layout {
                 what: "the guard table",
@@ -313,7 +330,7 @@ impl Segment {
                 len: layout.journal_cap.into(),
             });
         }
-        for (n, (addr, resume)) in self.guards.iter().enumerate() {
+        for (n, (addr, resume)) in self.guards.iter().chain(&self.deliveries).enumerate() {
             let base = layout.guard_off + n as u64 * 16;
             view.set(base, *addr);
             view.set(base + 8, *resume);

@@ -4,10 +4,11 @@
 //! was left alone. Every step looks before it acts, so all of it may be repeated (SAFE-3, SAFE-4).
 //! Does not: look for the process' children.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use trapline_record::control::{State, at};
-use trapline_record::journal::{Entry, EntryKind};
+use trapline_record::journal::{Entry, EntryKind, MAX_PATCH};
 use trapline_record::trampolines::Trampolines;
 use trapline_tracee::{Batch, BatchOptions, FileId, Process, RemoteOptions, TargetError};
 
@@ -32,6 +33,9 @@ use crate::threads::still::move_out;
 
 /// How long a detach waits for another tracer to release the process.
 const HELD_BY_ANOTHER: Duration = Duration::from_secs(5);
+
+/// How often all threads are stopped to find none in our code.
+const LOOKS: u32 = 20;
 
 /// Steps R1 to R6 for one process. A process that ends meanwhile is gone, whatever fails because of that.
 pub(crate) fn clean(
@@ -85,7 +89,8 @@ fn clean_in(
 
     let clock = Instant::now();
     let strict = options.strict || restored.barred.is_some();
-    write_back(batch, &removals, way, strict, seizure, &mut restored)?;
+    let (sites, covered) = by_age(&removals);
+    write_back(batch, (&removals, &sites), way, strict, seizure, &mut restored)?;
     // No patch relies on any fact now: threads that wait in our code go on (`hold`).
     for removal in &removals {
         removal.words.set(at::CLOSED, u64::MAX)?;
@@ -95,6 +100,8 @@ fn clean_in(
 
     let clock = Instant::now();
     quiesce(batch, &guard)?;
+    hand_back(batch, (&removals, &sites), way, seizure, &mut restored)?;
+    write_covered_back(batch, &covered, way, seizure)?;
     restored.quiesce = clock.elapsed();
     put_back_others(batch, &removals, seizure, &mut restored)?;
     removals.iter().try_for_each(|removal| removal.set_state(process, State::Removed))?;
@@ -138,14 +145,14 @@ fn barred(batch: &mut Batch<'_>, seizure: Seizure<'_>) -> Result<Option<String>,
 /// Steps R2a and R3. `strict`: with all threads stopped, whatever the patches are.
 fn write_back(
     batch: &mut Batch<'_>,
-    removals: &[Removal<'_>],
+    (removals, sites): (&[Removal<'_>], &[Entry]),
     way: Direction,
     strict: bool,
     seizure: Seizure<'_>,
     restored: &mut Restored,
 ) -> Result<(), PatchError> {
     let process = batch.process();
-    let entries: Vec<Entry> = removals.iter().flat_map(|r| r.entries.iter().copied()).collect();
+    let entries: Vec<Entry> = sites.iter().filter(|e| e.kind != EntryKind::Handler).copied().collect();
     let mut outcomes = Vec::new();
     // No handler serves a trap there, and a trap would be left if we died between two steps.
     let unserved = removals.iter().all(|r| r.handles() == 0);
@@ -165,6 +172,88 @@ fn write_back(
     };
     result.map_err(SpaceError::into_error)?;
     tally(&entries, &outcomes, restored);
+    Ok(())
+}
+
+/// The sites that a segment was the last to patch, and those that a later one has patched again. What holds the
+/// bytes of the latter is the program's, or the later segment's.
+fn by_age(removals: &[Removal<'_>]) -> (Vec<Entry>, Vec<Entry>) {
+    let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
+    let (mut last, mut covered) = (Vec::new(), Vec::new());
+    for removal in removals {
+        let known = taken.clone();
+        for entry in &removal.entries {
+            let (start, end) = (entry.addr.0, entry.addr.0 + u64::from(entry.len));
+            let before = known.range(..end).next_back();
+            if entry.kind != EntryKind::Semaphore && before.is_some_and(|(_, until)| *until > start) {
+                covered.push(*entry);
+            } else {
+                last.push(*entry);
+                taken.insert(start, end);
+            }
+        }
+    }
+    (last, covered)
+}
+
+/// Sites that a later segment has patched again, and that hold the earlier one's bytes all the same.
+fn write_covered_back(
+    batch: &mut Batch<'_>,
+    covered: &[Entry],
+    way: Direction,
+    seizure: Seizure<'_>,
+) -> Result<(), PatchError> {
+    let process = batch.process();
+    let is_there = |entry: &&Entry| {
+        let (len, mut present) = (usize::from(entry.len), [0; MAX_PATCH]);
+        process.read(entry.addr, &mut present[..len]).is_ok() && present[..len] == entry.new[..len]
+    };
+    let entries: Vec<Entry> = covered.iter().filter(is_there).copied().collect();
+    if entries.is_empty() {
+        return Ok(());
+    }
+    let mut stopped = batch.stop_all(seizure.guard)?;
+    move_out(process, &mut stopped, seizure.guard)?;
+    let result = change(&mut Still { process }, &entries, way, &mut Vec::new());
+    stopped.resume()?;
+    result.map_err(SpaceError::into_error)
+}
+
+/// Step R4b: entries of the program's handlers of faults, once no thread is in a copy that may fault. No byte of
+/// the text leads to one any more. With a thread that stays in our code they are put back all the same.
+fn hand_back(
+    batch: &mut Batch<'_>,
+    (removals, sites): (&[Removal<'_>], &[Entry]),
+    way: Direction,
+    seizure: Seizure<'_>,
+    restored: &mut Restored,
+) -> Result<(), PatchError> {
+    let process = batch.process();
+    let entries: Vec<Entry> = sites.iter().filter(|e| e.kind == EntryKind::Handler).copied().collect();
+    if entries.is_empty() {
+        return Ok(());
+    }
+    // Other windows hold the program's bytes, so a thread that stands there goes on there.
+    let is_covered = |at: u64| entries.iter().any(|e| at.wrapping_sub(e.addr.0) < u64::from(e.len));
+    let guard = |at: u64| (seizure.guard)(at).filter(|_| is_covered(at));
+    for left in (0..LOOKS).rev() {
+        let mut stopped = batch.stop_all(seizure.guard)?;
+        move_out(process, &mut stopped, &guard)?;
+        // At a handler's first byte, its context may still show a copy.
+        let in_code = |pc| is_covered(pc) || removals.iter().any(|removal| removal.found.is_code(pc));
+        let is_inside = |tid| stopped.regs(tid).is_ok_and(|regs| in_code(regs.pc()));
+        if left > 0 && stopped.threads().into_iter().any(is_inside) {
+            stopped.resume()?;
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        let mut outcomes = Vec::new();
+        let result = change(&mut Still { process }, &entries, way, &mut outcomes);
+        stopped.resume()?;
+        result.map_err(SpaceError::into_error)?;
+        tally(&entries, &outcomes, restored);
+        break;
+    }
     Ok(())
 }
 

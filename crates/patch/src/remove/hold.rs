@@ -29,10 +29,10 @@
 //!
 //! | fact | relied on by | taken out |
 //! |---|---|---|
-//! | `FAULTS` | copies that may fault | probes with such a copy |
+//! | `FAULTS` | copies that may fault: there is no handler, or the handlers are known whose entries are patched | probes with such a copy |
 //! | `FILTER` | texts, fields, thread numbers by a call | all |
 //! | `CLOCK` | times | all; return addresses are put back too |
-//! | `TRAPS` | guards, if our handler serves traps | probes with a boundary at which a saved context stands (PATCH-9); the threads that stand at boundaries are moved out first |
+//! | `TRAPS` | guards, if our handler serves traps | probes with a boundary at which a saved context stands (PATCH-9), or to which a handler of faults may return; the threads that stand at boundaries are moved out first |
 //!
 //! After `TRAPS` has changed, later batches and the removal run as in a program that owns SIGTRAP: with all
 //! threads stopped, and without windows into which a saved context points. `ASKED` tells this to a tracer that
@@ -73,6 +73,7 @@
 //! - *The tracer is stopped, or slow*: as if it had died, except for what it finds later.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use trapline_plan::Patch;
 use trapline_record::RemoteAddr;
@@ -83,7 +84,8 @@ use trapline_tracee::{Batch, BatchOptions, Process, users_of};
 
 use crate::batches::Batches;
 use crate::error::PatchError;
-use crate::memory::segment::resume;
+use crate::install::delivery::FIRST;
+use crate::memory::segment::{Segment, resume};
 use crate::returns::trampolines::disarm;
 use crate::space::SpaceError;
 use crate::space::change::{Direction, Outcome};
@@ -100,17 +102,25 @@ pub struct Closed {
     pub left: usize,
 }
 
+/// How often all threads are stopped to find none in our code.
+const LOOKS: u32 = 50;
+/// After so many, a thread in our code waits for another fact, if one is asked for. A thread that has slept through
+/// all of them waits its turns, and is found by the bit that it closes.
+const LEAST_LOOKS: u32 = 5;
+
 /// Facts that threads ask to change, and that patches rely on.
 pub(crate) fn asked(batches: &Batches) -> u64 {
     let asked = batches.segments.iter().fold(0, |all, segment| all | segment.view().get(at::ASKED));
-    asked & batches.facts.relied_on()
+    // Facts that threads have closed themselves (HOLD-2).
+    let closed = batches.segments.iter().fold(0, |all, segment| all | segment.closed());
+    (asked | closed & !batches.facts.closed()) & batches.facts.relied_on()
 }
 
 /// Step H3, and H4 for what is taken out: from now on these facts count as changed.
 pub(crate) fn close(batches: &mut Batches, process: &Process, facts: u64) -> Result<Closed, PatchError> {
     batches.facts.change(facts);
     let caught = if facts & fact::TRAPS != 0 { leave_boundaries(batches, process)? } else { Vec::new() };
-    let (entries, probes) = relying(batches, facts, &caught);
+    let (entries, probes) = relying(batches, facts, &caught, &[]);
     let mut closed = Closed { probes, left: 0 };
     if entries.is_empty() {
         return Ok(closed);
@@ -125,6 +135,64 @@ pub(crate) fn close(batches: &mut Batches, process: &Process, facts: u64) -> Res
         drop(take_out(&child, &entries, &batches.guards));
     }
     Ok(closed)
+}
+
+/// Step D11 of docs/design/faults.md, in place of H3: takes out what relies on `FAULTS`, and what is in place at the
+/// entries of these handlers. The fact is not given up: what is probed anew relies on it again.
+pub(crate) fn make_way(
+    batches: &mut Batches,
+    process: &Process,
+    handlers: &[u64],
+) -> Result<Closed, PatchError> {
+    // Handlers that are known already need no other windows.
+    let known = handlers.is_empty();
+    let (entries, probes) =
+        if known { Default::default() } else { relying(batches, fact::FAULTS, &[], handlers) };
+    let mut closed = Closed { probes, left: 0 };
+    if entries.is_empty() {
+        return Ok(closed);
+    }
+    let outcomes = take_out(process, &entries, &batches.guards)?;
+    closed.left = outcomes.iter().filter(|outcome| !outcome.is_in_place()).count();
+    batches.held.remove(&entries.iter().map(|entry| entry.addr.0).collect());
+    for child in children(batches, process) {
+        drop(take_out(&child, &entries, &batches.guards));
+    }
+    Ok(closed)
+}
+
+/// Step D13: lets the waiting threads go on; once none is in our code, threads are held again. False if some thread
+/// stays there: then it asks again.
+pub(crate) fn let_pass(batches: &Batches, process: &Process) -> Result<bool, PatchError> {
+    let guard = |addr| batches.resume(addr);
+    for segment in &batches.segments {
+        segment.view().set(at::CLOSED, batches.facts.closed() | fact::FAULTS);
+    }
+    let in_code = |pc| batches.segments.iter().any(|segment| segment.is_code(pc));
+    let passed = Batch::run(process, BatchOptions { hold_children: false }, |batch| {
+        for look in 1..=LOOKS {
+            std::thread::sleep(Duration::from_millis(1));
+            let stopped = batch.stop_all(&guard)?;
+            let is_inside = |tid| stopped.regs(tid).is_ok_and(|regs| in_code(regs.pc()));
+            // A thread that has passed may wait for another fact by now.
+            let waits = look > LEAST_LOOKS && asked(batches) & !fact::FAULTS != 0;
+            let passed = waits || !stopped.threads().into_iter().any(is_inside);
+            if passed {
+                for view in batches.segments.iter().map(Segment::view) {
+                    view.set(at::ASKED, view.get(at::ASKED) & !fact::FAULTS);
+                    view.set(at::ASKED_HANDLER, 0);
+                }
+                batches.say_closed();
+            }
+            stopped.resume()?;
+            if passed {
+                return Ok(true);
+            }
+        }
+        Ok::<_, PatchError>(false)
+    })??;
+    batches.say_closed();
+    Ok(passed)
 }
 
 /// Children that map the segments. One that ends, or that another tracer holds, is no failure of the process.
@@ -170,7 +238,14 @@ fn give_back(batches: &Batches, process: &Process, trampolines: Trampolines) -> 
 
 /// Sites that rely on these facts, and their probes. `caught`: boundaries at which a trap may still be met. If
 /// one site of a probe goes, all go: an entry without its exits would be reported as still running.
-fn relying(batches: &Batches, facts: u64, caught: &[u64]) -> (Vec<Entry>, HashSet<(usize, u32)>) {
+///
+/// `handlers`: entries of functions; what is in place there counts as well.
+fn relying(
+    batches: &Batches,
+    facts: u64,
+    caught: &[u64],
+    handlers: &[u64],
+) -> (Vec<Entry>, HashSet<(usize, u32)>) {
     let patch_of = |entry: &Entry| {
         let patch = batches.held.at(entry.addr)?;
         Some(patch).filter(|patch| patch.new == entry.new && !batches.facts.holds_at(patch.addr.0))
@@ -182,6 +257,9 @@ fn relying(batches: &Batches, facts: u64, caught: &[u64]) -> (Vec<Entry>, HashSe
         let relies = |patch: &Patch| {
             facts & !(fact::FAULTS | fact::TRAPS) != 0
                 || facts & fact::FAULTS != 0 && patch.faults
+                || facts & fact::TRAPS != 0 && patch.faults && batches.delivers
+                || !handlers.is_empty() && patch.faults_before
+                || handlers.iter().any(|at| patch.addr.0.wrapping_sub(*at) < FIRST)
                 || caught.iter().any(|at| at.wrapping_sub(patch.addr.0) < patch.len.into())
         };
         let of: HashSet<u32> =

@@ -20,13 +20,15 @@ const SERVE_EVERY_RUN: usize = 8;
 /// Bytes of text that are read at once. What was read is used within a millisecond.
 const RUN: u64 = 16 * 1024;
 
-/// The phase in which a kind is written: islands, exits, entries (PATCH-3). Semaphores are no code.
+/// The phase in which a kind is written: handlers of faults, islands, exits, entries (PATCH-3). Semaphores are no
+/// code.
 pub(crate) const fn phase(kind: EntryKind) -> u8 {
     match kind {
-        EntryKind::Island => 0,
-        EntryKind::Exit => 1,
-        EntryKind::Entry => 2,
-        EntryKind::Semaphore => 3,
+        EntryKind::Handler => 0,
+        EntryKind::Island => 1,
+        EntryKind::Exit => 2,
+        EntryKind::Entry => 3,
+        EntryKind::Semaphore => 4,
     }
 }
 
@@ -45,7 +47,7 @@ pub(crate) fn change(
     outcomes.resize(entries.len(), Outcome::Already);
     let mut order: Vec<usize> =
         (0..entries.len()).filter(|&i| entries[i].kind != EntryKind::Semaphore).collect();
-    let rank = |kind| if way.installs() { phase(kind) } else { 2 - phase(kind) };
+    let rank = |kind| if way.installs() { phase(kind) } else { 3 - phase(kind) };
     order.sort_unstable_by_key(|&i| (rank(entries[i].kind), entries[i].addr));
     for group in order.chunk_by(|&a, &b| entries[a].kind == entries[b].kind) {
         change_phase(space, entries, group, way, outcomes)?;

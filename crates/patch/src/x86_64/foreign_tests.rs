@@ -23,6 +23,7 @@ fn patch(len: u8) -> Patch {
         crosses_line: false,
         starts: 0,
         faults: false,
+        faults_before: false,
     }
 }
 

@@ -166,6 +166,7 @@ fn patch_of(
         crosses_line: false,
         starts: 0,
         faults: may_fault(site.words.get(site.index).copied().unwrap_or(0)),
+        faults_before: false,
     }
 }
 

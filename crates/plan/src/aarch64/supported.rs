@@ -34,7 +34,7 @@ pub(super) fn check(input: &ModuleInput<'_>, request: &ActionRequest, at: Svma) 
         }
         () if request.action.calls() => "no code calls consumers",
         // They need neither a thread's number nor memory, and no counter.
-        () if request.action.holds() && !input.traits.shadow_stack => return Ok(()),
+        () if request.action.is_for_us() && !input.traits.shadow_stack => return Ok(()),
         // Such a process has one ring for each CPU, which only sections may write.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
         () if filter.is_some() && timed => "no code filters what it times",

@@ -41,6 +41,8 @@ pub(crate) enum SiteAction {
     Call { probe: u32, ip: Svma, exit: bool },
     /// Hold the thread if it is about to change a fact that patches rely on.
     Hold(Hold),
+    /// Give the context of a copy's fault the original address.
+    Deliver { informed: bool },
 }
 
 /// When the action runs, relative to its instruction.
@@ -86,6 +88,10 @@ pub(crate) struct Detour {
 }
 
 impl SiteAction {
+    /// Whether it replaces the return address.
+    pub(crate) const fn arms(self) -> bool {
+        matches!(self, Self::Arm { .. } | Self::ArmRecord { .. } | Self::ArmTally { .. })
+    }
     /// The action at the return of a call that this action arms, if its return trampoline leads on to one.
     pub(crate) const fn leads_to(self) -> Option<Self> {
         match self {

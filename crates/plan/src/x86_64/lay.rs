@@ -253,6 +253,7 @@ mod tests {
             actions: asked.iter().map(placed).collect(),
             changed: JUMP,
             reach: Reach::Jump,
+            faults_before: false,
         }
     }
 
@@ -276,6 +277,7 @@ mod tests {
             crosses_line: false,
             starts: 0,
             faults: false,
+            faults_before: false,
         };
         let mut plan = ModulePlan { patches: vec![patch(1), patch(2)], ..ModulePlan::default() };
         let lost = Refused { probe: 0, request: 0, why: Refusal::NotInFile { at: Svma(0x10) } };

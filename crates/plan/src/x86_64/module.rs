@@ -179,6 +179,7 @@ fn finish(plan: &mut ModulePlan) {
     plan.patches.sort_by_key(|p| p.addr);
     plan.guards.sort_by_key(|g| g.at);
     plan.fixups.sort_by_key(|g| g.at);
+    plan.deliveries.sort();
     plan.calls.sort_by_key(|call| call.at);
     plan.originals.sort_by_key(|o| o.copy);
     plan.refused.sort_by_key(|r| r.request);

@@ -44,6 +44,8 @@ pub(crate) struct PatchedSite {
     /// Number of changed bytes.
     pub(crate) changed: u64,
     pub(crate) reach: Reach,
+    /// As [`Patch::faults_before`](crate::Patch::faults_before).
+    pub(crate) faults_before: bool,
 }
 
 impl PatchedSite {

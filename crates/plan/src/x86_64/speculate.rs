@@ -100,7 +100,7 @@ const fn assumed() -> ProcessTraits {
 
 /// The traits on which windows at entries depend.
 fn decides(traits: &ProcessTraits) -> impl PartialEq + use<> {
-    (traits.traps, traits.has_fault_handler, traits.shadow_stack, traits.go)
+    (traits.traps, traits.has_fault_handler, traits.faults_delivered, traits.shadow_stack, traits.go)
 }
 
 /// Plans the entries of these functions; the probe of each is its index.

@@ -5,6 +5,7 @@
 
 use super::env::Env;
 use super::jump::JUMP;
+use crate::machine::TrapsPolicy;
 use crate::refusal::Refusal;
 use trapline_insn::x86_64::{Flow, Gpr, Immovable, Insn, faults_on_register, may_displace};
 use trapline_record::Svma;
@@ -50,6 +51,9 @@ pub(crate) struct Window {
     pub(crate) len: u64,
     /// Number of padding bytes behind them that may be covered too.
     pub(crate) pad: u64,
+    /// Offset of the last displaced instruction that may fault and is not the first; 0 if there is none. A
+    /// handler may return to it, so it has to lie within the changed bytes, and have a guard.
+    pub(crate) faults_at: u64,
     /// Why the window ends there.
     pub(crate) stop: Stop,
 }
@@ -69,7 +73,7 @@ impl Window {
 /// forbids more.
 pub(crate) fn walk(env: &Env<'_>, stretch: Stretch<'_>, from: usize, must: usize) -> Window {
     let start = Svma(stretch.insns[from].addr);
-    let mut window = Window { from, until: from, start, len: 0, pad: 0, stop: Stop::End };
+    let mut window = Window { from, until: from, start, len: 0, pad: 0, faults_at: 0, stop: Stop::End };
     for (j, insn) in stretch.insns.iter().enumerate().skip(from) {
         if window.len >= JUMP && j > must {
             window.stop = Stop::Enough;
@@ -78,6 +82,9 @@ pub(crate) fn walk(env: &Env<'_>, stretch: Stretch<'_>, from: usize, must: usize
         if let Some(stop) = forbids(env, &window, j, insn, must) {
             window.stop = stop;
             return window;
+        }
+        if faults_on_register(insn) {
+            window.faults_at = window.len;
         }
         window.until = j + 1;
         window.len += u64::from(insn.len);
@@ -113,8 +120,17 @@ fn forbids(env: &Env<'_>, window: &Window, j: usize, insn: &Insn, must: usize) -
     if env.traits.shadow_stack && matches!(insn.flow, Flow::Call(_)) {
         return Some(Stop::Immovable(j, Immovable::ShadowStack));
     }
-    (env.traits.has_fault_handler && faults_on_register(insn) && !is_go_g(env, insn))
-        .then_some(Stop::Faults(j))
+    let faults = env.traits.has_fault_handler && faults_on_register(insn) && !is_go_g(env, insn);
+    (faults && !is_delivered(env, insn, j == window.from)).then_some(Stop::Faults(j))
+}
+
+/// Whether a fault of the instruction's copy is as good as one of its own (docs/design/faults.md). At a call by
+/// memory the copy faults behind the push of the return address. A handler that returns to an instruction
+/// other than the first needs a guard there.
+fn is_delivered(env: &Env<'_>, insn: &Insn, is_first: bool) -> bool {
+    let traits = env.traits;
+    let returns = is_first || traits.traps == TrapsPolicy::Guarded;
+    traits.faults_delivered && returns && !matches!(insn.flow, Flow::Call(_))
 }
 
 /// Whether an instruction accesses memory only through r14. Go keeps g there, which always points to mapped

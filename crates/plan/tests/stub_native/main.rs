@@ -9,6 +9,7 @@ mod apart;
 mod arena;
 mod call;
 mod counts;
+mod delivered;
 mod durations;
 mod extended;
 mod fields;

@@ -57,7 +57,7 @@ impl Served {
 }
 
 /// Runs `body` in a child process. Returns its wait status.
-fn child(body: impl FnOnce() -> i32) -> i32 {
+pub(crate) fn child(body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child runs only `body`, which neither allocates nor locks, and _exit.
     unsafe {
         let pid = libc::fork();
@@ -69,7 +69,7 @@ fn child(body: impl FnOnce() -> i32) -> i32 {
         status
     }
 }
-fn exited(status: i32) -> Option<i32> {
+pub(crate) fn exited(status: i32) -> Option<i32> {
     libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
 }
 fn killed(status: i32) -> Option<i32> {

@@ -8,6 +8,8 @@ pub(crate) const FILTERS_ROWS_BY_NAME: bool = false;
 pub(crate) const GOROUTINE_IN_REGISTER: bool = true;
 /// Why writes by the kernel are not seen, where they are not.
 pub(crate) const KERNEL_UNSEEN: &str = "on arm64";
+/// Whether handlers of faults can be shown the original addresses of faults in copies.
+pub(crate) const DELIVERS_FAULTS: bool = false;
 /// Whether the kernel reports only one of several watched places that one store touches.
 pub(crate) const REPORTS_ONE_PLACE: bool = true;
 

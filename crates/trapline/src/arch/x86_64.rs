@@ -11,6 +11,8 @@ pub(crate) const FILTERS_ROWS_BY_NAME: bool = true;
 pub(crate) const GOROUTINE_IN_REGISTER: bool = false;
 /// Why writes by the kernel are not seen, where they are not.
 pub(crate) const KERNEL_UNSEEN: &str = "without CAP_PERFMON";
+/// Whether handlers of faults can be shown the original addresses of faults in copies.
+pub(crate) const DELIVERS_FAULTS: bool = true;
 /// Whether the kernel reports only one of several watched places that one store touches.
 pub(crate) const REPORTS_ONE_PLACE: bool = false;
 

@@ -29,7 +29,7 @@ use trapline_tracee::{FileId, Process};
 use super::site_table::SiteKey;
 use crate::error::Error;
 use crate::files::{Files, ModuleFile};
-use crate::modules::{Mapped, Module, name_of};
+use crate::modules::{Mapped, Module, is_c_library};
 use crate::report::Refused;
 use crate::session_request::SessionRequest;
 use crate::sites::{NamedSite, NamedSites};
@@ -142,19 +142,19 @@ impl Held {
     }
 }
 
-/// A site where calls are held.
-struct HeldSite {
-    function: FunctionIndex,
-    at: Svma,
-    action: Action,
+/// A site where calls are held, or faults delivered.
+pub(super) struct HeldSite {
+    pub(super) function: FunctionIndex,
+    pub(super) at: Svma,
+    pub(super) action: Action,
     /// Facts that are changed there.
-    facts: u64,
-    name: String,
+    pub(super) facts: u64,
+    pub(super) name: String,
 }
 
 impl HeldSite {
     /// The site in the module of this index.
-    fn place(self, image: &Image, module: usize) -> Option<NamedSite> {
+    pub(super) fn place(self, image: &Image, module: usize) -> Option<NamedSite> {
         Some(NamedSite {
             module,
             at: self.at,
@@ -185,11 +185,6 @@ fn facts_of(requested: &SessionRequest) -> u64 {
 
 fn load(one: &Mapped) -> (FileId, u64) {
     (one.id, one.mapping.start.0)
-}
-
-/// Whether a file is a C library, or a loader that contains one.
-fn is_c_library(path: &str) -> bool {
-    ["libc.so", "libc-2.", "libc.musl-", "ld-musl-"].iter().any(|start| name_of(path).starts_with(start))
 }
 
 /// The C library's functions at which calls are held.
@@ -309,8 +304,10 @@ fn shown(process: &Process, attached: &Attached, look: bool) -> u64 {
     const FAULTS: u64 = 1 << 10 | 1 << 6;
     let relied = attached.relied_on();
     let mut found = 0;
+    // Whether the program still has the handlers that it had, /proc does not show.
     if relied & fact::FAULTS != 0
         && !attached.serves_faults()
+        && !attached.delivers_faults()
         && process.status().is_ok_and(|status| status.caught & FAULTS != 0)
     {
         found |= fact::FAULTS;

@@ -235,7 +235,7 @@ impl Loads {
         fresh: &[Mapped],
         gone: &HashSet<usize>,
     ) {
-        let probed = places.iter().filter(|place| !place.is_hold());
+        let probed = places.iter().filter(|place| !place.is_for_us());
         let found: HashSet<usize> = probed.map(|place| place.module).collect();
         for index in found {
             let module = &modules[index];

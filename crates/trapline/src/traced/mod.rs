@@ -10,6 +10,7 @@
 //! | `loads` | modules that were looked at, and those that ran before they were probed |
 //! | `patches`, `kernel` | patches and kernel uprobes, and what they cost |
 //! | `site_table` | the sites that are probed, and those that were refused |
+//! | `delivery` | the program's handlers of faults |
 //! | `held` | places at which the program would change what patches rely on |
 //! | `readings` | what is read: the next three |
 //! | `recorder`, `rings`, `saving`, `stack_reader` | records on their way out of the rings |
@@ -25,6 +26,7 @@ mod call_times;
 mod control_group;
 mod costs;
 mod counters;
+mod delivery;
 mod foreign;
 mod held;
 mod kernel;
@@ -45,6 +47,8 @@ use std::time::Instant;
 
 use trapline_patch::Options;
 use trapline_tracee::Process;
+
+pub(crate) use self::delivery::may_deliver;
 
 use self::births::Births;
 use self::control_group::ControlGroup;

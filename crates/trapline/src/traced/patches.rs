@@ -40,6 +40,8 @@ pub(super) struct Batch<'a> {
     pub(super) places: &'a [NamedSite],
     /// The program may change its handlers of faults before that is seen.
     pub(super) is_blind: bool,
+    /// The program catches faults, and its handlers' entries are among the places, or patched.
+    pub(super) delivers: bool,
 }
 
 /// What became of the places of a batch, by index.
@@ -180,14 +182,18 @@ impl Patches {
         left_alone: Option<&str>,
         notices: &mut Vec<String>,
     ) -> Result<BatchOutcome, Error> {
-        let &Batch { modules, places, is_blind } = batch;
+        let &Batch { modules, places, is_blind, delivers } = batch;
         self.steps = requested.steps;
         let start = Instant::now();
         let tick = requested.tick.filter(|_| target.returns_decide());
         let requests = Requests::new(modules, places, is_guarded(&target.process, modules), tick);
         let asked = requests.asked();
         let request = Request {
-            options: Options { faults_may_be_caught: is_blind, ..requested.options },
+            options: Options {
+                faults_may_be_caught: is_blind,
+                faults_delivered: delivers && !is_blind,
+                ..requested.options
+            },
             unwinders: &unwinding.unwinders,
             own_code: &unwinding.own_code,
             go: target.is_go,
@@ -214,7 +220,7 @@ impl Patches {
     fn outcome(&self, report: &AttachReport, places: &[NamedSite]) -> BatchOutcome {
         let tactics = tactics(report);
         let segment = self.segments().len().saturating_sub(1);
-        let probed = (0u32..).zip(places).filter(|(_, place)| !place.is_hold());
+        let probed = (0u32..).zip(places).filter(|(_, place)| !place.is_for_us());
         let probed = probed.filter_map(|(index, place)| {
             let latency = place.action.is_timed().then_some(index);
             let source = Source::Counter { segment, index, latency };

@@ -5,12 +5,14 @@
 //! TRC-1, HLD-1. Does not: read counts, or notice how the process ends.
 
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trapline_patch::{PatchError, translator};
+use trapline_record::control::fact;
 use trapline_tracee::perf::monotonic_ns;
 use trapline_tracee::{Mapping, Process};
 
+use super::delivery::Delivery;
 use super::held::{Change, Held};
 use super::loads::Loads;
 use super::patches::{Batch, BatchOutcome, Patches};
@@ -55,6 +57,18 @@ pub(super) struct Prober {
     pub(super) patches: Patches,
     pub(super) sites: SiteTable,
     held: Held,
+    delivery: Delivery,
+}
+
+/// A thread waits at least this long in a held call (`plan`'s `stub::hold`).
+const LEAST_WAIT: Duration = Duration::from_millis(400);
+
+/// Notice about a thread that may have set a handler before its functions were probed anew.
+fn too_slow_notice(pid: u32) -> String {
+    format!(
+        "process {pid} may not have waited until its functions were probed anew, when it set a handler of SIGSEGV or SIGBUS; hits of the \
+         moment after that may have been missed"
+    )
 }
 
 impl Prober {
@@ -65,6 +79,7 @@ impl Prober {
             patches: Patches::new(now),
             sites: SiteTable::default(),
             held: Held::default(),
+            delivery: Delivery::default(),
         }
     }
     /// Looks at modules that are new since the last call, and probes what is requested there. `before` is
@@ -153,6 +168,9 @@ impl Prober {
         // Another C library may come after what is probed.
         if !places.found.is_empty() || !self.patches.segments().is_empty() {
             self.held.request_holds(process, files, requested, mapped, &mut modules, &mut places.found);
+            let of = (process, &self.patches);
+            let maps = (maps, mapped);
+            self.delivery.request(of, files, requested, maps, &mut modules, &mut places.found);
         }
         if !first {
             with.misses.clear();
@@ -178,7 +196,8 @@ impl Prober {
         modules: &[Module],
         places: &mut NamedSites,
     ) -> Result<HashSet<usize>, Error> {
-        let batch = Batch { modules, places: &places.found, is_blind: self.held.is_blind() };
+        let (is_blind, delivers) = (self.held.is_blind(), self.delivery.is_on);
+        let batch = Batch { modules, places: &places.found, is_blind, delivers };
         let done = self.patches.attach(with.target, files, requested, &batch, with.notices);
         let (outcome, failed) = match done {
             Ok(outcome) => (outcome, None),
@@ -221,7 +240,21 @@ impl Prober {
         let process = &with.target.process;
         let Some(change) = Change::find(process, &self.patches.attached, look) else { return false };
         following.pause();
-        let mut executed = false;
+        let (mut executed, begun) = (false, Instant::now());
+        if change.facts == fact::FAULTS && self.deliver_anew(with, files, requested, change, &mut executed) {
+            with.notices.extend(following.resume());
+            let process = &with.target.process;
+            if begun.elapsed() > LEAST_WAIT {
+                with.notices.push(too_slow_notice(process.pid()));
+            }
+            match self.patches.attached.let_pass(process, &requested.options) {
+                Ok(false) => following.pause(),
+                Ok(true) => return executed,
+                Err(error) if error.is_gone() => return executed,
+                Err(_) => following.pause(),
+            }
+        }
+        let process = &with.target.process;
         match self.patches.attached.close(process, change.facts) {
             Ok(closed) => {
                 if closed.left > 0 {
@@ -237,6 +270,29 @@ impl Prober {
         with.notices.extend(following.resume());
         self.patches.attached.let_go();
         executed
+    }
+    /// Steps D10 to D12 of docs/design/faults.md: keeps up with handlers that the program sets. Returns false if
+    /// that is not possible, and sites are to be probed in another way.
+    fn deliver_anew(
+        &mut self,
+        with: &mut LookWith<'_>,
+        files: &mut Files,
+        requested: &SessionRequest,
+        change: Change,
+        executed: &mut bool,
+    ) -> bool {
+        let process = &with.target.process;
+        let Some(new) = self.delivery.change(process, &self.patches.attached, &requested.options) else {
+            return false;
+        };
+        let Ok(closed) = self.patches.attached.make_way(process, &new) else {
+            self.delivery.end_change();
+            return false;
+        };
+        let looked = self.probe_anew(with, files, requested, change, &closed.probes);
+        *executed |= looked == Some(Looked::Executed);
+        self.delivery.end_change();
+        closed.left == 0 && new.iter().all(|handler| self.patches.attached.handles(*handler))
     }
     /// Probes the places again that have lost their patches; those for which there is another way get that.
     /// Returns what the look found, if there was one.

@@ -218,7 +218,7 @@ impl SiteTable {
         why: Vec<(usize, Refused)>,
     ) -> RefusedPlaces {
         let mut out = RefusedPlaces::default();
-        let why = why.into_iter().filter(|(index, _)| !places.get(*index).is_some_and(NamedSite::is_hold));
+        let why = why.into_iter().filter(|(index, _)| !places.get(*index).is_some_and(NamedSite::is_for_us));
         for (place, why) in why.filter_map(|(index, why)| Some((places.get(index)?, why))) {
             let key = SiteKey::of(modules, place);
             match (why.kind, self.keys.contains_key(&key)) {

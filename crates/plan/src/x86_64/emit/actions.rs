@@ -50,6 +50,10 @@ impl Emitter<'_, '_> {
                 stub::hold(out, here, hold, (word(at::ASKED), word(at::CLOSED)), placed.dead.red_zone_live);
                 None
             }
+            SiteAction::Deliver { informed } => {
+                stub::deliver(out, here, (set.data.of(0), informed), placed.dead.red_zone_live);
+                None
+            }
             SiteAction::Call { probe, ip, exit } => {
                 if let (Some(gate), Some(callee)) = (set.gate, set.env.callee(probe)) {
                     let way = gate.way(exit, &callee);

@@ -5,7 +5,7 @@
 
 use super::Emitter;
 use crate::machine::TrapsPolicy;
-use crate::plan::{Guard, Original};
+use crate::plan::{Delivery, Guard, Original};
 use crate::x86_64::jump::INT3;
 use crate::x86_64::site::{PatchedSite, Reach};
 use trapline_insn::x86_64::{Class, Insn, Relocated, sweep};
@@ -25,6 +25,26 @@ impl Emitter<'_, '_> {
                 self.originals.push(Original { copy: resume, of: at });
             }
         }
+    }
+
+    /// Notes where faults of a window's copies are delivered. A detour's copies do not fault.
+    pub(super) fn deliver(
+        &mut self,
+        site: &PatchedSite,
+        moved: &Relocated,
+        live: RemoteAddr,
+        here: RemoteAddr,
+    ) {
+        let start = self.set.bias.live(site.start);
+        let window = start..self.set.bias.live(site.code_end());
+        if !self.set.env.traits.faults_delivered || !window.contains(&live) {
+            return;
+        }
+        self.deliveries.extend(moved.offsets.iter().map(|&(old, new)| {
+            let original = live + u64::from(old);
+            let is_inside = original > start && original < start + site.changed;
+            Delivery { copy: here + u64::from(new), original, is_inside }
+        }));
     }
 
     /// Keeps the guards inside the changed bytes. If an instruction has two, the first one is kept: it leads

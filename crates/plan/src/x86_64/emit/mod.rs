@@ -23,7 +23,7 @@ use super::action::{PlacedAction, When};
 use super::jump::{JUMP, jump};
 use super::site::{PatchedSite, Reach};
 use super::stub::UnfinishedStub;
-use crate::plan::{Chunk, Guard, ModulePlan, Original};
+use crate::plan::{Chunk, Delivery, Guard, ModulePlan, Original};
 use crate::refusal::{CodeBytes, Refusal};
 pub(super) use setting::Setting;
 use trapline_insn::x86_64::{Insn, Options, Relocated, relocate_into, sweep};
@@ -62,6 +62,7 @@ pub(crate) struct Emitter<'a, 'p> {
     returning: Vec<(usize, PlacedAction)>,
     guards: Vec<Guard>,
     fixups: Vec<Guard>,
+    deliveries: Vec<Delivery>,
     originals: Vec<Original>,
     insns: Vec<Insn>,
     moved: Relocated,
@@ -93,6 +94,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
             returning: Vec::new(),
             guards: Vec::new(),
             fixups: Vec::new(),
+            deliveries: Vec::new(),
             originals: Vec::new(),
             insns: Vec::new(),
             moved: Relocated::default(),
@@ -134,6 +136,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         let list = if self.is_behind(head) { &mut self.originals_behind } else { &mut self.plan.originals };
         list.append(&mut self.originals);
         self.plan.fixups.append(&mut self.fixups);
+        self.plan.deliveries.append(&mut self.deliveries);
         self.keep_guards(site);
         self.padding_guards(site);
         self.astray_guard(site, head);
@@ -219,6 +222,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.returning.clear();
         self.guards.clear();
         self.fixups.clear();
+        self.deliveries.clear();
         self.originals.clear();
         let mut falls = true;
         let mut from = 0;
@@ -403,6 +407,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         relocate_into(&mut moved, &self.insns, bytes, here.0, options)
             .map_err(|why| self.refused(site, why))?;
         self.copy_guards(&moved, live, here);
+        self.deliver(site, &moved, live, here);
         self.plan.bytes.extend_from_slice(&moved.bytes);
         let falls_through = moved.falls_through;
         self.moved = moved;

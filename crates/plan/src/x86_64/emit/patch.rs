@@ -47,7 +47,9 @@ impl Emitter<'_, '_> {
                 self.push(site, island, JUMP, jump, head, PatchRole::Island);
             }
         }
-        self.push(site, site.start, site.changed, new, head, site.owner.role);
+        let handles = site.actions.iter().any(|placed| matches!(placed.action, SiteAction::Deliver { .. }));
+        let role = if handles { PatchRole::Handler } else { site.owner.role };
+        self.push(site, site.start, site.changed, new, head, role);
     }
 
     fn push(
@@ -82,6 +84,7 @@ impl Emitter<'_, '_> {
             crosses_line: addr.0 / 64 != (addr.0 + changed - 1) / 64,
             starts: if role == PatchRole::Island { 0 } else { site.starts() },
             faults: site.may_fault(),
+            faults_before: site.faults_before,
         };
         self.plan.patches.push(patch);
     }

@@ -35,6 +35,8 @@
 //! - *A fault of the first instruction*: if the program catches faults, an instruction that may fault is not
 //!   left in front. The call would not be seen if the handler leaves, and would be seen twice if the
 //!   instruction runs again.
+//! - *A fault of the second instruction, which a handler repairs*: the thread returns there, and would be seen
+//!   twice. So no window begins there.
 
 use super::entry::{LEAST, LOOK};
 use super::{Mark, Planner};
@@ -124,6 +126,9 @@ impl Planner<'_> {
         let (lead, found) = self.look.0.behind(insns, (bytes, start.0), (LOOK, least), |i| !faulty(i))?;
         let [first, second, ..] = insns[..] else { return None };
         if first.class == Class::Int3 || env.map.is_target(Svma(second.addr)) {
+            return None;
+        }
+        if env.traits.faults_delivered && faults_on_register(&second) {
             return None;
         }
         let go = env.traits.go || env.is_go_at(start);

@@ -15,7 +15,7 @@ use crate::x86_64::return_address::names_return_address;
 use crate::x86_64::site::Owner;
 use crate::x86_64::stub;
 use trapline_image::FunctionIndex;
-use trapline_insn::x86_64::{Class, Exit, ExitKind, Flow, Insn, may_displace};
+use trapline_insn::x86_64::{Class, Exit, ExitKind, Flow, Insn, faults_on_register, may_displace};
 use trapline_record::Svma;
 use trapline_record::ring::RecordKind;
 
@@ -43,6 +43,9 @@ impl Planner<'_> {
             Flow::Jump(Some(to)) | Flow::Branch(to) => to == f.start.0 || to == site.0,
             _ => false,
         });
+        // A handler of faults may return to one of the first two instructions, where the action is.
+        let faulty = |i: &Insn| self.env.traits.faults_delivered && faults_on_register(i);
+        let looped = looped || code.body.insns.iter().take(first + 2).any(faulty);
         self.entry(function, SiteAction::Enter { latency, looped }, owner(PatchRole::Entry))?;
         self.each_exit(code, &owner, |_, kind| SiteAction::Exit { latency, kind })
     }
@@ -277,7 +280,9 @@ impl Planner<'_> {
             return Err(());
         }
         for from in (i.saturating_sub(MAX_TAIL)..=i).rev() {
-            let plain = |insn: &Insn| insn.flow == Flow::Next && may_displace(insn).is_ok();
+            // A handler that returns to an instruction of a detour would return past its action.
+            let faulty = |insn: &Insn| self.env.traits.has_fault_handler && faults_on_register(insn);
+            let plain = |insn: &Insn| insn.flow == Flow::Next && may_displace(insn).is_ok() && !faulty(insn);
             if from != i && !plain(&stretch.insns[from]) {
                 break;
             }

@@ -159,7 +159,7 @@ impl<'a> Planner<'a> {
             Action::CountExits | Action::CallExits | Action::Tally { exits: true } => 2,
             Action::CountAt(_) | Action::CallAt(_) | Action::RecordAt(..) | Action::RecordMark(..) => 3,
             // If other requests are for the same function, the patch is named after those.
-            Action::Hold(_) | Action::HoldAt(..) => 4,
+            Action::Hold(_) | Action::HoldAt(..) | Action::Deliver { .. } => 4,
         };
         self.behind_or_at_head(|planner| {
             for rank in 0..5 {
@@ -202,6 +202,7 @@ impl<'a> Planner<'a> {
         match request.action {
             Action::CountEntry
             | Action::Hold(_)
+            | Action::Deliver { .. }
             | Action::CallEntry
             | Action::CallArmed
             | Action::Tally { exits: false } => self.at_entry(function, code, owner, request),
@@ -224,6 +225,7 @@ impl<'a> Planner<'a> {
                 self.or_kernel(done, owner, at)
             }
             Action::Hold(hold) => self.entry(f, SiteAction::Hold(hold), owner),
+            Action::Deliver { informed } => self.entry(f, SiteAction::Deliver { informed }, owner),
             Action::CallArmed => {
                 self.may_arm(f, code)?;
                 self.entry(f, call(probe, at), owner)
@@ -325,7 +327,7 @@ impl<'a> Planner<'a> {
     /// that `rt0_go` calls later has a goroutine.
     fn has_goroutine(&self, request: &ActionRequest) -> Result<(), Refusal> {
         let counts = matches!(request.action, Action::CountEntry | Action::CountExits | Action::CountAt(_))
-            || request.action.holds();
+            || request.action.is_for_us();
         let (Some(function), true) = (request.function, self.env.traits.go && !counts) else { return Ok(()) };
         let image = self.env.image;
         let f = image.function(function);

@@ -33,6 +33,11 @@ impl Planner<'_> {
         owner: Owner,
         back: bool,
     ) -> Result<(), Refusal> {
+        // A handler that returns to the instruction would have the call armed twice.
+        if placed.action.arms() && self.env.traits.faults_delivered && faults_on_register(&stretch.insns[i]) {
+            let insn = self.env.place(placed.at, stretch.insns[i].len.into());
+            return Err(Refusal::MayFault { site: self.env.place(placed.at, JUMP), insn });
+        }
         if let Some(site) = self.sites[self.first..]
             .iter_mut()
             .find(|s| s.insns.iter().any(|known| known.addr == placed.at.0))
@@ -64,7 +69,8 @@ impl Planner<'_> {
     ) -> Result<(), Refusal> {
         let insn = &stretch.insns[i];
         let start = Svma(insn.addr);
-        let alone = Window { from: i, until: i + 1, start, len: insn.len.into(), pad: 0, stop: Stop::Enough };
+        let len = insn.len.into();
+        let alone = Window { from: i, until: i + 1, start, len, pad: 0, faults_at: 0, stop: Stop::Enough };
         let site = self.env.place(start, insn.len.into());
         let place = self.env.place(start, 1);
         if insn.flow == Flow::Invalid {
@@ -97,7 +103,10 @@ impl Planner<'_> {
             return self.push(stretch, &own, JUMP, Reach::Jump, placed, owner);
         }
         let windows = self.windows(stretch, i, back);
-        if !may_trap && let Some((window, changed, reach)) = self.seamless(stretch, i, &windows) {
+        if !may_trap
+            && let Some((window, changed, reach)) = self.seamless(stretch, i, &windows)
+            && !(matches!(placed.action, SiteAction::Deliver { .. }) && matches!(reach, Reach::Island(_)))
+        {
             return self.push(stretch, &window, changed, reach, placed, owner);
         }
         let full = windows.iter().find(|w| w.room() >= JUMP && self.is_clear(w, JUMP));
@@ -107,7 +116,9 @@ impl Planner<'_> {
         if self.extend(stretch, i, placed) {
             return Ok(());
         }
-        for window in &windows {
+        // An island would be removed before the handler's entry, which is the last one.
+        let handles = matches!(placed.action, SiteAction::Deliver { .. });
+        for window in windows.iter().filter(|_| !handles) {
             if let Some((window, changed, reach)) = self.short(stretch, i, window) {
                 return self.push(stretch, &window, changed, reach, placed, owner);
             }
@@ -166,8 +177,11 @@ impl Planner<'_> {
     }
 
     /// Whether this window's change touches no bytes of other sites, no claimed padding, and no restartable
-    /// sequence.
+    /// sequence; and whether a handler of faults can return to each of its instructions that may fault.
     pub(super) fn is_clear(&self, window: &Window, changed: u64) -> bool {
+        if self.env.traits.faults_delivered && window.faults_at >= changed {
+            return false;
+        }
         let end = window.end(changed);
         !self.sites[self.first..].iter().any(|s| s.overlaps(window.start, end))
             && self.claims.is_free(window.start, end)
@@ -201,6 +215,7 @@ impl Planner<'_> {
             actions: smallvec![placed],
             changed,
             reach,
+            faults_before: window.from == 1 && faults_on_register(&stretch.insns[0]),
         });
         Ok(())
     }
@@ -217,7 +232,9 @@ impl Planner<'_> {
         let window = walk(&self.env, stretch, from, i);
         let (others, end) = (&self.sites[self.first..], window.end(JUMP));
         let alone = others.iter().filter(|s| s.overlaps(start, end)).count() == 1;
-        if window.until <= i || window.room() < JUMP || !alone || in_rseq(&self.env, start, end).is_some() {
+        let returns = !self.env.traits.faults_delivered || window.faults_at < JUMP;
+        let fits = window.until > i && window.room() >= JUMP && alone && returns;
+        if !fits || in_rseq(&self.env, start, end).is_some() {
             return false;
         }
         let grown = &mut self.sites[site];

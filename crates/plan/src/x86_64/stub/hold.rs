@@ -1,7 +1,7 @@
 //! Where a program changes what patches rely on: the thread waits until these patches are removed.
 //!
 //! In: where the call's number and arguments are ([`Hold`]), the addresses of two words of the control block
-//! (`ASKED`, `CLOSED`), within ±2 GiB. Out: code that runs into the displaced code. It makes no system call
+//! (`ASKED`, `CLOSED`; `ASKED_HANDLER` follows them), within ±2 GiB. Out: code that runs into the displaced code. It makes no system call
 //! and reads no clock. Of the program's memory it loads only the action that `sigaction` itself loads next,
 //! and words of the stack that the code behind it loads. So it is right whatever the program has denied its
 //! threads.
@@ -35,7 +35,9 @@
 
 use trapline_insn::origin::Origin;
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RCX, RDI, RDX, RSI, RSP, Reg};
+use trapline_record::control::{INFORMED, at};
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use crate::held_calls::{Numbers, Tests, decide};
 use crate::request::Hold;
 
@@ -43,6 +45,9 @@ pub(crate) const NUMBERS: Numbers = Numbers { rt_sigaction: 13, prctl: 157, secc
 /// Number of turns of `pause`, which takes 10 to 140 cycles: from half a second to three seconds of a CPU.
 const TURNS: u32 = 1 << 26;
 const RED_ZONE: i32 = 128;
+/// Offset of `sa_flags` in C's `struct sigaction`, of glibc and of musl, and a flag.
+const SA_FLAGS: i32 = 136;
+const SA_SIGINFO: i32 = 4;
 const SAVED_RAX: i32 = -8;
 const FLAGS: i32 = -16;
 const SAVED_RCX: i32 = -24;
@@ -51,9 +56,10 @@ const SAVED_RCX: i32 = -24;
 const ARGUMENTS: [Origin; 3] = [Origin::Register(RDI.0), Origin::Register(RSI.0), Origin::Register(RDX.0)];
 
 /// Appends the whole stub. `red_zone`: the function's own red zone may be live.
-pub fn hold(out: &mut Vec<u8>, at: u64, hold: Hold, words: (u64, u64), red_zone: bool) {
+pub fn hold(out: &mut Vec<u8>, start: u64, hold: Hold, words: (u64, u64), red_zone: bool) {
     let lowered = if red_zone { RED_ZONE } else { 0 };
-    let mut test = Test { asm: Asm::new(out, at), lowered };
+    let mut test =
+        Test { asm: Asm::new(out, start), lowered, handler: words.0 + (at::ASKED_HANDLER - at::ASKED) };
     test.begin();
     let (waits, mut passes) = decide(&mut test, hold, NUMBERS, ARGUMENTS);
     waits.into_iter().for_each(|jump| test.bind(jump));
@@ -67,6 +73,8 @@ struct Test<'a> {
     asm: Asm<'a>,
     /// Bytes by which the stub has lowered the stack pointer.
     lowered: i32,
+    /// Address of the word `ASKED_HANDLER`.
+    handler: u64,
 }
 
 impl Test<'_> {
@@ -89,6 +97,21 @@ impl Test<'_> {
         if self.lowered != 0 {
             asm.lea(RSP, Mem::At(RSP, self.lowered));
         }
+    }
+    /// Notes the handler of the action at rax, and whether the signal is described to it. Uses rax, rcx, flags.
+    fn note_handler(&mut self) {
+        let asm = &mut self.asm;
+        asm.load(RCX, Mem::At(RAX, 0));
+        asm.load32(RAX, Mem::At(RAX, SA_FLAGS));
+        asm.alu_imm(Alu::And, RAX, SA_SIGINFO, false);
+        asm.shift(
+            Shift::Left,
+            RAX,
+            INFORMED.trailing_zeros() as u8 - SA_SIGINFO.trailing_zeros() as u8,
+            true,
+        );
+        asm.alu(Alu::Or, RCX, RAX);
+        asm.store(Mem::Rip(self.handler), RCX);
     }
     /// Loads a word into rax. Flags stay.
     fn load(&mut self, word: Origin) {
@@ -123,6 +146,7 @@ impl Tests for Test<'_> {
             // default for all signals before they execute another program.
             self.asm.alu_mem_imm(Alu::Cmp, Mem::At(RAX, 0), 1, false);
             jumps.push(self.asm.jcc_later(Cond::BelowEq));
+            self.note_handler();
         }
     }
     fn changes(&mut self, facts: u64) -> Fix {

@@ -67,13 +67,13 @@ const SIGSEGV: i8 = 11;
 const BUS_MCEERR_AO: i32 = 5;
 /// `si_code` of an int3.
 const SI_KERNEL: i32 = 0x80;
-const SI_CODE: i32 = 8;
+pub(super) const SI_CODE: i32 = 8;
 const SI_ADDR: i32 = 16;
 /// `uc_mcontext.gregs[REG_RIP]` in a `ucontext_t`.
-const UC_RIP: i32 = 40 + 16 * 8;
+pub(super) const UC_RIP: i32 = 40 + 16 * 8;
 const SA_RESETHAND_BIT: u8 = 31;
 /// Number of segments after which the chain is taken for broken.
-const MAX_CHAIN: u32 = 4096;
+pub(super) const MAX_CHAIN: u32 = 4096;
 /// Upper bound of the guards in a table that are searched; it only bounds the search.
 const MAX_GUARDS: i32 = 1 << 24;
 
@@ -180,7 +180,7 @@ fn search(asm: &mut Asm<'_>, control: u64) {
 ///   rsi = (rax + rdi) / 2;  rcx = r11 + 16 · rsi, the guard at the fix
 ///   uses  rax, rcx, rsi, rdi, r11, flags
 /// ```
-fn guards(asm: &mut Asm<'_>) -> Fix {
+pub(super) fn guards(asm: &mut Asm<'_>) -> Fix {
     asm.load(R11, Mem::At(R10, at::GUARD_OFF as i32));
     asm.alu(Alu::Add, R11, R10);
     asm.mov_imm32(RAX, 0); // rax..rdi is what is left to search
