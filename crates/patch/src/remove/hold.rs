@@ -5,7 +5,8 @@
 //! that rely on them taken out, here and in forked children; threads released. Invariants: HOLD-1, HOLD-2
 //! (`plan`'s `stub/hold.rs`); HOLD-3 the tracer sets a fact's bit in `CLOSED` only if nothing of the process
 //! relies on it, or if taking it out failed, which is reported. The thread must not wait for what cannot be
-//! done.
+//! done. For a moment it sets `FAULTS` too where threads set handlers whose entries are patched
+//! (docs/design/faults.md, D10 to D14).
 //! Does not: know where calls are held, or see others; the session chooses those places, and looks for the
 //! effects of others (`trapline`'s `traced/held.rs`).
 //!

@@ -1,10 +1,10 @@
 //! Where a program changes what patches rely on: the thread waits until these patches are removed.
 //!
 //! In: where the call's number and arguments are ([`Hold`]), the addresses of two words of the control block
-//! (`ASKED`, `CLOSED`; `ASKED_HANDLER` follows them), within ±2 GiB. Out: code that runs into the displaced code. It makes no system call
-//! and reads no clock. Of the program's memory it loads only the action that `sigaction` itself loads next,
-//! and words of the stack that the code behind it loads. So it is right whatever the program has denied its
-//! threads.
+//! (`ASKED`, `CLOSED`; `ASKED_HANDLER` follows), within ±2 GiB. Out: code that runs into the displaced code. It
+//! makes no system call and reads no clock. Of the program's memory it loads only the action that `sigaction`
+//! itself loads next, and words of the stack that the code behind it loads. So it is right whatever the program
+//! has denied its threads.
 //! Invariants: HOLD-1 a thread waits at most [`TURNS`] turns, whether or not it gets an answer. HOLD-2 a
 //! thread that waited in vain closes the fact itself, so that no other thread waits for it. The answer comes
 //! from `patch`'s `hold`. Does not: decide which patches rely on a fact.
