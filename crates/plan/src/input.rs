@@ -11,8 +11,8 @@ use crate::machine::ProcessTraits;
 use crate::request::{ActionRequest, LatencyInput};
 use crate::space::{AddressSpace, CodeRegion};
 use trapline_image::Image;
-use trapline_record::RemoteAddr;
 use trapline_record::addr::Bias;
+use trapline_record::{RemoteAddr, Svma};
 
 /// Everything that the plan of a module depends on.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +29,8 @@ pub struct ModuleInput<'a> {
     pub space: &'a AddressSpace,
     /// The module's space, if it has one. Otherwise one is chosen for these requests alone.
     pub code_region: Option<CodeRegion>,
+    /// Ranges of the module that earlier patches need, in order and disjoint. No island is placed there.
+    pub patched: &'a [(Svma, Svma)],
     /// Plan on this thread only; create no helper threads.
     pub alone: bool,
     /// Layout of the segment's data.

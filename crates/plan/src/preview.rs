@@ -59,6 +59,7 @@ pub fn preview(
         traits,
         space: &space,
         code_region: None,
+        patched: &[],
         alone: false,
         layout: &layout,
         far: RemoteAddr(0x2000_0000_0000),

@@ -46,6 +46,7 @@ fn planned(image: &Image, map: &CodeMap, traits: &ProcessTraits, by_trap: bool) 
         traits,
         space: &space_of(image, bias),
         code_region: None,
+        patched: &[],
         alone: true,
         layout: &layout,
         far: trapline_record::RemoteAddr(0x2000_0000_0000),

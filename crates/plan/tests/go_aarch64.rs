@@ -76,6 +76,7 @@ fn decided(
         traits: &traits,
         space: &space,
         code_region: None,
+        patched: &[],
         alone: true,
         layout: &DataLayout::new(&counts),
         far: trapline_record::RemoteAddr(0x2000_0000_0000),

@@ -66,6 +66,7 @@ fn speed_is_printed() {
             traits: &traits,
             space: &space,
             code_region: None,
+            patched: &[],
             alone: false,
             layout: &layout,
             far: trapline_record::RemoteAddr(0x2000_0000_0000),

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use trapline_plan::TrampolineCode;
 use trapline_plan::{
-    Action, ActionRequest, LatencyInput, ModuleInput, ModulePlan, PlanError, Refusal, Unwind,
+    Action, ActionRequest, LatencyInput, ModuleInput, ModulePlan, Patch, PlanError, Refusal, Unwind,
     layout::SMALL_REGIONS as MODULE_SMALL_REGIONS, plan_module, trampolines_for,
 };
+use trapline_record::Svma;
 use trapline_tracee::Process;
 
 use crate::batches::Before;
@@ -35,7 +36,7 @@ pub(crate) fn prepare(
     let start = Instant::now();
     let modules = request.modules;
     let room = Room::find(process.pid(), request, survey, before.trampolines, report)?;
-    let mut plans = plan_all(request, survey, &room, report)?;
+    let mut plans = plan_all(request, survey, &room, before.held, report)?;
     report.timings.plan = start.elapsed();
 
     let start = Instant::now();
@@ -62,12 +63,14 @@ fn plan_all(
     request: &Request<'_>,
     survey: &mut Survey,
     room: &Room,
+    held: &[Patch],
     report: &mut AttachReport,
 ) -> Result<Vec<ModulePlan>, PatchError> {
     let mut plans = Vec::with_capacity(request.modules.len());
     let mut left = SMALL_REGIONS;
     for (index, module) in (0..).zip(request.modules) {
-        let mut plan = plan_one(module, survey, room, request, &mut left)?;
+        let patched = patched(held, module);
+        let mut plan = plan_one(module, survey, (room, &patched), request, &mut left)?;
         let tails = plan.tails.iter().filter_map(|&request| module.requests.get(request as usize));
         report.tails.extend(tails.map(|request| request.probe));
         report.armed.extend(plan.armed.iter().map(|one| one.probe));
@@ -114,11 +117,20 @@ fn make_trampolines(
     Some((MadeTrampolines { trampolines, shared, unwind }, bytes))
 }
 
+/// Ranges of the module that patches in place need.
+fn patched(held: &[Patch], module: &Module<'_>) -> Vec<(Svma, Svma)> {
+    let loads = module.image.loads().iter();
+    let ranges = loads.map(|load| (module.bias.live(load.svma), module.bias.live(load.svma + load.memsz)));
+    let is_its = |patch: &&Patch| ranges.clone().any(|(start, end)| (start..end).contains(&patch.addr));
+    let needs = held.iter().filter(is_its).map(Patch::needs);
+    needs.map(|(start, end)| (module.bias.stated(start), module.bias.stated(end))).collect()
+}
+
 /// Plans one module. `left`: number of small regions that it and the modules after it may take.
 fn plan_one(
     module: &Module<'_>,
     survey: &mut Survey,
-    room: &Room,
+    (room, patched): (&Room, &[(Svma, Svma)]),
     request: &Request<'_>,
     left: &mut u32,
 ) -> Result<ModulePlan, PatchError> {
@@ -129,6 +141,7 @@ fn plan_one(
         traits: &survey.traits,
         space: &survey.space,
         code_region: survey.code_region.map(|code_region| code_region.0),
+        patched,
         alone: request.options.alone,
         layout: &room.layout,
         far: room.far.map(|region| region.addr).unwrap_or_default(),

@@ -22,9 +22,16 @@ pub(crate) struct Env<'a> {
     pub(crate) filters: &'a [Option<TargetFilter>],
     /// Hits are counted by thread.
     pub(crate) by_thread: bool,
+    /// Ranges that earlier patches need, in order and disjoint.
+    pub(crate) patched: &'a [(Svma, Svma)],
 }
 
 impl<'a> Env<'a> {
+    /// Whether no earlier patch needs a byte of `start..end`.
+    pub(crate) fn is_unpatched(&self, start: Svma, end: Svma) -> bool {
+        let next = self.patched.partition_point(|range| range.1 <= start);
+        self.patched.get(next).is_none_or(|range| range.0 >= end)
+    }
     /// The filter that decides which hits of this probe are recorded.
     pub(crate) fn filter(&self, probe: u32) -> Option<&'a TargetFilter> {
         self.filters.get(probe as usize)?.as_ref().filter(|filter| !filter.passes_all())

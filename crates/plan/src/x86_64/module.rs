@@ -33,6 +33,7 @@ pub(crate) fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanErr
         calls: input.calls,
         filters: input.filters,
         by_thread: input.layout.threads.rows > 0,
+        patched: input.patched,
     };
     let place = match input.code_region {
         Some(code_region) => code_region.place(),

@@ -1,7 +1,7 @@
 //! Padding that is claimed already, and islands in the rest: five bytes that nothing runs into, within reach
 //! of a short jump.
 //!
-//! An island is used by one site, and never lies in a function's body (PLAN-3).
+//! An island is used by one site, and never lies in a function's body (PLAN-3), nor where an earlier patch is.
 
 use super::env::Env;
 use super::jump::{JUMP, TRAPPING};
@@ -58,7 +58,9 @@ pub(crate) fn island(env: &Env<'_>, claims: &mut Claims, site: Svma, traps: bool
     };
     let found = env.map.holes(env.image, site, 160).find_map(|(start, len)| {
         let last = (start.0 + len).checked_sub(JUMP)?;
-        (start.0..=last).filter_map(fits).find(|&at| claims.may_host(at, at + JUMP))
+        (start.0..=last)
+            .filter_map(fits)
+            .find(|&at| claims.may_host(at, at + JUMP) && env.is_unpatched(at, at + JUMP))
     })?;
     claims.claim(found, found + JUMP);
     Some(found)

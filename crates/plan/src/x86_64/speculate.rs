@@ -111,7 +111,7 @@ fn plan_entries(image: &Image, map: &BranchMap, functions: &[FunctionIndex]) -> 
     let mut order: Vec<(FunctionIndex, u32)> = functions.iter().copied().zip(0..).collect();
     order.sort_unstable();
     let (traits, space) = (assumed(), AddressSpace::default());
-    let env = Env { image, map, traits: &traits, calls: None, filters: &[], by_thread: false };
+    let env = Env { image, map, traits: &traits, calls: None, filters: &[], by_thread: false, patched: &[] };
     let mut planner = Planner::new(env, Bias(0), Puns::new(&space, Default::default(), u32::MAX));
     planner.sites.reserve(order.len());
     planner.requests_of(order.iter().map(|one| one.0));

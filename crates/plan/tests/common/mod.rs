@@ -90,6 +90,7 @@ pub(crate) fn plan(
         traits,
         space: &space,
         code_region: None,
+        patched: &[],
         alone: false,
         layout: &layout,
         far: trapline_record::RemoteAddr(0x2000_0000_0000),

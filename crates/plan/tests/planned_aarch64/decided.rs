@@ -29,6 +29,7 @@ fn decided(
         traits,
         space: &space(),
         code_region: None,
+        patched: &[],
         alone: true,
         layout: &DataLayout::new(&counts),
         far: trapline_record::RemoteAddr(0x2000_0000_0000),

@@ -71,6 +71,7 @@ fn timed(
         traits,
         space,
         code_region: None,
+        patched: &[],
         alone: true,
         layout: &layout,
         far: trapline_record::RemoteAddr(0x2000_0000_0000),

@@ -210,7 +210,7 @@ impl Prober {
             self.sites.track(modules, &places.found[index], tactic, source);
         }
         self.loads.patched();
-        let sorted = self.sites.sort_refusals(modules, &places.found, outcome.refused);
+        let sorted = self.sites.sort_refusals(modules, &places.found, outcome.refused, self.held.again());
         if self.held.again() {
             self.held.note_lost(sorted.partly);
         } else if let Some((sites, first)) = sorted.partly {

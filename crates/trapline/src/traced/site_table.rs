@@ -210,12 +210,14 @@ impl SiteTable {
         });
     }
     /// Turns refusals of places into refusals of sites. A place yields none if its site is probed in another
-    /// mapping of the file, was already refused in one, or is unmapped by now.
+    /// mapping of the file, was already refused in one, or is unmapped by now. `again`: the places have lost their
+    /// own patches.
     pub(super) fn sort_refusals(
         &mut self,
         modules: &[Module],
         places: &[NamedSite],
         why: Vec<(usize, Refused)>,
+        again: bool,
     ) -> RefusedPlaces {
         let mut out = RefusedPlaces::default();
         let why = why.into_iter().filter(|(index, _)| !places.get(*index).is_some_and(NamedSite::is_for_us));
@@ -224,7 +226,7 @@ impl SiteTable {
             match (why.kind, self.keys.contains_key(&key)) {
                 ("not-mapped", _) => drop(out.gone.insert(place.module)),
                 // The site's own patch is there.
-                ("held", true) => {}
+                ("held", true) if !again => {}
                 (_, true) => {
                     out.partly = Some(out.partly.map_or((1, why), |(n, first): (u64, _)| (n + 1, first)));
                 }
