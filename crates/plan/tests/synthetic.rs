@@ -3,7 +3,7 @@
 mod common;
 
 use common::elf::{TEXT, library};
-use common::{every, map, plan};
+use common::{bias_of, every, map, plan, plan_beside};
 use proptest::prelude::*;
 use trapline_image::{FunctionIndex, Image};
 use trapline_plan::{
@@ -102,6 +102,31 @@ fn a_branch_into_the_window_takes_a_short_jump() {
     let plan = planned(&pack(&[&body], 16), &traits(), Action::CountEntry);
     assert_eq!(at(&plan, 0).unwrap().tactic, Tactic::Short);
     assert_eq!(plan.patches.iter().filter(|p| p.role == PatchRole::Island).count(), 1);
+}
+
+/// A program may change what windows rely on, and some are planned anew: not where others' islands still are.
+#[test]
+fn islands_avoid_what_earlier_patches_need() {
+    // mov eax, edi; again: dec eax; jne again; ret
+    let body: &[u8] = &[0x89, 0xF8, 0xFF, 0xC8, 0x75, 0xFC, RET];
+    let image = pack(&[body], 16);
+    let requests = every(&image, Action::CountEntry);
+    let island = |patched: &[(Svma, Svma)]| {
+        let plan = plan_beside(&image, &map(&image), &traits(), &requests, patched);
+        let island = plan.patches.iter().find(|patch| patch.role == PatchRole::Island)?;
+        let (start, end) = island.needs();
+        Some((bias_of(&image).stated(start), bias_of(&image).stated(end)))
+    };
+    let mut patched = Vec::new();
+    while let Some(next) = island(&patched) {
+        assert!(
+            patched.iter().all(|&(start, end)| next.1 <= start || end <= next.0),
+            "{next:x?}: {patched:x?}"
+        );
+        patched.push(next);
+        patched.sort_unstable();
+    }
+    assert!(patched.len() >= 2, "{patched:x?}");
 }
 
 #[test]

@@ -68,6 +68,17 @@ pub(crate) fn plan(
     traits: &ProcessTraits,
     requests: &[ActionRequest],
 ) -> ModulePlan {
+    plan_beside(image, map, traits, requests, &[])
+}
+
+/// The same beside earlier patches, which need these ranges.
+pub(crate) fn plan_beside(
+    image: &Image,
+    map: &CodeMap,
+    traits: &ProcessTraits,
+    requests: &[ActionRequest],
+    patched: &[(Svma, Svma)],
+) -> ModulePlan {
     let bias = bias_of(image);
     let space = space_of(image, bias);
     let layout = DataLayout::new(&bounds(image, map, traits, requests));
@@ -90,7 +101,7 @@ pub(crate) fn plan(
         traits,
         space: &space,
         code_region: None,
-        patched: &[],
+        patched,
         alone: false,
         layout: &layout,
         far: trapline_record::RemoteAddr(0x2000_0000_0000),
