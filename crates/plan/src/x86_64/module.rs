@@ -133,7 +133,8 @@ impl From<Planner<'_>> for Planned {
 type Half<'a> = &'a [(u32, ActionRequest)];
 
 /// Two halves that cannot get in each other's way: no window of an entry, or of an instruction before a system
-/// call (SYS-1), leaves its function.
+/// call (SYS-1), leaves its function. Where they meet depends on what the user asked for alone, so a listing and an
+/// attach choose the same windows.
 fn halves(order: &[(u32, ActionRequest)]) -> Option<(Half<'_>, Half<'_>)> {
     let stays = |w: &ActionRequest| {
         w.function.is_some() && (w.action.is_at_entry_alone() || matches!(w.action, Action::HoldAt(..)))
@@ -141,7 +142,8 @@ fn halves(order: &[(u32, ActionRequest)]) -> Option<(Half<'_>, Half<'_>)> {
     if order.len() < PARALLEL || !order.iter().all(|(_, w)| stays(w)) {
         return None;
     }
-    let middle = order[order.len() / 2].1.function;
+    let asked = || order.iter().filter(|(_, w)| !w.action.is_for_us());
+    let middle = asked().nth(asked().count() / 2)?.1.function;
     let cut = order.partition_point(|(_, w)| w.function < middle);
     (cut != 0).then(|| order.split_at(cut))
 }
