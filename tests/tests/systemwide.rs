@@ -60,6 +60,11 @@ fn a_process_that_ends_meanwhile_is_left_out() {
     let long = folder.compile("long", LONG, &flags).expect("gcc is there");
     let short = folder.compile("short", SHORT, &flags).expect("gcc is there");
     let mut user = start(&long);
+    let maps = format!("/proc/{}/maps", user.id());
+    while !std::fs::read_to_string(&maps).is_ok_and(|maps| maps.contains("libmine.so")) {
+        assert!(user.try_wait().is_ok_and(|ended| ended.is_none()), "it ended");
+        std::thread::yield_now();
+    }
     let stop = AtomicBool::new(false);
     let runs: Vec<_> = std::thread::scope(|scope| {
         scope.spawn(|| come_and_go(&short, &stop));
