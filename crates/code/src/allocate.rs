@@ -160,7 +160,7 @@ fn spans(program: &Program) -> Vec<Span> {
         is_read[var.index()] = true;
         spans[var.index()].get_or_insert(Span { var, first: end, last: end }).last = end;
     }
-    for (begin, step) in walks(program) {
+    for (begin, step) in program.walks() {
         let live = |span: &&mut Span| span.first < begin && (begin..step).contains(&span.last);
         spans.iter_mut().flatten().filter(live).for_each(|span| span.last = step);
     }
@@ -187,19 +187,6 @@ fn read_in_place(
         }
     }
     spans.retain(|span| !matches!(locations[span.var.index()], Location::Input(_)));
-}
-
-/// The begin of each walk's operations, and their last step.
-fn walks(program: &Program) -> Vec<(usize, usize)> {
-    let mut walks: Vec<(usize, usize)> = Vec::new();
-    for (at, op) in program.ops.iter().enumerate() {
-        match op {
-            Op::Begin(_) => walks.push((at, at)),
-            Op::Next(_) => walks.iter_mut().last().into_iter().for_each(|walk| walk.1 = at),
-            _ => {}
-        }
-    }
-    walks
 }
 
 fn positions(program: &Program, is: fn(&Op) -> bool) -> Vec<usize> {

@@ -296,6 +296,26 @@ impl Program {
     pub(crate) fn read_at_end(&self) -> impl Iterator<Item = Var> {
         self.result.into_iter().chain(self.commit.into_iter().flat_map(Commit::read))
     }
+    /// The begin of each walk's operations, and their last step.
+    pub(crate) fn walks(&self) -> Vec<(usize, usize)> {
+        let mut walks: Vec<(usize, usize)> = Vec::new();
+        for (at, op) in self.ops.iter().enumerate() {
+            match op {
+                Op::Begin(_) => walks.push((at, at)),
+                Op::Next(_) => walks.iter_mut().last().into_iter().for_each(|walk| walk.1 = at),
+                _ => {}
+            }
+        }
+        walks
+    }
+    /// The last operation that may run before the one at `at` runs for the last time: the last step of a walk that it
+    /// stands in, or itself.
+    pub(crate) fn runs_until(&self, at: usize) -> usize {
+        self.walks()
+            .into_iter()
+            .find(|(begin, step)| (*begin..=*step).contains(&at))
+            .map_or(at, |walk| walk.1)
+    }
     /// Whether it stores anything before its commit.
     pub(crate) fn stores(&self) -> bool {
         self.ops.iter().any(|op| matches!(op, Op::Store { .. } | Op::StoreByte { .. }))

@@ -64,16 +64,18 @@ pub fn emit(
     walk(allocated, &mut Emitter { asm, allocated, inputs, frame, reloads, at: 0, ways: 0 })
 }
 
-/// How many divisions stand before the last operation that reads rdx. What stands before a division never runs after it
-/// (CODE-2).
+/// How many divisions may run before rdx is read for the last time. An operation runs for the last time where it stands
+/// (CODE-2), or, within a walk, at the walk's last step: what stands before a division there runs again after it.
 fn reloads(allocated: &Allocated, inputs: &impl Inputs) -> usize {
     let program = allocated.program();
     let ops = program.ops();
     let in_rdx = |nth| inputs.register(nth) == Some(RDX);
     let is_read = |var: Var| matches!(allocated.location(var), Location::Input(nth) if in_rdx(nth));
     let reads = |op: &Op| matches!(*op, Op::Input { nth, .. } if in_rdx(nth)) || op.read().any(is_read);
-    let last =
-        if program.read_at_end().any(is_read) { ops.len() } else { ops.iter().rposition(reads).unwrap_or(0) };
+    let last = match program.read_at_end().any(is_read) {
+        true => ops.len(),
+        false => ops.iter().rposition(reads).map_or(0, |at| program.runs_until(at)),
+    };
     ops[..last].iter().filter(|op| op.divides()).count()
 }
 

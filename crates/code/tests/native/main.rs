@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use machine::{function, kept};
 use memory::Memory;
 use programs::{INPUTS, NUMBERS, REACH, Random, program};
-use trapline_code::{Bytes, End, Program, interpret_in};
+use trapline_code::{Builder, Bytes, Compute, End, Memory as Kind, Program, Value, interpret_in};
 
 /// Stack words of a program.
 const WORDS: usize = 8;
@@ -55,10 +55,15 @@ fn bytes(random: &mut Random) -> Vec<u8> {
 fn check(memory: &mut Memory, seed: u64) -> bool {
     let mut random = Random::new(seed);
     let program = program(&mut random);
-    let Ok(code) = function(&program, (seed, WORDS), memory.address()) else { return false };
+    agree(memory, &program, seed, &mut random)
+}
+
+/// Runs a program on some inputs. Returns whether it has room.
+fn agree(memory: &mut Memory, program: &Program, seed: u64, random: &mut Random) -> bool {
+    let Ok(code) = function(program, (seed, WORDS), memory.address()) else { return false };
     memory.with(&code, |at| {
         for _ in 0..4 {
-            let mut native = bytes(&mut random);
+            let mut native = bytes(random);
             let begin = native.as_mut_ptr() as u64;
             assert_eq!(begin % 8, 0);
             let mut expected_bytes = Bytes { at: begin, bytes: native.clone() };
@@ -67,15 +72,38 @@ fn check(memory: &mut Memory, seed: u64) -> bool {
                 0..NUMBERS => random.number(),
                 nth => pointer + 8 * (nth as u64 & 1),
             });
-            let end = interpret_in(&program, &inputs, &mut expected_bytes);
+            let end = interpret_in(program, &inputs, &mut expected_bytes);
             let expected = Left { end, kept: true };
-            let left = run(at, &program, &inputs);
+            let left = run(at, program, &inputs);
             assert_eq!(left, expected, "seed {seed}: inputs {inputs:x?}\n{program}");
             let differs = native.iter().zip(&expected_bytes.bytes).position(|(one, other)| one != other);
             assert_eq!(differs, None, "seed {seed}: memory at {begin:#x}, inputs {inputs:x?}\n{program}");
         }
     });
     true
+}
+
+/// A walk that reads an input, then divides. x86-64 divides in rdx, where inputs are too.
+#[test]
+fn code_1_a_walk_reads_an_input_again_after_a_division() {
+    let (mut memory, mut random) = (Memory::new(), Random::new(1));
+    for input in 0..NUMBERS as u16 {
+        for op in [Compute::Divide, Compute::Remainder, Compute::DivideSigned, Compute::RemainderSigned] {
+            let mut builder = Builder::new();
+            let (entry, sum) = (builder.pointer(7, Kind::Own), builder.var());
+            let input = builder.input(input);
+            builder.set(sum, Value::Number(0));
+            let walk = builder.walk(entry, 8, 3);
+            builder.begin(walk);
+            builder.set_computed(sum, Compute::Add, Value::Var(sum), input);
+            builder.set_computed(sum, op, Value::Var(sum), Value::Number(7));
+            builder.next(walk);
+            let program = builder.finish(Some(Value::Var(sum))).expect("a sound program");
+            for seed in 0..12 {
+                assert!(agree(&mut memory, &program, seed, &mut random));
+            }
+        }
+    }
 }
 
 fn asked(name: &str) -> Option<u64> {
