@@ -31,20 +31,22 @@ pub(crate) fn references(code: &[u8], at: u64, to: u64) -> impl Iterator<Item = 
 /// of a function that takes the number.
 pub(crate) fn thread_calls(code: &[u8], at: u64) -> impl Iterator<Item = u64> {
     const NEAR: usize = 64;
-    static LOADS: [[u8; 5]; 3] = [[0xb8, 56, 0, 0, 0], [0xb8, 0xb3, 1, 0, 0], [0xbf, 0xb3, 1, 0, 0]];
-    let is_one = move |takes_number: bool, from: usize| {
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    const NUMBERS: [[u8; 5]; 2] = [[0xb8, 56, 0, 0, 0], [0xb8, 0xb3, 1, 0, 0]];
+    const ARGUMENT: [u8; 5] = [0xbf, 0xb3, 1, 0, 0];
+    let leads_to = move |from: usize| {
         let near = &code[from..code.len().min(from + NEAR)];
-        match sweep(near, at + from as u64).map(|insn| insn.flow).find(|flow| *flow != Flow::Next) {
-            Some(Flow::Syscall) => !takes_number,
-            Some(Flow::Call(_) | Flow::Jump(_)) => takes_number,
-            _ => false,
-        }
+        sweep(near, at + from as u64).map(|insn| insn.flow).find(|flow| *flow != Flow::Next)
     };
-    let found = move |load: &'static [u8; 5]| {
-        let takes_number = load[0] == 0xbf;
-        memmem::find_iter(code, load).filter(move |&from| is_one(takes_number, from))
-    };
-    LOADS.iter().flat_map(found).map(move |from| at + from as u64)
+    // Texts of megabytes are searched at each attach, so for what is rare: a call, or an argument's first bytes.
+    let is_number = move |from: &usize| NUMBERS.iter().any(|load| code[*from..].starts_with(load));
+    let calls = memmem::find_iter(code, &SYSCALL)
+        .flat_map(move |call| (call.saturating_sub(NEAR)..call).filter(is_number))
+        .filter(move |from| leads_to(*from) == Some(Flow::Syscall));
+    let by_function = memmem::find_iter(code, &ARGUMENT[..3])
+        .filter(move |from| code[*from..].starts_with(&ARGUMENT))
+        .filter(move |from| matches!(leads_to(*from), Some(Flow::Call(_) | Flow::Jump(_))));
+    calls.chain(by_function).map(move |from| at + from as u64)
 }
 
 #[cfg(test)]
