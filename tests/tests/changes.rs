@@ -51,7 +51,7 @@ fn a_program_that_changes_while_it_is_probed_lives_on() {
     for case in CASES {
         let (how, verb, probe) = case;
         let mut victim = Running::start(&path, &[]);
-        let tracing = Tracing::start(verb, &["-p", &victim.pid().to_string(), probe])
+        let tracing = Tracing::start(verb, &["--kernel-uprobes", "-p", &victim.pid().to_string(), probe])
             .unwrap_or_else(|report| panic!("{case:?}: {}: {}", report.status, report.errors));
         victim.run(TIMES);
         victim.send(how);

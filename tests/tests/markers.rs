@@ -8,11 +8,12 @@ use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, programs, text};
 
 const ROUNDS: u64 = 50;
+const BY_KERNEL: &str = "--kernel-uprobes";
 
 /// Starts the victim. Fails if the kernel's probes cannot reach the USDT probe `kernel` here.
 fn target() -> Result<Running, String> {
     let victim = Running::start(&victims::c("markers", Variant::NonPie)?, &[]);
-    let listed = once(&["list", "--json", "-p", &victim.pid().to_string(), "usdt:markers:markers:kernel"]);
+    let listed = once(&["list", "--json", BY_KERNEL, "-p", &victim.pid().to_string(), "usdt:markers:markers:kernel"]);
     let text = String::from_utf8_lossy(&listed.stdout);
     if text.contains("\"tactic\":\"kernel\"") {
         Ok(victim)
@@ -32,13 +33,32 @@ fn a_marker_that_only_the_kernel_reaches() {
     let mut victim = or_skip!(target());
     let before = text::signals(victim.pid());
     let pid = victim.pid().to_string();
-    let tracing = Tracing::start("count", &["-p", &pid, "usdt:markers:markers:kernel"]).expect("attaches");
+    let tracing = Tracing::start("count", &[BY_KERNEL, "-p", &pid, "usdt:markers:markers:kernel"]).expect("attaches");
     let reported = victim.run(ROUNDS);
     let report = tracing.stop();
     assert_eq!((reported["kernel_raised"], reported["jumped_raised"]), (ROUNDS, 0));
     assert_eq!(report.hits("kernel"), reported["kernel"], "{}", report.errors);
     assert!(!is_raised(&mut victim, "kernel"), "not lowered: {}", report.errors);
     text::assert_clean(victim.pid(), &before);
+}
+
+/// A kernel uprobe is set only if the user asks for it. Without it the site is refused, and the user learns how to ask.
+#[test]
+fn a_marker_that_only_the_kernel_reaches_is_refused_unless_asked_for() {
+    let mut victim = or_skip!(target());
+    let pid = victim.pid().to_string();
+    let probes = ["usdt:markers:markers:kernel", "usdt:markers:markers:jumped"];
+    let tracing = Tracing::start("count", &[&["-p", &pid][..], &probes].concat()).expect("attaches");
+    let reported = victim.run(ROUNDS);
+    let report = tracing.stop();
+    assert_eq!((reported["kernel_raised"], reported["jumped_raised"]), (0, ROUNDS));
+    let refused = report.refused();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].0.ends_with(":kernel") && refused[0].1.ends_with(": --kernel-uprobes"), "{refused:?}");
+    let notice = format!("1 sites of process {pid} are left out");
+    assert!(report.errors.contains(&notice), "{}", report.errors);
+    let listed = once(&["list", "--json", "-p", &pid, probes[0]]);
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("kernel-only"), "{listed:?}");
 }
 
 /// The kernel takes a path. If the path leads to another file by now, a probe there would count nothing.
@@ -52,7 +72,7 @@ fn a_marker_in_a_file_that_was_replaced() {
     programs::copy(&path, &copy).expect("replaced");
     let pid = victim.pid().to_string();
     let probe = format!("usdt:{}:markers:kernel", copy.display());
-    let output = once(&["count", "-d", "0.1", "-p", &pid, &probe]);
+    let output = once(&["count", "-d", "0.1", BY_KERNEL, "-p", &pid, &probe]);
     std::fs::remove_file(&copy).ok();
     let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(matches!(output.status.code(), Some(1 | 3)), "counted in another file: {output_text}");
@@ -68,7 +88,7 @@ fn semaphores_are_lowered_after_a_tracer_was_killed() {
     let pid = victim.pid().to_string();
     for probes in [&["kernel"][..], &["jumped"], &["jumped", "kernel"]] {
         let probes: Vec<String> = probes.iter().map(|name| format!("usdt:markers:markers:{name}")).collect();
-        let words: Vec<&str> = ["-p", &pid].into_iter().chain(probes.iter().map(String::as_str)).collect();
+        let words: Vec<&str> = [BY_KERNEL, "-p", &pid].into_iter().chain(probes.iter().map(String::as_str)).collect();
         let mut tracing = Tracing::start("count", &words).expect("attaches");
         for name in ["jumped", "kernel"] {
             assert_eq!(is_raised(&mut victim, name), probes.iter().any(|p| p.ends_with(name)), "{name}");
@@ -89,7 +109,7 @@ fn a_site_that_the_kernel_refuses_takes_no_other_with_it() {
     let mut victim = or_skip!(target());
     let before = text::signals(victim.pid());
     let pid = victim.pid().to_string();
-    let tracing = Tracing::start("count", &["-p", &pid, "usdt:markers:markers:*"]).expect("attaches");
+    let tracing = Tracing::start("count", &[BY_KERNEL, "-p", &pid, "usdt:markers:markers:*"]).expect("attaches");
     let reported = victim.run(ROUNDS);
     let report = tracing.stop();
     for name in ["jumped", "kernel"] {

@@ -53,6 +53,10 @@
 // Of recursive calls, time only the outermost.
 #define TRAPLINE_OPTION_OUTERMOST 8
 
+// Count by kernel uprobes where no jump fits. A hit there costs microseconds; without this such sites are
+// refused.
+#define TRAPLINE_OPTION_KERNEL_UPROBES 16
+
 // Result of a function. Numbers keep their meaning; later versions may have more of them.
 enum trapline_error
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L

@@ -22,10 +22,15 @@ pub const TRAPLINE_OPTION_FAULTS_ARE_FATAL: u32 = 4;
 /// Of recursive calls, time only the outermost.
 pub const TRAPLINE_OPTION_OUTERMOST: u32 = 8;
 
+/// Count by kernel uprobes where no jump fits. A hit there costs microseconds; without this such sites are
+/// refused.
+pub const TRAPLINE_OPTION_KERNEL_UPROBES: u32 = 16;
+
 const FLAGS: u32 = TRAPLINE_OPTION_FOLLOW
     | TRAPLINE_OPTION_STRICT
     | TRAPLINE_OPTION_FAULTS_ARE_FATAL
-    | TRAPLINE_OPTION_OUTERMOST;
+    | TRAPLINE_OPTION_OUTERMOST
+    | TRAPLINE_OPTION_KERNEL_UPROBES;
 
 /// What to trace, and how.
 #[repr(C)]
@@ -79,6 +84,7 @@ impl Options {
             .follow(has(TRAPLINE_OPTION_FOLLOW))
             .strict(has(TRAPLINE_OPTION_STRICT))
             .faults_are_fatal(has(TRAPLINE_OPTION_FAULTS_ARE_FATAL))
+            .kernel_uprobes(has(TRAPLINE_OPTION_KERNEL_UPROBES))
             .outermost(has(TRAPLINE_OPTION_OUTERMOST))
             .at_least(Duration::from_nanos(self.at_least_ns));
         for &pid in pids {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use trapline_plan::filter::TargetFilter;
-use trapline_plan::{Action, ActionRequest, Buckets, CallInput, CodeMap, Image};
+use trapline_plan::{Action, ActionRequest, Buckets, CallInput, CodeMap, Image, KernelUprobes};
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
 use trapline_tracee::FileId;
@@ -47,8 +47,8 @@ pub struct Options {
     pub strict: bool,
     /// At detach, stop all threads once more to prove that no thread is in our code, and unmap it.
     pub free: bool,
-    /// Sites that no jump reaches may become kernel uprobes.
-    pub kernel_allowed: bool,
+    /// Whether sites that no jump reaches get kernel uprobes.
+    pub kernel_uprobes: KernelUprobes,
     /// Count hits by thread; see `record::threads`.
     pub by_thread: bool,
     /// Bytes of each CPU's ring of records, if records are requested; a power of two.
@@ -82,7 +82,7 @@ impl Default for Options {
         Self {
             strict: false,
             free: false,
-            kernel_allowed: false,
+            kernel_uprobes: KernelUprobes::Unavailable,
             by_thread: false,
             ring: 4 << 20,
             trampolines: trapline_record::trampolines::USUAL,

@@ -42,7 +42,7 @@ pub use charge::{Charged, MemoryLimits, TooLittle, charge};
 pub use codemap::CodeMap;
 pub use input::ModuleInput;
 pub use layout::{DataAt, DataCounts, DataLayout};
-pub use machine::{Buckets, ProcessTraits, Rseq as RseqTraits, Stacks, ThreadId, TrapsPolicy};
+pub use machine::{Buckets, KernelUprobes, ProcessTraits, Rseq as RseqTraits, Stacks, ThreadId, TrapsPolicy};
 pub use module::{plan_module, trampolines_for};
 pub use plan::{
     Call, Chunk, Delivery, Guard, KernelSite, ModulePlan, Original, Patch, PatchRole, Refused, Region, Stats,

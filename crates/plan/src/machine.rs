@@ -74,6 +74,18 @@ pub enum TrapsPolicy {
     MustNotTrap,
 }
 
+/// Whether a kernel uprobe counts where no jump fits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum KernelUprobes {
+    /// The tracer may set none.
+    #[default]
+    Unavailable,
+    /// It may, but was not told to: a hit costs microseconds. The refusal says that it may.
+    NotAsked,
+    /// It sets them.
+    Asked,
+}
+
 /// Where stacks end, as far as this is known in a process; see `x86_64::stub::stack`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stacks {
@@ -114,8 +126,8 @@ pub struct ProcessTraits {
     pub go: bool,
     /// Whether a guard trap may happen.
     pub traps: TrapsPolicy,
-    /// Sites that no jump reaches may become kernel uprobes.
-    pub kernel_allowed: bool,
+    /// Whether sites that no jump reaches get kernel uprobes.
+    pub kernel_uprobes: KernelUprobes,
     /// Counter lines; see `record::counters`.
     pub lines: u32,
     /// How a stub reads a thread's number, if hits are counted by thread.
@@ -140,7 +152,7 @@ impl ProcessTraits {
             shadow_stack: false,
             go: false,
             traps: TrapsPolicy::Guarded,
-            kernel_allowed: false,
+            kernel_uprobes: KernelUprobes::Unavailable,
             lines: cpus + 1,
             thread_id: ThreadId::Call,
             stacks: Stacks { main: (0, 0), block: None, go: None },

@@ -231,6 +231,12 @@ pub enum Refusal {
         /// What is not decided.
         what: &'static str,
     },
+    /// A kernel uprobe would count there, but was not asked for.
+    #[error("{why}; a kernel uprobe counts there, at microseconds a hit: --kernel-uprobes")]
+    KernelOnly {
+        /// Why no jump does.
+        why: Box<Self>,
+    },
     /// The request does not name a function, or a latency area.
     #[error("incomplete request for {at:#x}")]
     Incomplete {
@@ -297,6 +303,7 @@ impl Refusal {
             Self::Word { why } => why.kind(),
             Self::Unsupported { .. } => "not-on-arm64",
             Self::Undecided { .. } => "undecided",
+            Self::KernelOnly { .. } => "kernel-only",
             Self::Incomplete { .. } => "incomplete",
         }
     }

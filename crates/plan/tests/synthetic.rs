@@ -7,7 +7,8 @@ use common::{bias_of, every, map, plan, plan_beside};
 use proptest::prelude::*;
 use trapline_image::{FunctionIndex, Image};
 use trapline_plan::{
-    Action, ActionRequest, CodeMap, ModulePlan, PatchRole, ProcessTraits, Refusal, Scope, Tactic, TrapsPolicy,
+    Action, ActionRequest, CodeMap, KernelUprobes, ModulePlan, PatchRole, ProcessTraits, Refusal, Refused,
+    Scope, Tactic, TrapsPolicy,
 };
 use trapline_record::Svma;
 
@@ -139,8 +140,17 @@ fn nothing_is_written_where_nothing_fits() {
 
 #[test]
 fn kernel_where_allowed() {
-    let traits = ProcessTraits { kernel_allowed: true, ..traits() };
-    let plan = planned(&pack(&[&[RET], &[RET]], 0), &traits, Action::CountEntry);
+    let with = |kernel_uprobes| ProcessTraits { kernel_uprobes, ..traits() };
+    let functions = pack(&[&[RET], &[RET]], 0);
+    for kernel_uprobes in [KernelUprobes::Unavailable, KernelUprobes::NotAsked] {
+        let plan = planned(&functions, &with(kernel_uprobes), Action::CountEntry);
+        let is_told =
+            |r: &Refused| r.why.kind() == "kernel-only" && r.why.to_string().contains("jump needs 5; a");
+        let told = plan.refused.iter().filter(|r| is_told(r)).count();
+        let expected = if kernel_uprobes == KernelUprobes::NotAsked { 2 } else { 0 };
+        assert_eq!((plan.kernel.len(), plan.refused.len(), told), (0, 2, expected), "{:?}", plan.refused);
+    }
+    let plan = planned(&functions, &with(KernelUprobes::Asked), Action::CountEntry);
     assert_eq!(plan.kernel.len(), 2);
     assert_eq!(plan.kernel[1].offset.0, TEXT + 1);
 }

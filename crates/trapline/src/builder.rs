@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use trapline_image::{ProbeKind, ProbeSpec};
 use trapline_patch::{Durations, Options};
-use trapline_plan::Floats;
+use trapline_plan::{Floats, KernelUprobes};
 use trapline_tracee::kernel::UprobeMulti;
 
 use crate::error::Error;
@@ -35,6 +35,7 @@ pub struct Builder {
     specs: Vec<ProbeSpec>,
     strict: bool,
     faults_are_fatal: bool,
+    kernel_uprobes: bool,
     follow: bool,
     by: Option<By>,
     outermost: bool,
@@ -91,6 +92,13 @@ impl Builder {
     #[must_use]
     pub const fn faults_are_fatal(mut self, fatal: bool) -> Self {
         self.faults_are_fatal = fatal;
+        self
+    }
+    /// Counts by kernel uprobes where no jump fits. A hit there costs microseconds, and filters, records and
+    /// durations are not to be had. Without this such sites are refused.
+    #[must_use]
+    pub const fn kernel_uprobes(mut self, kernel_uprobes: bool) -> Self {
+        self.kernel_uprobes = kernel_uprobes;
         self
     }
     /// Follows fork and exec.
@@ -277,12 +285,16 @@ impl Builder {
         hit_action == HitAction::Count && matches!(self.by, Some(By::Thread | By::ThreadName))
     }
     fn requested(&self, hit_action: HitAction) -> SessionRequest {
-        let kernel_allowed = UprobeMulti::available().is_ok();
+        let kernel_uprobes = match UprobeMulti::available().is_ok() {
+            true if self.kernel_uprobes => KernelUprobes::Asked,
+            true => KernelUprobes::NotAsked,
+            false => KernelUprobes::Unavailable,
+        };
         let by_thread = self.counts_by_thread(hit_action);
         let options = Options {
             strict: self.strict,
             faults_are_fatal: self.faults_are_fatal,
-            kernel_allowed,
+            kernel_uprobes,
             by_thread,
             ..Options::default()
         };

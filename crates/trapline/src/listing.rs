@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use trapline_patch::{AttachReport, Options, rehearse};
-use trapline_plan::{Action, ActionRequest, ProcessTraits, preview};
+use trapline_plan::{ActionRequest, ProcessTraits, preview};
 use trapline_record::addr::Bias;
 use trapline_tracee::Process;
 
@@ -19,7 +19,7 @@ use crate::form::Returns;
 use crate::modules::{Module, is_short_name, mapped};
 use crate::names::ProcessNames;
 use crate::report::{Refused, Tactic};
-use crate::requests::{Requests, is_guarded, kernel_cannot_time, no_unwinder, refusals, tactics};
+use crate::requests::{Requests, is_guarded, no_unwinder, refusals, tactics};
 use crate::session_request::{HitAction, SessionRequest};
 use crate::sites::{NamedSite, NamedSites, miss_text};
 use crate::target::{Several, Target, gone_notice, resolve};
@@ -169,10 +169,7 @@ fn answers(report: &AttachReport, found: &[NamedSite]) -> Vec<Result<Tactic, Ref
     let tactics = tactics(report);
     let one = |(index, place): (u32, &NamedSite)| match tactics.get(&index) {
         Some(&tactic) => Ok(tactic),
-        None if by_kernel.contains(&(index as usize)) => match place.action {
-            Action::Latency | Action::LatencyByTrampoline => Err(kernel_cannot_time(place)),
-            _ => Ok(Tactic::Kernel),
-        },
+        None if by_kernel.contains(&(index as usize)) => Ok(Tactic::Kernel),
         None => Err(refused.get(&(index as usize)).cloned().unwrap_or_else(|| Refused {
             probe: place.probe.clone(),
             kind: "other",
@@ -247,7 +244,7 @@ pub(crate) fn file_modules(
 fn list_places(modules: &[Module], places: NamedSites, requested: &SessionRequest, listing: &mut Listing) {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let traits =
-        ProcessTraits { kernel_allowed: requested.options.kernel_allowed, ..ProcessTraits::usual(cpus) };
+        ProcessTraits { kernel_uprobes: requested.options.kernel_uprobes, ..ProcessTraits::usual(cpus) };
     let NamedSites { found, refused, .. } = places;
     for (index, module) in modules.iter().enumerate() {
         let traits = ProcessTraits { go: module.file.image.is_go(), ..traits };

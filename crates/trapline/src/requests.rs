@@ -175,9 +175,3 @@ pub(crate) fn refusals(report: &AttachReport, sites: &[NamedSite]) -> Vec<(usize
 pub(crate) fn batch_failed(site: &NamedSite, why: &dyn Display) -> Refused {
     Refused { probe: site.probe.clone(), kind: "batch-failed", reason: why.to_string() }
 }
-
-/// Refusal of a site that is to be timed, and that only a kernel uprobe would reach.
-pub(crate) fn kernel_cannot_time(site: &NamedSite) -> Refused {
-    let reason = "only a kernel uprobe would reach it, and that would cost more than most calls take";
-    Refused { probe: site.probe.clone(), kind: "kernel-cannot-time", reason: reason.into() }
-}

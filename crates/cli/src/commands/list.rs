@@ -15,6 +15,7 @@ pub(crate) fn run(args: &List) -> Result<Outcome, Failure> {
         .probes(args.probes.iter().cloned())
         .strict(args.strict)
         .faults_are_fatal(args.faults_are_fatal)
+        .kernel_uprobes(args.kernel_uprobes)
         .returns(args.returns);
     show(&builder, args.timed, &args.sink)
 }

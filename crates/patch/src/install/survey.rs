@@ -71,7 +71,7 @@ impl Survey {
             shadow_stack: status.shadow_stack,
             go,
             traps: if no_traps.is_some() { TrapsPolicy::MustNotTrap } else { TrapsPolicy::Guarded },
-            kernel_allowed: options.kernel_allowed,
+            kernel_uprobes: options.kernel_uprobes,
             lines: features.cpus + 1,
             thread_id: ThreadId::Call,
             stacks: Stacks { main: main_stack(&maps), ..Stacks::default() },

@@ -1,6 +1,6 @@
-//! Kernel uprobes for the places that no jump reaches.
+//! Kernel uprobes for the places that no jump reaches, if the user asked for them.
 //!
-//! In: places. Out: links that count there, and a refusal for each place on which the kernel sets no uprobe.
+//! In: entries and single instructions whose hits are all counted. Out: links that count there, and a refusal for each place on which the kernel sets no uprobe.
 //! One link serves all places of a file. The kernel takes it whole or not at all, so a refused one is halved
 //! until the culprits stand alone. Semaphores of USDT probes are left to the kernel: it lowers them even when
 //! the tracer is killed (SAFE-3).
@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use trapline_plan::{Action, KernelSite};
+use trapline_plan::KernelSite;
 use trapline_tracee::TargetError;
 use trapline_tracee::kernel::{Uprobe, UprobeMulti};
 
@@ -17,7 +17,6 @@ use super::target_process::TargetProcess;
 use crate::modules::Module;
 use crate::names::leads_to;
 use crate::report::Refused;
-use crate::requests::kernel_cannot_time;
 use crate::sites::NamedSite;
 
 /// Most links that are tried for one file: enough to find four culprits among ten thousand places.
@@ -46,21 +45,13 @@ impl KernelLinks {
         sites: &[(u32, KernelSite)],
     ) -> Linked {
         let mut out = Linked::default();
-        let mut groups: BTreeMap<(usize, bool), Vec<(usize, &NamedSite)>> = BTreeMap::new();
+        let mut groups: BTreeMap<usize, Vec<(usize, &NamedSite)>> = BTreeMap::new();
         let indices = sites.iter().map(|(_, site)| site.probe as usize);
         for (index, place) in indices.filter_map(|index| Some((index, places.get(index)?))) {
-            match place.action {
-                Action::Latency | Action::LatencyByTrampoline => {
-                    out.refused.push((index, kernel_cannot_time(place)));
-                }
-                action => {
-                    let returns = action == Action::CountExits;
-                    groups.entry((place.module, returns)).or_default().push((index, place));
-                }
-            }
+            groups.entry(place.module).or_default().push((index, place));
         }
-        for ((module, returns), places) in groups {
-            self.link(target, &modules[module], returns, &places, &mut out);
+        for (module, places) in groups {
+            self.link(target, &modules[module], &places, &mut out);
         }
         out
     }
@@ -69,7 +60,6 @@ impl KernelLinks {
         &mut self,
         target: &TargetProcess,
         module: &Module,
-        returns: bool,
         places: &[(usize, &NamedSite)],
         out: &mut Linked,
     ) {
@@ -82,7 +72,7 @@ impl KernelLinks {
         }
         let probes: Vec<Uprobe> =
             places.iter().map(|(_, place)| uprobe(module, place, &mut out.notices)).collect();
-        let attach = |part| UprobeMulti::attach(&path, part, Some(target.pid()), returns);
+        let attach = |part| UprobeMulti::attach(&path, part, Some(target.pid()), false);
         let halved = halved(probes.len(), ATTEMPTS, |part| attach(&probes[part]));
         for (part, link) in halved.linked {
             self.0.push(link);

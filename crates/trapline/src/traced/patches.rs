@@ -7,8 +7,9 @@
 use std::time::Instant;
 
 use trapline_patch::{
-    AttachReport, Attached, DetachReport, Durations, Options, PatchError, Request, Segment, Threads,
+    AttachReport, Attached, DetachReport, Durations, Options, PatchError, Request, Segment, Threads, Why,
 };
+use trapline_plan::Refusal;
 use trapline_tracee::{Process, TargetError};
 
 use super::costs::Costs;
@@ -209,7 +210,7 @@ impl Patches {
         out.probed.extend(linked.probed.into_iter().map(|(index, source)| (index, Tactic::Kernel, source)));
         out.refused.extend(linked.refused);
         notices.extend(linked.notices);
-        notices.extend(slow_notice(target.pid(), &report, is_blind));
+        notices.extend(kernel_notice(target.pid(), &report, is_blind));
         notices.extend(report.small_rings.map(small_rings_notice));
         notices.extend(tails_notice(&report, places, left_alone));
         self.costs.attach += start.elapsed();
@@ -352,17 +353,29 @@ impl Patches {
     }
 }
 
-/// Explains why many functions are counted by kernel uprobes, if the user can do something about it.
-fn slow_notice(pid: u32, report: &AttachReport, is_blind: bool) -> Option<String> {
-    let kernel = report.kernel.len();
-    (report.fault_handler && kernel > 0).then(|| {
-        format!(
-            "{kernel} sites of process {pid} are probed by the kernel, at microseconds a hit: the process {} SIGSEGV \
-             or SIGBUS, so that instructions that may fault stay where they are; if its handler only reports and ends it, \
-             try --faults-are-fatal",
-            if is_blind { "may come to catch unseen (a static program without symbols)" } else { "catches" }
-        )
-    })
+/// How many sites kernel uprobes count, or would count, what that costs, and what the user can do about it.
+fn kernel_notice(pid: u32, report: &AttachReport, is_blind: bool) -> Option<String> {
+    let would =
+        |refused: &&trapline_patch::Refused| matches!(refused.why, Why::Plan(Refusal::KernelOnly { .. }));
+    let (set, left_out) = (report.kernel.len(), report.refused.iter().filter(would).count());
+    let what = match (set, left_out) {
+        (0, 0) => return None,
+        (0, n) => {
+            format!(
+                "{n} sites of process {pid} are left out, as no jump fits; --kernel-uprobes counts there, too, at microseconds a hit"
+            )
+        }
+        (n, _) => format!("{n} sites of process {pid} are counted by kernel uprobes, at microseconds a hit"),
+    };
+    let catches = match is_blind {
+        true => "may come to catch unseen (a static program without symbols)",
+        false => "catches",
+    };
+    let why = format!(
+        "; the process {catches} SIGSEGV or SIGBUS, so that instructions that may fault stay where they are; if its \
+         handler only reports and ends it, try --faults-are-fatal"
+    );
+    Some(if report.fault_handler { what + &why } else { what })
 }
 
 fn small_rings_notice((have, wanted): (u64, u64)) -> String {

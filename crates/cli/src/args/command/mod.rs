@@ -90,6 +90,8 @@ pub(crate) struct List {
     pub(crate) strict: bool,
     /// Whether to plan as with `--faults-are-fatal`.
     pub(crate) faults_are_fatal: bool,
+    /// Whether to plan as with `--kernel-uprobes`.
+    pub(crate) kernel_uprobes: bool,
     /// Where to print, and in which format.
     pub(crate) sink: Sink,
 }

@@ -32,6 +32,8 @@ pub(crate) struct Run {
     pub(crate) strict: bool,
     /// Whether to move instructions that may fault, too.
     pub(crate) faults_are_fatal: bool,
+    /// Whether kernel uprobes count where no jump fits.
+    pub(crate) kernel_uprobes: bool,
     /// Where to print, and in which format.
     pub(crate) sink: Sink,
     /// The address at which to offer metrics.
@@ -44,7 +46,11 @@ impl Run {
     /// The session that these options describe.
     pub(crate) fn builder(&self) -> Builder {
         let builder = Session::builder().target(self.target.clone()).probes(self.probes.iter().cloned());
-        builder.strict(self.strict).faults_are_fatal(self.faults_are_fatal).follow(self.follow)
+        builder
+            .strict(self.strict)
+            .faults_are_fatal(self.faults_are_fatal)
+            .kernel_uprobes(self.kernel_uprobes)
+            .follow(self.follow)
     }
 }
 

@@ -24,6 +24,7 @@ pub(super) fn list(typed: TypedList) -> Result<List, UsageError> {
         returns: typed.ret.map(TypedReturns::ready).unwrap_or_default(),
         strict: typed.strict,
         faults_are_fatal: typed.faults_are_fatal,
+        kernel_uprobes: typed.kernel_uprobes,
         sink,
     })
 }

@@ -31,6 +31,7 @@ pub(super) fn run(texts: &[String], typed: Common, offered: &[Format]) -> Result
         dry_run: typed.dry_run,
         strict: typed.strict,
         faults_are_fatal: typed.faults_are_fatal,
+        kernel_uprobes: typed.kernel_uprobes,
         sink,
         serve: None,
         otlp: None,

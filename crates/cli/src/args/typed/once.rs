@@ -33,6 +33,9 @@ pub(crate) struct TypedList {
     /// Show the tactics of a run with --faults-are-fatal
     #[arg(long)]
     pub(crate) faults_are_fatal: bool,
+    /// Show the tactics of a run with --kernel-uprobes
+    #[arg(long)]
+    pub(crate) kernel_uprobes: bool,
     #[command(flatten)]
     pub(crate) sink: TypedSink,
 }

@@ -70,6 +70,11 @@ pub(crate) struct Common {
     /// For programs that catch SIGSEGV or SIGBUS only to report the fault and end, such as redis. Not for programs that look up the address of a fault: the JVM, Go, .NET, WebAssembly.
     #[arg(long, help_heading = "Patching")]
     pub(crate) faults_are_fatal: bool,
+    /// Count by kernel uprobes where no jump fits.
+    ///
+    /// A hit there costs microseconds. Without this option such sites are left out, and the report names them.
+    #[arg(long, help_heading = "Patching")]
+    pub(crate) kernel_uprobes: bool,
 }
 
 /// Where a report goes, for verbs that print once.

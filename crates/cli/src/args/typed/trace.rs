@@ -45,7 +45,7 @@ pub(crate) struct TypedTrace {
 }
 
 /// What is of no use to a recording.
-const LIVE: [&str; 16] = [
+const LIVE: [&str; 17] = [
     "probes",
     "pids",
     "names",
@@ -62,6 +62,7 @@ const LIVE: [&str; 16] = [
     "dry_run",
     "strict",
     "faults_are_fatal",
+    "kernel_uprobes",
 ];
 
 const MORE: &str = "\

@@ -20,6 +20,7 @@ use super::padding::Claims;
 use super::pun::Puns;
 use super::site::{Owner, PatchedSite};
 use super::stub;
+use crate::machine::KernelUprobes;
 use crate::plan::{KernelSite, PatchRole, Refused};
 use crate::refusal::Refusal;
 use crate::request::{Action, ActionRequest, Floats};
@@ -367,13 +368,14 @@ impl<'a> Planner<'a> {
         let bytes = (1..=15).rev().find_map(|len| self.env.image.text(at, len)).unwrap_or(&[]);
         // The kernel counts every hit, so a filtered probe cannot have a uprobe.
         let all = self.env.filter(owner.probe).is_none();
-        let allowed = self.env.traits.kernel_allowed && all && !impossible && takes_uprobe(bytes);
-        match self.env.image.offset_of(at).filter(|_| allowed) {
-            Some(offset) => {
+        let takes = all && !impossible && takes_uprobe(bytes);
+        match (self.env.image.offset_of(at).filter(|_| takes), self.env.traits.kernel_uprobes) {
+            (Some(offset), KernelUprobes::Asked) => {
                 self.kernel.push(KernelSite { probe: owner.probe, request: owner.request, offset });
                 Ok(())
             }
-            None => Err(why),
+            (Some(_), KernelUprobes::NotAsked) => Err(Refusal::KernelOnly { why: Box::new(why) }),
+            _ => Err(why),
         }
     }
 }
