@@ -93,7 +93,8 @@ fn what_only_the_kernel_probes_is_reported_not_to_count_children() {
         let mut victim = Running::start(&path, &["fork"]);
         let pid = victim.pid().to_string();
         let probes = format!("{}:/tight_.*|child_work/", path.display());
-        let tracing = Tracing::start("count", &[follow, &["--kernel-uprobes", "-p", &pid, &probes]].concat()).expect("attaches");
+        let tracing = Tracing::start("count", &[follow, &["--kernel-uprobes", "-p", &pid, &probes]].concat())
+            .expect("attaches");
         assert_eq!(victim.run(3)["failed"], 0);
         let report = tracing.stop();
         assert_eq!(report.hits("child_work"), 30, "{}", report.errors);

@@ -130,7 +130,13 @@ fn launched(words: &[&str], kernel: &[&str]) {
     let file =
         std::env::temp_dir().join(format!("trapline-faults-{}-{}.json", std::process::id(), words.len()));
     let mut command = Command::new(binary());
-    command.args(["count", "-q", "--kernel-uprobes", "-o"]).arg(&file).args(SHAPES).arg("--").arg(&path).args(words);
+    command
+        .args(["count", "-q", "--kernel-uprobes", "-o"])
+        .arg(&file)
+        .args(SHAPES)
+        .arg("--")
+        .arg(&path)
+        .args(words);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("runs");
     let lines = format!("run {TIMES}\nrun {TIMES}\nquit\n");
