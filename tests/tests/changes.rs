@@ -35,7 +35,7 @@ fn assert_reported(case: (&str, &str, &str), report: &Report) {
     let output_text = |words: &str| report.errors.contains(words);
     match (how, verb) {
         ("segv", _) => assert!(
-            output_text("probed in another way") || output_text("not probed any more"),
+            output_text("had to be probed anew") || output_text("not probed any more"),
             "{case:?}: {}",
             report.errors
         ),
@@ -64,7 +64,7 @@ fn a_program_that_changes_while_it_is_probed_lives_on() {
         assert_reported(case, &report);
         if verb == "count" {
             // Where that is allowed, a kernel uprobe continues the count.
-            let all = report.errors.contains("probed in another way") || how == "filter";
+            let all = report.errors.contains("had to be probed anew") || how == "filter";
             let name = if how == "filter" { "work" } else { "get" };
             assert_eq!(report.hits(name), if all { 2 * TIMES } else { TIMES }, "{case:?}: {}", report.errors);
         }

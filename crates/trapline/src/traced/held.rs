@@ -18,6 +18,7 @@
 //! up to fifty. It never shows that a thread lost the right to read the clock.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use trapline_image::{FunctionIndex, Image, ProbeSpec};
 use trapline_patch::Attached;
@@ -276,25 +277,35 @@ impl Change {
             self.reason()
         )
     }
-    /// Notice about the sites that were closed, `all` of them.
-    pub(super) fn closed_notice(self, pid: u32, all: u64, lost: Option<Lost>) -> String {
+    /// Notice about the sites that were closed, `all` of them. `unseen`: the time for which other threads may have run
+    /// past them.
+    pub(super) fn closed_notice(
+        self,
+        pid: u32,
+        all: u64,
+        lost: Option<Lost>,
+        unseen: Option<Duration>,
+    ) -> String {
         let meanwhile =
             if self.late { "; hits in the moment before may have ended it, or were missed" } else { "" };
         let why = self.reason();
         let of = |n: u64| if n == 1 { "1 site".to_owned() } else { format!("{n} sites") };
         let verb = |n: u64| if n == 1 { "is" } else { "are" };
-        match lost {
-            None => format!(
-                "{} of process {pid} {} probed in another way from now on, since {why}{meanwhile}",
-                of(all),
-                verb(all)
-            ),
-            Some(Lost { sites, why: what }) => format!(
-                "{} of process {pid} {} not probed any more, since {why}; calls there are not seen from now on ({what}){meanwhile}",
-                of(sites),
-                verb(sites)
-            ),
-        }
+        let Some(Lost { sites, why: what }) = lost else {
+            let threads = unseen.map_or_else(String::new, |time| {
+                let ms = time.as_secs_f64() * 1e3;
+                format!("; calls by other threads in those {ms:.1} ms were not seen")
+            });
+            return format!(
+                "{} of process {pid} had to be probed anew, since {why}{threads}{meanwhile}",
+                of(all)
+            );
+        };
+        format!(
+            "{} of process {pid} {} not probed any more, since {why}; calls there are not seen from now on ({what}){meanwhile}",
+            of(sites),
+            verb(sites)
+        )
     }
 }
 

@@ -63,11 +63,11 @@ pub(super) struct Prober {
 /// A thread waits at least this long in a held call (`plan`'s `stub::hold`).
 const LEAST_WAIT: Duration = Duration::from_millis(400);
 
-/// Notice about a thread that may have set a handler before its functions were probed anew.
-fn too_slow_notice(pid: u32) -> String {
+/// Notice about a thread that may have made a change before its functions were probed anew.
+fn too_slow_notice(pid: u32, change: Change) -> String {
     format!(
-        "process {pid} may not have waited until its functions were probed anew, when it set a handler of SIGSEGV or SIGBUS; hits of the \
-         moment after that may have been missed"
+        "process {pid} may not have waited until its functions were probed anew ({}); hits of the moment after that may have been missed",
+        change.reason()
     )
 }
 
@@ -241,12 +241,14 @@ impl Prober {
         let Some(change) = Change::find(process, &self.patches.attached, look) else { return false };
         following.pause();
         let (mut executed, begun) = (false, Instant::now());
-        if change.facts == fact::FAULTS && self.deliver_anew(with, files, requested, change, &mut executed) {
+        let pid = process.pid();
+        let slow = || (begun.elapsed() > LEAST_WAIT).then(|| too_slow_notice(pid, change));
+        if change.facts == fact::FAULTS
+            && self.deliver_anew(with, files, requested, (change, begun), &mut executed)
+        {
             with.notices.extend(following.resume());
             let process = &with.target.process;
-            if begun.elapsed() > LEAST_WAIT {
-                with.notices.push(too_slow_notice(process.pid()));
-            }
+            with.notices.extend(slow());
             match self.patches.attached.let_pass(process, &requested.options) {
                 Ok(false) => following.pause(),
                 Ok(true) => return executed,
@@ -260,8 +262,9 @@ impl Prober {
                 if closed.left > 0 {
                     with.notices.push(change.left_notice(process.pid(), closed.left));
                 }
-                let looked = self.probe_anew(with, files, requested, change, &closed.probes);
+                let looked = self.probe_anew(with, files, requested, (change, begun), &closed.probes);
                 executed = looked == Some(Looked::Executed);
+                with.notices.extend(slow().filter(|_| looked.is_some()));
             }
             Err(error) if error.is_gone() => {}
             Err(error) => with.notices.push(format!("{}: {error}", change.reason())),
@@ -278,7 +281,7 @@ impl Prober {
         with: &mut LookWith<'_>,
         files: &mut Files,
         requested: &SessionRequest,
-        change: Change,
+        (change, begun): (Change, Instant),
         executed: &mut bool,
     ) -> bool {
         let process = &with.target.process;
@@ -289,7 +292,7 @@ impl Prober {
             self.delivery.end_change();
             return false;
         };
-        let looked = self.probe_anew(with, files, requested, change, &closed.probes);
+        let looked = self.probe_anew(with, files, requested, (change, begun), &closed.probes);
         *executed |= looked == Some(Looked::Executed);
         self.delivery.end_change();
         closed.left == 0 && new.iter().all(|handler| self.patches.attached.handles(*handler))
@@ -301,7 +304,7 @@ impl Prober {
         with: &mut LookWith<'_>,
         files: &mut Files,
         requested: &SessionRequest,
-        change: Change,
+        (change, begun): (Change, Instant),
         closed: &HashSet<(usize, u32)>,
     ) -> Option<Looked> {
         let sites = self.sites.closed(closed);
@@ -320,7 +323,11 @@ impl Prober {
         } else {
             (None, Some(change.loses(all)))
         };
-        with.notices.push(change.closed_notice(with.target.pid(), all, lost));
+        // The thread that makes the change waits. Others go on, and their calls are not seen before this.
+        let process = &with.target.process;
+        let is_alone = process.threads().is_ok_and(|threads| threads.len() == 1);
+        let unseen = (!is_alone).then(|| begun.elapsed());
+        with.notices.push(change.closed_notice(process.pid(), all, lost, unseen));
         found
     }
 }

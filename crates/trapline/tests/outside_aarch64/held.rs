@@ -83,7 +83,7 @@ fn denies_clocks() -> bool {
 /// The change was held, and what relied on the fact is reported.
 fn assert_closed(case: &str, finished: &Finished) {
     let notices = finished.summary.notices.join("; ");
-    let closed = notices.contains("probed in another way") || notices.contains("not probed any more");
+    let closed = notices.contains("had to be probed anew") || notices.contains("not probed any more");
     // A call that is found late might have been fatal.
     assert!(closed && !notices.contains("in the moment before"), "{case}: {notices}");
 }
