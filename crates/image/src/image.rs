@@ -297,8 +297,7 @@ impl Image {
     pub fn keeps_goroutine(&self, at: Svma) -> bool {
         let before = self.go.partition_point(|function| function.start <= at.0);
         let function = before.checked_sub(1).map(|nth| self.go[nth]);
-        function
-            .is_some_and(|one| at.0 - one.start < one.len && one.passes != Passes::Unknown)
+        function.is_some_and(|one| at.0 - one.start < one.len && one.passes != Passes::Unknown)
     }
     /// How the function that begins there takes its arguments and returns its value.
     #[must_use]

@@ -45,7 +45,11 @@ fn an_unknown_version_of_go_is_guarded() {
     };
     let functions = ["main.main", "runtime.memmove"].map(|name| named(&image, name));
     assert!(!image.is_unknown_go());
-    assert_eq!(functions.map(|at| image.keeps_goroutine(at + 1)), [true, false], "it is Go's compiler that does");
+    assert_eq!(
+        functions.map(|at| image.keeps_goroutine(at + 1)),
+        [true, false],
+        "it is Go's compiler that does"
+    );
     let of_known = plan(&image, &map(&image), &traits_of(&image), &every(&image, Action::CountEntry));
     assert!(of_known.patches.iter().any(|patch| patch.starts != 0));
 

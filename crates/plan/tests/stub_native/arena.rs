@@ -158,7 +158,11 @@ impl Arena {
     /// Armed calls that began, and those that ended and were kept.
     pub(crate) fn begun_and_ended(&self, function: u32) -> (u64, u64) {
         let ended = (0..hist::BUCKETS).map(|bucket| self.bucket(function, bucket)).sum();
-        assert_eq!(self.timed(function, at::RETURNS), 0, "without a shortest duration, buckets count returns");
+        assert_eq!(
+            self.timed(function, at::RETURNS),
+            0,
+            "without a shortest duration, buckets count returns"
+        );
         (self.timed(function, at::BEGUN), ended)
     }
     pub(crate) fn max(&self, function: u32, word: u64) -> u64 {

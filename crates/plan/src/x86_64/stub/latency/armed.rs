@@ -28,7 +28,8 @@
 //! - *A detach*: calls whose return addresses are put back do not end here. They stay what they were then.
 //! - *No free trampoline, or a chain that is too long*: MISSED counts it, and A5 is skipped.
 //!
-//! A hit stores no more than before: A5 is the commit that B4 had for RETURNS, and each bucket counts returns.
+//! A call stores no more for it: A5 is the commit that an exit has for RETURNS, and here each bucket counts returns.
+//! Its `clear` is paid for by the hint, which is stored only where a search moves on.
 //!
 //! The stack word at S, and the registers, in the entry's stub (saves: `saves`):
 //!
