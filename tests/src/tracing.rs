@@ -150,6 +150,26 @@ impl Tracing {
         self.child.id()
     }
 
+    /// Whether it has taken the Ctrl-C that it was sent, so that its run is over. It blocks that signal, which is
+    /// pending until then.
+    ///
+    /// # Panics
+    /// If it has ended.
+    #[must_use]
+    pub fn has_taken_interrupt(&self) -> bool {
+        let pending = u64::from_str_radix(&status_field(self.pid(), "ShdPnd"), 16).expect("a mask");
+        pending >> (libc::SIGINT - 1) & 1 == 0
+    }
+
+    /// How often its main thread has waited for something.
+    ///
+    /// # Panics
+    /// If it has ended.
+    #[must_use]
+    pub fn waits(&self) -> u64 {
+        status_field(self.pid(), "voluntary_ctxt_switches").parse().expect("a number")
+    }
+
     /// What it printed on standard error so far.
     #[must_use]
     pub fn output_text(&self) -> String {
@@ -191,6 +211,13 @@ impl Tracing {
         };
         Report { status, errors: self.output_text(), objects: self.objects() }
     }
+}
+
+/// A field of /proc/PID/status.
+fn status_field(pid: u32, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let field = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    field.unwrap_or_else(|| panic!("no {name} in {status}")).trim().to_owned()
 }
 
 impl Drop for Tracing {

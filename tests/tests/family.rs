@@ -257,17 +257,13 @@ fn a_target_without_memory_is_waited_for_at_detach() {
     let mut dying = or_skip!(Dying::start());
     let mut tracing = dying.traced();
     dying.kill();
-    let stop = std::thread::scope(|scope| {
-        let ended = scope.spawn(|| {
-            tracing.signal(libc::SIGINT);
-            tracing.end()
-        });
-        // Too early, and the tracer has nothing to wait for.
-        std::thread::sleep(Duration::from_millis(500));
-        dying.let_end();
-        ended.join()
-    });
-    let report = stop.expect("a report");
+    tracing.signal(libc::SIGINT);
+    until("the tracer's run is over", || tracing.has_taken_interrupt());
+    // From here on the tracer detaches, and waits for nothing that takes several looks but the end of the target.
+    let begun = tracing.waits();
+    until("the tracer waits for the end", || tracing.waits() >= begun + 20);
+    dying.let_end();
+    let report = tracing.end();
     assert_eq!(report.hits("parent_work"), 1, "{}", report.errors);
     assert_eq!(only_note(&report), dying.note("was ended by signal 9 (SIGKILL) while it was probed"));
     assert_eq!(report.status.code(), Some(1), "{}", report.errors);

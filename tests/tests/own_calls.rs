@@ -5,12 +5,12 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Report, Tracing, binary, once};
 use trapline_tests::victims::Variant;
-use trapline_tests::{or_skip, victims};
+use trapline_tests::{or_skip, text, victims};
 
 const TIMES: u64 = 8;
 /// How `own_calls` makes a call.
@@ -170,6 +170,40 @@ fn the_c_library_of_a_program_of_gos_is_held() {
     assert_closed("cgo", &tracing.stop());
     send(&mut victim, "tsc");
     assert!(victim.finish().success());
+}
+
+/// The default action of SIGTRAP is set, which no held call asks for. It is found by /proc, and a context that a
+/// signal left inside a window meets no trap, which would end the program.
+#[test]
+fn a_program_that_sets_the_default_action_of_sigtrap_lives_on() {
+    let path = or_skip!(victims::plain("own_actions"));
+    for how in ["default", "ignore"] {
+        let mut victim = Running::start(&path, &[]);
+        // The window begins at the second instruction; the third is inside.
+        victim.send("save 5");
+        assert_eq!(victim.line(), "saved", "{how}");
+        let tracing = attach(&victim, "count", "spot");
+        let pid = victim.pid();
+        let mut say = |line: &str, spots: u64| {
+            victim.send(line);
+            assert_eq!(victim.line(), format!("traps=0 spots={spots}"), "{how}: {line}");
+        };
+        say("run 3", 3);
+        let (begun, probed) = (Instant::now(), text::differences(pid));
+        say(how, 3);
+        while text::differences(pid) == probed {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{how}: not found: {}", tracing.output_text());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        say("resume", 4);
+        say("run 3", 7);
+        let report = tracing.stop();
+        assert_eq!(report.status.code(), Some(0), "{how}: {}", report.errors);
+        let why = "has set the default action of SIGTRAP or SIGILL";
+        assert!(report.errors.contains(why), "{how}: {}", report.errors);
+        say("run 3", 10);
+        assert!(victim.finish().success(), "{how}");
+    }
 }
 
 /// A context that a signal left inside a window stays in the program. Its trap would meet the program's own

@@ -1,5 +1,5 @@
 /* Takes SIGTRAP for itself on request. For each line: `signal` installs a handler by the C library, `inline` by
- * a system call of its own; `trap` executes int3. `save N` raises a signal; its handler changes the interrupted
+ * a system call of its own; `default` and `ignore` set such an action; `trap` executes int3. `save N` raises a signal; its handler changes the interrupted
  * context so that it stands in `spot`, N bytes behind its start, and serves lines until `resume`. `run N` calls
  * `spot` N times. Each prints `traps=N spots=N`: how often the handler of SIGTRAP ran, and how often `spot`
  * was left. */
@@ -54,6 +54,11 @@ static void take(int inline_) {
     __asm__ volatile("syscall" : "=a"(done) : "a"(SYS_rt_sigaction), "D"(SIGTRAP), "S"(&own), "d"(0), "r"(size) : "rcx", "r11", "memory");
 }
 
+static void drop(void (*action)(int)) {
+    struct sigaction act = {.sa_handler = action};
+    sigaction(SIGTRAP, &act, NULL);
+}
+
 static void serve(void) {
     char line[64];
     while (fgets(line, sizeof line, stdin)) {
@@ -62,6 +67,8 @@ static void serve(void) {
         if (!strcmp(line, "quit")) _exit(0);
         if (!strcmp(line, "trap")) __asm__ volatile("int3");
         if (!strcmp(line, "signal") || !strcmp(line, "inline")) take(line[0] == 'i');
+        if (!strcmp(line, "default")) drop(SIG_DFL);
+        if (!strcmp(line, "ignore")) drop(SIG_IGN);
         if (!strncmp(line, "run ", 4))
             for (u64 n = strtoul(line + 4, NULL, 10); n; n--) spot((long)n);
         if (!strncmp(line, "save ", 5)) {

@@ -1,6 +1,6 @@
 //! Go's function table, which its linker keeps even in stripped programs.
 //!
-//! In: `.gopclntab` of Go 1.16 and later. Out: entry, end, name of each function, and the address where a
+//! In: `.gopclntab` of Go 1.16 and later, as far as its header says that it is one of the forms known here. Out: entry, end, name of each function, and the address where a
 //! recovered panic resumes it.
 //! Does not: read line tables.
 
@@ -34,6 +34,16 @@ pub(crate) enum Passes {
 /// Flag in `_func`: the function is written in assembly (internal/abi, `FuncFlagAsm`).
 const FLAG_ASM: u8 = 4;
 
+/// What differs by version, and how it is known:
+///
+/// | what | 1.16, 1.17 | 1.18, 1.19 | from 1.20 |
+/// |---|---|---|---|
+/// | header | this word | this word | this word |
+/// | addresses in the table | 8 bytes | 4 bytes | 4 bytes |
+/// | flags of a function, so whether it is assembly | none: not known | at 37 | at 41 |
+/// | arguments in registers, g in r14 (x86-64) | 1.17 has it, and cannot be distinguished: not known | yes | yes |
+///
+/// Another word is a version that is not known: `Image::is_unknown_go`.
 const GO_1_16: u32 = 0xffff_fffa;
 const GO_1_18: u32 = 0xffff_fff0;
 const GO_1_20: u32 = 0xffff_fff1;
@@ -47,7 +57,8 @@ pub(crate) fn is_go(elf: &Elf) -> bool {
 /// there. Each goroutine begins with the return address `goexit` + PCQuantum (runtime/proc.go, `newproc1`),
 /// in all versions. `gogo`, `mcall`, `morestack` and `cgocallback` go on behind calls, which end windows.
 /// `asyncPreempt` and `sigpanic` are entered at their start. The address in `systemstack_switch` is only
-/// looked up, never run.
+/// looked up, never run. Empty where `goexit` is not found, since then the version is not known, or no function
+/// of the table is where it should be.
 pub(crate) fn made_up(elf: &Elf, functions: &[GoFunction]) -> Vec<u64> {
     let quantum = match elf.machine {
         Machine::X86_64 => 1,

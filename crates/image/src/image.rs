@@ -36,6 +36,8 @@ pub struct Image {
     functions: Functions,
     fdes: Vec<Fde>,
     go: Vec<GoFunction>,
+    made_up: OnceLock<Vec<u64>>,
+    unknown_go: OnceLock<bool>,
     go_g: Option<i64>,
     usdt: OnceLock<Vec<Usdt>>,
     relocs: OnceLock<Vec<Reloc>>,
@@ -82,6 +84,8 @@ impl Image {
             functions,
             fdes,
             go,
+            made_up: OnceLock::new(),
+            unknown_go: OnceLock::new(),
             go_g,
             usdt: OnceLock::new(),
             relocs: OnceLock::new(),
@@ -279,11 +283,27 @@ impl Image {
     pub fn is_go_at(&self, start: Svma) -> bool {
         self.go.binary_search_by_key(&start.0, |function| function.start).is_ok()
     }
+    /// Whether Go linked the file, and its function table is missing or of a version that is not known. Then it is
+    /// not known at which addresses Go's runtime goes on, nor where functions take their arguments.
+    pub fn is_unknown_go(&self) -> bool {
+        *self.unknown_go.get_or_init(|| self.is_go() && self.made_up().is_empty())
+    }
+    fn made_up(&self) -> &[u64] {
+        self.made_up.get_or_init(|| gopclntab::made_up(&self.elf, &self.go))
+    }
+    /// Whether Go's compiler made the code at an address, and keeps the goroutine in r14 (x86-64): functions of
+    /// Go's compiler, from the first version whose table distinguishes them.
+    #[must_use]
+    pub fn keeps_goroutine(&self, at: Svma) -> bool {
+        let before = self.go.partition_point(|function| function.start <= at.0);
+        let function = before.checked_sub(1).map(|nth| self.go[nth]);
+        function.is_some_and(|one| at.0 - one.start < one.len && one.passes != Passes::Unknown)
+    }
     /// How the function that begins there takes its arguments and returns its value.
     #[must_use]
     pub fn convention_at(&self, start: Svma) -> Convention {
         let Ok(nth) = self.go.binary_search_by_key(&start.0, |function| function.start) else {
-            return Convention::C;
+            return if self.is_unknown_go() { Convention::Unknown } else { Convention::C };
         };
         // The name in Go's table, which lacks this suffix, may be listed besides the symbol's name.
         let names = self.function_at(start).map(|index| self.names(self.function(index)));
@@ -395,6 +415,6 @@ impl Image {
         self.rseq_sections().iter().for_each(|s| each(s.abort.0));
         self.functions.labels.iter().for_each(|&at| each(at));
         self.go.iter().filter_map(|f| f.resume).for_each(&mut each);
-        gopclntab::made_up(&self.elf, &self.go).into_iter().for_each(each);
+        self.made_up().iter().copied().for_each(each);
     }
 }

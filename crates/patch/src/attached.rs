@@ -22,6 +22,7 @@ use crate::request::{Options, Request, Unwinder};
 use crate::returns::armed::lent;
 use crate::returns::trampolines::{Reclaimed, reclaim};
 use crate::returns::unwinder::{register_late, unregistered};
+use crate::signals::{SIGILL, SIGTRAP, bit};
 
 /// Patches in place in one process.
 #[derive(Debug, Default)]
@@ -207,6 +208,14 @@ impl Attached {
     #[must_use]
     pub fn serves_faults(&self) -> bool {
         self.batches.take_faults()
+    }
+    /// Whether a signal of traps that our handler serves is not among those that the process catches: the program
+    /// ignores it, or has set the default.
+    #[must_use]
+    pub fn lost_traps(&self, caught: u64) -> bool {
+        let Some(installed) = self.batches.installed else { return false };
+        let ours = [(installed.trap(), SIGTRAP), (installed.illegal(), SIGILL)];
+        ours.iter().any(|(action, signal)| action.is_some() && caught & bit(*signal) == 0)
     }
     /// Step H3, and H4 for what is taken out: from now on these facts count as changed.
     ///

@@ -12,12 +12,13 @@ use trapline_plan::filter::{GroupBy, Int, Known, Sort, Tally, Tree};
 use trapline_plan::x86_64::stub::tally::TableLocation;
 use trapline_plan::x86_64::stub::{
     ExitKind, Latency, Liveness, Machine, Rings, Rseq, ThreadId, Timed, Traced, UnfinishedStub, count,
-    latency_enter, latency_exit, tally,
+    latency_arm, latency_enter, latency_exit, tally, trampoline_code,
 };
 use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::latency::STAMPS_LEN;
 use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::tally::TallyArea;
+use trapline_record::trampolines::Trampolines;
 
 unsafe extern "C" {
     safe static __rseq_offset: isize;
@@ -115,6 +116,17 @@ fn map(len: u64, protection: i32) -> u64 {
     at as u64
 }
 
+/// The same with return trampolines, whose code is put in place.
+fn armed(memory: &mut Memory, machine: &Machine, latency: Latency) -> Latency {
+    memory.used = memory.used.next_multiple_of(64);
+    let trampolines = Trampolines { code: memory.next(), table: 0, count: 64 };
+    let table = map(trampolines.table_len(), libc::PROT_READ | libc::PROT_WRITE);
+    let latency = Latency { trampolines: Some(Trampolines { table, ..trampolines }), ..latency };
+    let made = trampoline_code(machine, &latency).expect("there are trampolines");
+    memory.put(&made.bytes);
+    latency
+}
+
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
@@ -151,27 +163,34 @@ fn main() {
         let stub = move |out: &mut Vec<u8>, at, word| Some(count(out, at, &machine, word, &site));
         memory.row(name, Some(&stub), None);
     }
+    let latency = Latency {
+        area,
+        functions: 1,
+        stamps,
+        shape: Default::default(),
+        missed: area - 8,
+        min_ticks: 0,
+        buckets: Default::default(),
+        outermost: false,
+        go: None,
+        trampolines: None,
+    };
     for (name, machine, site) in [
         ("latency, flags dead", with, dead),
         ("latency, flags live", with, Liveness::default()),
         ("latency without rseq", without, Liveness::default()),
     ] {
-        let latency = Latency {
-            area,
-            functions: 1,
-            stamps,
-            shape: Default::default(),
-            missed: area - 8,
-            min_ticks: 0,
-            buckets: Default::default(),
-            outermost: false,
-            go: None,
-            trampolines: None,
-        };
         let timed = Timed { machine: &machine, latency: &latency, function: 0, site };
         let enter = move |out: &mut Vec<u8>, at, _| Some(latency_enter(out, at, &timed, false));
         let exit = move |out: &mut Vec<u8>, at, _| Some(latency_exit(out, at, &timed, ExitKind::Return));
         memory.row(name, Some(&enter), Some(&exit));
+    }
+
+    for (name, machine) in [("latency, armed", with), ("latency without rseq, armed", without)] {
+        let latency = armed(&mut memory, &machine, latency);
+        let timed = Timed { machine: &machine, latency: &latency, function: 0, site: dead };
+        let enter = move |out: &mut Vec<u8>, at, _| latency_arm(out, at, &timed);
+        memory.row(name, Some(&enter), None);
     }
 
     let value = Tree::Known(Known::Argument(0, Int { bits: 32, signed: true }));

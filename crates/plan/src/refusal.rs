@@ -136,6 +136,14 @@ pub enum Refusal {
         /// The function.
         at: Svma,
     },
+    /// It is not known where this version of Go's runtime goes on, nor where its functions have what.
+    #[error(
+        "{at:#x}: this file's version of Go is not known (1.16 and later are, unless their tables were changed), so neither is where its runtime goes on; its calls may be counted (trapline count)"
+    )]
+    UnknownGo {
+        /// The function.
+        at: Svma,
+    },
     /// The window of another probe is in the way.
     #[error("{site}: the window of the probe at {other:#x} reaches into it")]
     Overlap {
@@ -292,6 +300,7 @@ impl Refusal {
             Self::NotInFile { .. } => "not-in-file",
             Self::InRseq { .. } => "in-rseq",
             Self::BeforeGoroutine { .. } => "no-goroutine",
+            Self::UnknownGo { .. } => "unknown-go",
             Self::Overlap { .. } => "overlap",
             Self::ExitsUnknown { .. } | Self::ExitsUnreadable { .. } => "exits-unknown",
             Self::ExitUnpatchable { .. } => "exit-unpatchable",

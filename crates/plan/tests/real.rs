@@ -5,6 +5,7 @@ mod common;
 
 use common::{bias_of, every, files, map, plan, traits_of};
 use std::time::Instant;
+use trapline_image::{Bytes, Convention, FunctionIndex, Image, NoDebugFiles};
 use trapline_plan::{Action, Tactic};
 
 #[test]
@@ -29,6 +30,45 @@ fn entries_take_a_jump() {
         assert!(share >= floor, "{path}: {share:.2} %, {:?}", plan.refused.first());
         assert_eq!(jumps as usize + plan.refused.len(), requests.len());
     }
+}
+
+/// SAFE-5: a Go program with a function table of no known version. Its runtime may go on at each instruction, so a
+/// jump displaces one; and nothing else is known that more than counting needs.
+#[test]
+fn an_unknown_version_of_go_is_guarded() {
+    const GO: &str = "/usr/local/go/bin/gofmt";
+    let Ok(mut bytes) = std::fs::read(GO) else { return println!("SKIP: no Go here") };
+    let image = common::image(GO);
+    let named = |image: &Image, name: &str| {
+        let is = |n: &u32| image.names(image.function(FunctionIndex(*n))).any(|one| one.raw == name);
+        image.function(FunctionIndex((0..image.functions().len() as u32).find(is).expect("a function"))).start
+    };
+    let functions = ["main.main", "runtime.memmove"].map(|name| named(&image, name));
+    assert!(!image.is_unknown_go());
+    assert_eq!(
+        functions.map(|at| image.keeps_goroutine(at + 1)),
+        [true, false],
+        "it is Go's compiler that does"
+    );
+    let of_known = plan(&image, &map(&image), &traits_of(&image), &every(&image, Action::CountEntry));
+    assert!(of_known.patches.iter().any(|patch| patch.starts != 0));
+
+    // The header of Go 1.20 and later: this word, two zeros, the quantum, the size of a pointer.
+    let header = [0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8];
+    let at = bytes.windows(8).position(|some| some == header).expect("a function table");
+    bytes[at] = 0xe0;
+    let image = Image::parse(Bytes::from(bytes), &mut NoDebugFiles).expect("a program");
+    assert!(image.is_go() && image.is_unknown_go());
+    assert!(functions.iter().all(|&at| image.convention_at(at) == Convention::Unknown));
+    assert_eq!(functions.map(|at| image.keeps_goroutine(at + 1)), [false; 2]);
+    let map = map(&image);
+    let counted = plan(&image, &map, &traits_of(&image), &every(&image, Action::CountEntry));
+    println!("{:?}", counted.stats);
+    assert!(counted.stats.of(Tactic::Jump) > 0, "an instruction of five bytes takes a jump");
+    assert!(counted.patches.iter().all(|patch| patch.starts == 0), "more than one instruction is displaced");
+    let timed = plan(&image, &map, &traits_of(&image), &every(&image, Action::Latency));
+    assert!(timed.patches.is_empty() && !timed.refused.is_empty());
+    assert!(timed.refused.iter().all(|refused| refused.why.kind() == "unknown-go"), "{:?}", timed.refused[0]);
 }
 
 #[test]

@@ -13,7 +13,8 @@ use crate::hist;
 
 /// Byte offsets in a function's block.
 pub mod at {
-    /// Calls that ended at a `ret` or `ret n` (those that ended at a tail jump are counted separately).
+    /// Calls that ended at a `ret` or `ret n` (those that ended at a tail jump are counted separately). Where
+    /// [`BEGUN`] counts, a call whose duration is kept is counted by its bucket alone, not here.
     pub const RETURNS: u64 = 0;
     /// Calls that ended by jumping into another function.
     pub const TAIL_EXITS: u64 = 8;
@@ -21,16 +22,19 @@ pub mod at {
     pub const UNPAIRED: u64 = 16;
     /// Stamps overwritten by a new entry on the same key.
     pub const UNRETURNED: u64 = 24;
-    /// Negative intervals, clamped to 0.
-    pub const CLAMPED: u64 = 32;
+    /// Calls that were armed with a return trampoline. What is neither ended nor [`UNRETURNED`] of them is
+    /// under way or was left, also after the process has ended: LOSS-2.
+    pub const BEGUN: u64 = 32;
     /// Sum of durations.
     pub const TOTAL: u64 = 40;
     /// Smallest duration, stored as its complement so that 0 means none.
     pub const MIN_NOT: u64 = 48;
     /// Largest duration.
     pub const MAX: u64 = 56;
+    /// Negative intervals, clamped to 0.
+    pub const CLAMPED: u64 = 64;
     /// Histogram: `hist::BUCKETS` words.
-    pub const BUCKETS: u64 = 64;
+    pub const BUCKETS: u64 = 128;
 }
 
 /// Length of a function's block on one line, in bytes; whole cache lines.

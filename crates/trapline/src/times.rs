@@ -64,8 +64,10 @@ fn is_written(written: &[Range<u64>], from: u64, to: u64) -> bool {
 /// Sums of one function's latency areas, in ticks.
 #[derive(Default)]
 struct Sums {
-    /// [`at::RETURNS`] to [`at::TOTAL`], as listed in [`Sums::add`].
+    /// As listed in [`Sums::add`].
     words: [u64; 6],
+    /// Calls that were armed.
+    begun: u64,
     min_not: u64,
     max: u64,
     /// Most functions have no calls, so this allocates nothing before the first.
@@ -80,8 +82,10 @@ impl Sums {
             *sum = sum.wrapping_add(view.get(base + word));
         }
         // Most lines of most functions were never written: their buckets are skipped, and so stay
-        // unallocated.
-        if view.get(base + at::RETURNS) + view.get(base + at::TAIL_EXITS) == 0 {
+        // unallocated. A call that is kept has another of these words first, or is counted by its bucket alone
+        // and has its total and minimum there.
+        let ended = [at::RETURNS, at::TAIL_EXITS, at::TOTAL, at::MIN_NOT].map(|word| view.get(base + word));
+        if ended == [0; 4] {
             return;
         }
         self.min_not = self.min_not.max(view.get(base + at::MIN_NOT));
@@ -91,28 +95,40 @@ impl Sums {
             *bucket += view.get(base + at::BUCKETS + nth * 8);
         }
     }
+    /// Armed calls that have not ended. Calls that were kept are in buckets. Others, and those that ended by the
+    /// function's own exits, are counted besides.
+    fn not_ended(&self) -> u64 {
+        let [returns, tail_exits, _, unreturned, ..] = self.words;
+        let kept: u64 = self.buckets.iter().sum();
+        self.begun.saturating_sub(kept.max(returns.wrapping_add(tail_exits)).saturating_add(unreturned))
+    }
 }
 
-/// Reads one function's latency areas where they were written to: reading others would allocate pages of
-/// zeros.
+/// Blocks of a function in one segment that were written to: reading others would allocate pages of zeros.
+fn written_blocks<'a>(
+    (segment, written, index): (&'a Segment, &'a [Range<u64>], u32),
+) -> impl Iterator<Item = (View<'a>, u64)> {
+    let first = segment.layout().latency(index);
+    let blocks = (0..u64::from(segment.counters().lines)).map(move |line| first + line * STRIDE);
+    let blocks = blocks.filter(|base| is_written(written, *base, base + STRIDE));
+    blocks.map(|base| (segment.view(), base))
+}
+
+/// Reads one function's latency areas. Calls in flight are those that were armed and have not ended; others
+/// leave nothing there.
 pub(crate) fn read_times<'a>(
-    areas: impl Iterator<Item = (&'a Segment, &'a [Range<u64>], u32)>,
+    areas: impl Iterator<Item = (&'a Segment, &'a [Range<u64>], u32)> + Clone,
     site: Arc<Site>,
-    in_flight: u64,
     scale: TickScale,
     steps: Option<LinearBuckets>,
 ) -> Times {
     let mut sums = Sums::default();
-    for (segment, written, index) in areas {
-        let first = segment.layout().latency(index);
-        for line in 0..u64::from(segment.counters().lines) {
-            let base = first + line * STRIDE;
-            if is_written(written, base, base + STRIDE) {
-                sums.add(segment.view(), base);
-            }
-        }
-    }
-    let Sums { words, min_not, max, buckets } = sums;
+    // In this order: what begins in between may end in between, and is not in flight.
+    let begun = areas.clone().flat_map(written_blocks).map(|(view, base)| view.get(base + at::BEGUN));
+    sums.begun = begun.fold(0, u64::wrapping_add);
+    areas.flat_map(written_blocks).for_each(|(view, base)| sums.add(view, base));
+    let in_flight = sums.not_ended();
+    let Sums { words, min_not, max, buckets, .. } = sums;
     let [_, tail_exits, unpaired, unreturned, clamped, total] = words;
     Times {
         site: Some(site),

@@ -1,4 +1,4 @@
-//! A launched program: its unwinder is informed of return trampolines by the parked thread, where its C
+//! LOSS-2: a launched program: its unwinder is informed of return trampolines by the parked thread, where its C
 //! library is ready for the call. Elsewhere it is refused at once.
 
 use std::path::Path;
@@ -47,6 +47,9 @@ fn exceptions_pass_replaced_return_addresses_from_the_first_call_on() {
         // One of the two calls in the constructor throws.
         assert_eq!(passes["calls"], TIMES / 3 * 2 + 1, "{rest}");
         assert_eq!(passes["tail_exits"], 0, "it ended with its callee; {rest}");
+        // LOSS-2: the process has ended, and with it the trampolines of the calls that were left.
+        let left = ["in_flight", "unreturned"].map(|field| passes[field].as_u64().unwrap_or(0));
+        assert_eq!(left.iter().sum::<u64>(), TIMES / 3 + 1, "left by exceptions: {left:?}; {rest}");
         assert_eq!(caught["calls"], TIMES + 2, "{rest}");
     }
     let (objects, rest) = launched("trace", "auto", &["passes", "caught"], program);

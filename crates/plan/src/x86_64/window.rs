@@ -36,6 +36,8 @@ pub(crate) enum Stop {
     Faults(usize),
     /// These bytes are no instruction.
     NotCode(usize),
+    /// Go's runtime may go on at this instruction.
+    UnknownGo,
 }
 
 /// A window: bytes that may be covered.
@@ -114,6 +116,9 @@ fn forbids(env: &Env<'_>, window: &Window, j: usize, insn: &Insn, must: usize) -
     {
         return Some(Stop::Target(target));
     }
+    if j > window.from && env.image.is_unknown_go() {
+        return Some(Stop::UnknownGo);
+    }
     if let Err(why) = may_displace(insn) {
         return Some(Stop::Immovable(j, why));
     }
@@ -133,10 +138,13 @@ fn is_delivered(env: &Env<'_>, insn: &Insn, is_first: bool) -> bool {
     traits.faults_delivered && returns && !matches!(insn.flow, Flow::Call(_))
 }
 
-/// Whether an instruction accesses memory only through r14. Go keeps g there, which always points to mapped
-/// memory.
+/// Whether an instruction accesses memory only through r14, in code that keeps g there, which always points to
+/// mapped memory. C and assembly in a Go program do not, nor does code of Go 1.16.
 fn is_go_g(env: &Env<'_>, insn: &Insn) -> bool {
-    env.traits.go && insn.mem.base == Some(Gpr::R14) && insn.mem.index.is_none()
+    env.traits.go
+        && insn.mem.base == Some(Gpr::R14)
+        && insn.mem.index.is_none()
+        && env.image.keeps_goroutine(Svma(insn.addr))
 }
 
 /// Adds the bytes behind an instruction that leaves, which never run: padding inside the piece, or behind it.
@@ -177,6 +185,7 @@ pub(crate) fn refusal(env: &Env<'_>, stretch: Stretch<'_>, window: &Window) -> R
         Stop::Immovable(j, why) => Refusal::Immovable { site, insn: insn(j), why },
         Stop::Faults(j) => Refusal::MayFault { site, insn: insn(j) },
         Stop::NotCode(j) => Refusal::NotCode { site: insn(j) },
+        Stop::UnknownGo => Refusal::UnknownGo { at: window.start },
     }
 }
 

@@ -2,6 +2,7 @@
 
 use trapline_plan::TrampolineCode;
 use trapline_plan::x86_64::stub::{Latency, Machine, Rseq, trampoline_code, trampoline_code_len};
+use trapline_record::hist;
 use trapline_record::latency::{STAMPS_LEN, STRIDE, Stamps, at};
 use trapline_record::trampolines::Trampolines;
 
@@ -153,6 +154,16 @@ impl Arena {
     /// Sum of a word over all lines.
     pub(crate) fn timed(&self, function: u32, word: u64) -> u64 {
         (0..LINES).map(|line| get(self.block(function, line) + word)).fold(0, u64::wrapping_add)
+    }
+    /// Armed calls that began, and those that ended and were kept.
+    pub(crate) fn begun_and_ended(&self, function: u32) -> (u64, u64) {
+        let ended = (0..hist::BUCKETS).map(|bucket| self.bucket(function, bucket)).sum();
+        assert_eq!(
+            self.timed(function, at::RETURNS),
+            0,
+            "without a shortest duration, buckets count returns"
+        );
+        (self.timed(function, at::BEGUN), ended)
     }
     pub(crate) fn max(&self, function: u32, word: u64) -> u64 {
         (0..LINES).map(|line| get(self.block(function, line) + word)).max().unwrap_or(0)

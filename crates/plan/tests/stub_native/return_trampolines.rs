@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 
 use trapline_plan::x86_64::stub::{
-    Latency, Liveness, Machine, Timed, latency_arm, leading_trampoline_code, return_arm,
+    Latency, Liveness, Machine, Timed, latency_arm, leading_trampoline_code, return_arm, trampoline_code,
 };
 use trapline_record::latency::at;
 use trapline_record::trampolines::{CHAIN, Trampolines, at as entry};
@@ -65,9 +65,24 @@ fn calls_are_counted_once_and_trampolines_come_back() {
         let (latency, trampolines) = arena.armed(&machine, 64);
         let code = armed(&mut arena, &machine, &latency, 3, &SAME);
         (0..10_000).for_each(|n| assert_eq!(call(code, n), n));
-        assert_eq!(arena.timed(3, at::RETURNS), 10_000, "{machine:?}");
+        assert_eq!(arena.begun_and_ended(3), (10_000, 10_000), "{machine:?}");
         assert!(arena.timed(3, at::TOTAL) > 0 && arena.max(3, at::MAX) < 1 << 40);
         assert_eq!((lent(&trampolines), get(latency.missed)), (0, 0));
+    }
+}
+
+/// Calls that are too short to be kept have no bucket, so they are counted as returns.
+#[test]
+fn short_armed_calls_are_known_to_have_ended() {
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let (latency, trampolines) = arena.armed_by(&machine, 64, |machine, latency| {
+            trampoline_code(machine, &Latency { min_ticks: 1 << 60, ..*latency })
+        });
+        let code = armed(&mut arena, &machine, &latency, 3, &SAME);
+        (0..1000).for_each(|n| assert_eq!(call(code, n), n));
+        assert_eq!([at::BEGUN, at::RETURNS, at::TOTAL].map(|word| arena.timed(3, word)), [1000, 1000, 0]);
+        assert_eq!((lent(&trampolines), get(latency.missed)), (0, 0), "{machine:?}");
     }
 }
 
@@ -85,7 +100,8 @@ fn recursion_deeper_than_the_pool_runs_unprobed_and_is_counted() {
             }
             let calls = depth + 1;
             let missed = calls.saturating_sub(count.into());
-            assert_eq!(arena.timed(5, at::RETURNS), 3 * (calls - missed), "{machine:?} {count} {depth}");
+            let armed = 3 * (calls - missed);
+            assert_eq!(arena.begun_and_ended(5), (armed, armed), "{machine:?} {count} {depth}");
             assert_eq!((lent(&trampolines), get(latency.missed)), (0, 3 * missed));
         }
     }
@@ -101,7 +117,9 @@ fn tail_calls_return_through_each_trampoline() {
             next = armed(&mut arena, &machine, &latency, function, &jump_to(next));
         }
         (0..100).for_each(|n| assert_eq!(call(next, n), n));
-        let returns: Vec<u64> = (0..=40).map(|f| arena.timed(f, at::RETURNS)).collect();
+        let both: Vec<(u64, u64)> = (0..=40).map(|f| arena.begun_and_ended(f)).collect();
+        assert!(both.iter().all(|(begun, ended)| begun == ended), "{both:?}");
+        let returns: Vec<u64> = both.into_iter().map(|(_, ended)| ended).collect();
         let armed = returns.iter().filter(|&&n| n == 100).count() as u64;
         assert_eq!((armed, returns.iter().sum::<u64>()), (u64::from(CHAIN), 100 * u64::from(CHAIN)));
         assert!(returns[40] == 100 && returns[0] == 0, "the outermost are armed: {returns:?}");
@@ -168,7 +186,8 @@ fn what_is_never_returned_from_stays_lent() {
         assert_eq!(lent(&trampolines), n);
     });
     call(caller, 0);
-    assert_eq!((lent(&trampolines), get(latency.missed), arena.timed(1, at::RETURNS)), (64, 1, 0));
+    assert_eq!((lent(&trampolines), get(latency.missed)), (64, 1));
+    assert_eq!(arena.begun_and_ended(1), (64, 0), "what was left is known without the trampolines");
     let words: Vec<u64> =
         (0..64).map(|trampoline| get(trampolines.entry(trampoline) + entry::WORD)).collect();
     assert!(words.iter().all(|word| *word != 0 && *word == words[0]), "one place on the stack: {words:x?}");
@@ -192,7 +211,7 @@ fn threads_signals_and_migrations_lose_no_trampoline() {
             });
         });
         let all = calls.into_inner() + 2 * handled;
-        assert_eq!(arena.timed(2, at::RETURNS), all, "{machine:?}");
+        assert_eq!(arena.begun_and_ended(2), (all, all), "{machine:?}");
         assert_eq!((lent(&trampolines), get(latency.missed)), (0, 0));
     }
 }
@@ -208,7 +227,7 @@ fn unregistered_threads_come_back_too() {
         (0..1000).for_each(|n| assert_eq!(call(code, n), n));
     };
     std::thread::scope(|scope| scope.spawn(run).join().expect("a thread"));
-    assert_eq!((arena.timed(3, at::RETURNS), lent(&trampolines)), (1000, 0));
+    assert_eq!((arena.begun_and_ended(3), lent(&trampolines)), ((1000, 1000), 0));
 }
 
 #[test]
@@ -228,6 +247,8 @@ fn a_child_has_trampolines_of_its_own() {
     // SAFETY: waits for our own child, and writes its status to a local variable.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!((status, lent(&trampolines)), (0, 0));
+    // One call was under way at each fork, and ended in both: two forks, five ends. No call is left by this.
+    assert_eq!(arena.begun_and_ended(4), (2, 4));
 }
 
 unsafe extern "C" {

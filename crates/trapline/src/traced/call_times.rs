@@ -2,8 +2,9 @@
 //!
 //! In: latency areas, entry stamps and armed calls of the process and its children. Out: [`Times`] of each
 //! site. Invariant: after a detach that freed the entry stamps, calls in flight stay as they were read last.
-//! After the process' end, only those are left that cannot have ended since: no call counts twice. Does not:
-//! read records.
+//! After the process' end, only those are left that cannot have ended since: no call counts twice. Armed calls
+//! are also known by what began and did not end, which outlives the process (`plan`'s `latency::armed`). Both
+//! are lower bounds, so the larger one is reported. Does not: read records.
 
 use std::collections::HashMap;
 
@@ -74,14 +75,14 @@ impl CallTimes {
                 self.in_flight.get(segment).and_then(|calls| calls.get(&index)).copied().unwrap_or(0)
             };
             let running: u64 = areas(tracked).map(running).sum();
-            times.in_flight = running.saturating_sub(now.saturating_sub(*then));
+            times.in_flight = times.in_flight.max(running.saturating_sub(now.saturating_sub(*then)));
         }
         times
     }
 }
 
 /// Latency areas of a site, as (segment, index).
-fn areas(tracked: &Tracked) -> impl Iterator<Item = (usize, u32)> {
+fn areas(tracked: &Tracked) -> impl Iterator<Item = (usize, u32)> + Clone {
     tracked.sources.iter().filter_map(|source| match *source {
         Source::Counter { segment, latency: Some(index), .. } => Some((segment, index)),
         _ => None,
@@ -98,7 +99,7 @@ fn read(
     let written: Vec<_> = segments.iter().map(Segment::timed).collect();
     let one = |tracked: &Tracked| {
         let areas = areas(tracked).map(|(at, index)| (&segments[at], written[at].as_slice(), index));
-        read_times(areas, tracked.site.clone(), 0, scale, steps)
+        read_times(areas, tracked.site.clone(), scale, steps)
     };
     sites.iter().map(one).collect()
 }

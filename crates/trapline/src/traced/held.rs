@@ -14,8 +14,9 @@
 //! | a program, and what is probed besides | its own system calls (`plan`'s `system_calls`) |
 //! | a Go program of which nothing is probed | nothing |
 //!
-//! /proc/PID/status shows what other calls changed: a handler of faults up to ten milliseconds later, a filter
-//! up to fifty. It never shows that a thread lost the right to read the clock.
+//! /proc/PID/status shows what other calls changed: a handler of faults, or the default action of SIGTRAP in
+//! place of our handler, up to ten milliseconds later; a filter up to fifty. It never shows that a handler was
+//! replaced by another one, or that a thread lost the right to read the clock.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -239,6 +240,8 @@ pub(super) struct Lost {
 pub(super) struct Change {
     /// Facts that are no longer true, as bits.
     pub(super) facts: u64,
+    /// Those of them that held calls are about to change.
+    asked: u64,
     /// Some hits may have come before patches were taken out.
     late: bool,
 }
@@ -249,7 +252,7 @@ impl Change {
     pub(super) fn find(process: &Process, attached: &Attached, look: bool) -> Option<Self> {
         let asked = attached.asked();
         let facts = asked | shown(process, attached, look);
-        (facts != 0).then(|| Self { facts, late: facts & !asked != 0 || attached.went_on(asked) })
+        (facts != 0).then(|| Self { facts, asked, late: facts & !asked != 0 || attached.went_on(asked) })
     }
     /// Whether the sites can be probed in another way.
     pub(super) const fn has_another_way(self) -> bool {
@@ -265,6 +268,7 @@ impl Change {
             fact::FAULTS => "it handles SIGSEGV or SIGBUS now",
             fact::FILTER => "it filters its system calls now (seccomp)",
             fact::CLOCK => "it denies a thread the time-stamp counter now (PR_SET_TSC)",
+            fact::TRAPS if self.asked == 0 => "it has set the default action of SIGTRAP or SIGILL",
             fact::TRAPS => "it handles SIGTRAP or SIGILL now",
             facts if facts & !(fact::FAULTS | fact::TRAPS) == 0 => "it handles faults and traps now",
             _ => "it restricts its threads now",
@@ -316,12 +320,19 @@ fn shown(process: &Process, attached: &Attached, look: bool) -> u64 {
     let relied = attached.relied_on();
     let mut found = 0;
     // Whether the program still has the handlers that it had, /proc does not show.
-    if relied & fact::FAULTS != 0
-        && !attached.serves_faults()
-        && !attached.delivers_faults()
-        && process.status().is_ok_and(|status| status.caught & FAULTS != 0)
-    {
-        found |= fact::FAULTS;
+    let may_find = relied & fact::FAULTS != 0 && !attached.serves_faults() && !attached.delivers_faults();
+    if may_find || relied & fact::TRAPS != 0 {
+        let caught = process.status().map(|status| status.caught);
+        if may_find && caught.as_ref().is_ok_and(|caught| caught & FAULTS != 0) {
+            found |= fact::FAULTS;
+        }
+        // A process that ends, or executes a program, loses its memory before its handlers.
+        if relied & fact::TRAPS != 0
+            && caught.is_ok_and(|caught| attached.lost_traps(caught))
+            && !process.has_lost_memory()
+        {
+            found |= fact::TRAPS;
+        }
     }
     if look && relied & fact::FILTER != 0 && process.restricted().is_ok_and(|restricted| restricted.is_some())
     {

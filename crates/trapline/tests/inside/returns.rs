@@ -2,6 +2,7 @@
 //! results must not depend on it: with vector registers saved and without.
 #![allow(unsafe_code, reason = "handlers that promise to use general registers only")]
 
+use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -77,10 +78,13 @@ fn find_their_own_cookies(victim: &Victim, of: &dyn Fn(Consumer) -> Consumer) {
     assert!(seen.len() > 5);
 }
 
-/// Threads side by side, each interrupted all the time: while it takes an instance and while it puts it back.
+/// Threads side by side, each interrupted all the time: while it takes an instance and while it puts it back. Each
+/// goes on calling until it has been interrupted, and is interrupted until it has ended.
 #[test]
 fn every_return_is_its_call_s_whatever_interrupts_it() {
+    /// Fewest calls, and fewest interruptions among them, of each thread.
     const CALLS: u64 = 20_000;
+    const INTERRUPTIONS: u64 = 50;
     const THREADS: usize = 4;
     both_ways(|victim, of| {
         let (entries, returns, wrong, twice) = (word(), word(), word(), victim.function("twice"));
@@ -104,36 +108,47 @@ fn every_return_is_its_call_s_whatever_interrupts_it() {
         });
         let other = register(&victim.path, victim.offset("add"), of(only)).expect("registered");
         let add = victim.function("add");
-        let (done, selves) = (AtomicU64::new(0), [const { AtomicU64::new(0) }; THREADS]);
+        let selves = [const { AtomicU64::new(0) }; THREADS];
         let call = &|own: &AtomicU64| {
             // SAFETY: no arguments.
             own.store(unsafe { libc::pthread_self() }, Relaxed);
-            for n in 0..CALLS {
+            let enough = HANDLED.get() + INTERRUPTIONS;
+            let mut n = 0;
+            while n < CALLS || HANDLED.get() < enough {
                 assert_eq!(twice(n % 100, 0), n % 100 * 2);
                 assert_eq!(add(n, 1), n * 3 + 1);
+                n += 1;
             }
-            done.fetch_add(1, Relaxed);
+            n
         };
-        std::thread::scope(|scope| {
+        let calls = std::thread::scope(|scope| {
             // Kept, so that a thread that has ended can still be named.
             let threads = selves.each_ref().map(|own| scope.spawn(move || call(own)));
             interrupt(&selves, || threads.iter().all(|thread| thread.is_finished()));
+            threads.map(|thread| thread.join().expect("it ends"))
         });
-        assert_eq!(done.load(Relaxed), THREADS as u64);
-        let all = THREADS as u64 * CALLS;
+        let all = calls.iter().sum::<u64>();
         assert_eq!([entries, returns, wrong].map(|word| word.load(Relaxed)), [all, all, 0]);
-        assert_eq!(sum.load(Relaxed), THREADS as u64 * (0..CALLS).map(|n| n * 3 + 1).sum::<u64>());
+        let sums = calls.into_iter().flat_map(|calls| 0..calls).map(|n| n * 3 + 1);
+        assert_eq!(sum.load(Relaxed), sums.sum::<u64>());
         assert_eq!(probe.counts(), Tally { hits: all, ..Tally::default() });
         assert_eq!(other.counts(), Tally { hits: all, ..Tally::default() });
     });
 }
 
+thread_local! {
+    /// Signals of `interrupt` that this thread has handled.
+    static HANDLED: Cell<u64> = const { Cell::new(0) };
+}
+
 /// Sends signals to the threads, one after the other, until it is to stop.
 fn interrupt(threads: &[AtomicU64], over: impl Fn() -> bool) {
-    extern "C" fn nothing(_: i32) {}
-    // SAFETY: the handler does nothing, and stays; the threads have not been joined.
+    extern "C" fn handled(_: i32) {
+        HANDLED.set(HANDLED.get() + 1);
+    }
+    // SAFETY: the handler counts, and stays; the threads have not been joined.
     unsafe {
-        libc::signal(libc::SIGUSR2, nothing as *const () as usize);
+        libc::signal(libc::SIGUSR2, handled as *const () as usize);
         while !over() {
             for thread in threads.iter().map(|one| one.load(Relaxed)).filter(|one| *one != 0) {
                 libc::pthread_kill(thread, libc::SIGUSR2);

@@ -2,6 +2,7 @@
 //! circumstances.
 #![allow(unsafe_code, reason = "handlers that change registers, children, signals")]
 
+use std::cell::Cell;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -347,17 +348,25 @@ fn what_returns_into_the_vdso_keeps_its_return_address() {
 }
 
 /// Threads side by side, each interrupted all the time by a handler that makes armed calls: while a
-/// trampoline is taken, and while a call returns.
+/// trampoline is taken, and while a call returns. Each goes on calling until it has been interrupted, and is
+/// interrupted until it has ended.
 #[test]
 fn every_return_is_its_calls_whatever_interrupts_it() {
+    /// Fewest calls, and fewest interruptions among them, of each thread.
     const CALLS: u64 = 1000;
+    const INTERRUPTIONS: u64 = 10;
     const THREADS: u64 = 3;
+    thread_local! {
+        /// Signals that this thread has handled.
+        static HANDLED: Cell<u64> = const { Cell::new(0) };
+    }
     static ADD: AtomicU64 = AtomicU64::new(0);
     static INNER: AtomicU64 = AtomicU64::new(0);
     extern "C" fn calls_too(_: i32) {
         // SAFETY: `add` of the victim that is loaded.
         let add: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(ADD.load(SeqCst)) };
         assert_eq!(add(1, 1), 4);
+        HANDLED.set(HANDLED.get() + 1);
         INNER.fetch_add(1, SeqCst);
     }
     Victim::in_both_forms(|victim| {
@@ -372,11 +381,15 @@ fn every_return_is_its_calls_whatever_interrupts_it() {
         let call = |own: &AtomicU64| {
             // SAFETY: no arguments.
             own.store(unsafe { libc::pthread_self() }, SeqCst);
-            for n in 0..CALLS {
+            let enough = HANDLED.get() + INTERRUPTIONS;
+            let mut n = 0;
+            while n < CALLS || HANDLED.get() < enough {
                 assert_eq!((functions.0(n % 100, 0), functions.1(n, 1)), (n % 100 * 2, n * 3 + 1));
+                n += 1;
             }
+            n
         };
-        std::thread::scope(|scope| {
+        let calls = std::thread::scope(|scope| {
             let threads = selves.each_ref().map(|own| scope.spawn(move || call(own)));
             while !threads.iter().all(|thread| thread.is_finished()) {
                 for thread in selves.iter().map(|one| one.load(SeqCst)).filter(|one| *one != 0) {
@@ -385,10 +398,10 @@ fn every_return_is_its_calls_whatever_interrupts_it() {
                 }
                 std::thread::yield_now();
             }
-            threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
+            threads.map(|thread| thread.join().expect("it ends"))
         });
-        let (all, inner) = (THREADS * CALLS, INNER.load(SeqCst));
-        assert!(inner > 0, "nothing was interrupted");
+        let (all, inner) = (calls.into_iter().sum::<u64>(), INNER.load(SeqCst));
+        assert!(inner >= THREADS * INTERRUPTIONS, "{inner} interruptions");
         let counts = probes.each_ref().map(Registration::counts);
         let nested = counts[1].nested;
         assert_eq!((counts[0].hits, counts[1].hits), (all, all + inner - nested));

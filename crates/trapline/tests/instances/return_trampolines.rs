@@ -6,6 +6,7 @@ use trapline_tests::alone;
 use crate::victim::Victim;
 use crate::{How, Seen, deeper, of_the_kernel, probe, same, thrown, word};
 
+use std::cell::Cell;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -260,6 +261,10 @@ fn calls_that_were_entered_from_their_trampolines_return_to_their_callers() {
 /// Threads side by side, each interrupted all the time by a handler that makes armed calls. It interrupts
 /// while a trampoline is taken, while the function is entered from it, and while the call returns. In a
 /// process of its own, which has its signals to itself.
+///
+/// However late the interrupting thread gets its turn, each other thread is interrupted among its calls: it goes
+/// on calling until it has been, and the interrupting thread goes on until all others have ended. A signal that
+/// is sent to a running thread is delivered when it next comes back from the kernel.
 #[test]
 fn every_return_is_its_call_s_whatever_interrupts_it() {
     alone("return_trampolines::every_return_is_its_call_s_whatever_interrupts_it", || {
@@ -268,14 +273,21 @@ fn every_return_is_its_call_s_whatever_interrupts_it() {
 }
 
 fn storm(way: How) {
+    /// Fewest calls, and fewest interruptions among them, of each thread.
     const CALLS: u64 = 20_000;
+    const INTERRUPTIONS: u64 = 50;
     const THREADS: u64 = 4;
+    thread_local! {
+        /// Signals that this thread has handled.
+        static HANDLED: Cell<u64> = const { Cell::new(0) };
+    }
     static ADD: AtomicU64 = AtomicU64::new(0);
     static INNER: AtomicU64 = AtomicU64::new(0);
     extern "C" fn calls_too(_: i32) {
         // SAFETY: `add` of the victim that is loaded.
         let add: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(ADD.load(SeqCst)) };
         assert_eq!(add(1, 1), 4);
+        HANDLED.set(HANDLED.get() + 1);
         INNER.fetch_add(1, SeqCst);
     }
     let victim = Victim::load();
@@ -293,11 +305,15 @@ fn storm(way: How) {
     let call = |own: &AtomicU64| {
         // SAFETY: no arguments.
         own.store(unsafe { libc::pthread_self() }, SeqCst);
-        for n in 0..CALLS {
+        let enough = HANDLED.get() + INTERRUPTIONS;
+        let mut n = 0;
+        while n < CALLS || HANDLED.get() < enough {
             assert_eq!((twice(n % 100, 0), add(n, 1)), (n % 100 * 2, n * 3 + 1));
+            n += 1;
         }
+        n
     };
-    std::thread::scope(|scope| {
+    let calls = std::thread::scope(|scope| {
         let threads = selves.each_ref().map(|own| scope.spawn(move || call(own)));
         while !threads.iter().all(|thread| thread.is_finished()) {
             for thread in selves.iter().map(|one| one.load(SeqCst)).filter(|one| *one != 0) {
@@ -306,15 +322,15 @@ fn storm(way: How) {
             }
         }
         // A thread that is finished may still run a handler until it has ended.
-        threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
+        threads.map(|thread| thread.join().expect("it ends"))
     });
-    let (all, inner) = (THREADS * CALLS, INNER.load(SeqCst));
-    assert!(inner > 0, "nothing was interrupted");
+    let (all, inner) = (calls.iter().sum::<u64>(), INNER.load(SeqCst));
+    assert!(inner >= THREADS * INTERRUPTIONS, "{inner} interruptions");
     seen.expect(all, all);
     // A handler that interrupts a hit makes calls inside that hit, which are missed and counted.
     let counts = probes.each_ref().map(|probe| probe.counts());
     let nested = counts[1].nested;
-    let outer = THREADS * (0..CALLS).map(|n| n * 3 + 1).sum::<u64>();
+    let outer = calls.into_iter().flat_map(|calls| 0..calls).map(|n| n * 3 + 1).sum::<u64>();
     assert_eq!(reported.load(SeqCst), outer + (inner - nested) * 4);
     let hits = Tally { hits: all, ..Tally::default() };
     assert_eq!(counts, [hits, Tally { hits: all + inner - nested, nested, ..hits }]);

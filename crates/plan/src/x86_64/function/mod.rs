@@ -323,7 +323,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Refuses a request that needs the goroutine where there is none yet. A program that begins has none:
+    /// Refuses a request that needs the goroutine where there is none yet, or where it is not known how Go does it. A program that begins has none:
     /// `rt0_go` sets the thread pointer by `settls`, which threads of older versions also call first. All
     /// that `rt0_go` calls later has a goroutine.
     fn has_goroutine(&self, request: &ActionRequest) -> Result<(), Refusal> {
@@ -332,6 +332,9 @@ impl<'a> Planner<'a> {
         let (Some(function), true) = (request.function, self.env.traits.go && !counts) else { return Ok(()) };
         let image = self.env.image;
         let f = image.function(function);
+        if image.is_unknown_go() {
+            return Err(Refusal::UnknownGo { at: f.start });
+        }
         let is_before = |name: &str| {
             let name = name.strip_suffix(".abi0").unwrap_or(name);
             matches!(name, "runtime.rt0_go" | "runtime.settls") || name.starts_with("_rt0_")

@@ -130,7 +130,6 @@ impl Taking {
     ///   rcx = [rsi] mod count, rounded down to 8
     ///   rcx += index of the first byte of [rdi + LENT_OFF + rcx] that is 0
     ///   al  = exchange([rdi + LENT_OFF + rcx], LENT);  taken by this thread if al = 0
-    ///   [rsi] = rcx
     ///   out   rdi = private memory, rcx = trampoline
     ///   uses  rax, rdx, rsi, flags
     /// ```
@@ -160,10 +159,10 @@ impl Taking {
         asm.exchange_al(lent(RDI, RCX));
         asm.test_al();
         let taken = asm.jcc_later(Cond::NotEqual);
-        asm.store32(Mem::At(RSI, 0), RCX);
         Self { trampolines: *trampolines, taken, full, look, found }
     }
-    /// Appends the rest, for the case that another thread was faster, or that eight neighbours are taken. If
+    /// Appends the rest, for the case that another thread was faster, or that eight neighbours are taken. Only
+    /// then does the next search begin elsewhere: [rsi] = rcx. If
     /// there is no free trampoline at all, it counts `missed` and goes to `leave`. r8 counts the groups of
     /// eight that are left, and is saved at rsp + `scratch`.
     pub(super) fn finish(self, asm: &mut Asm<'_>, scratch: i32, missed: Mem, leave: u64) {
@@ -186,6 +185,7 @@ impl Taking {
         asm.jmp(leave);
         asm.bind(some);
         asm.load(R8, Mem::At(RSP, scratch));
+        asm.store32(Mem::At(RSI, 0), RCX);
         asm.jmp(self.found);
     }
 }

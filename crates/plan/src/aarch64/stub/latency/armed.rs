@@ -13,7 +13,8 @@
 //! | A2 | the entry is written: x30, function, time | none: no word names the trampoline yet |
 //! | A3 | x30 := trampoline | a search for trampolines: it is in a register from here on, then where the function puts it, signed perhaps |
 //! | A4 | the entry's WORD := the stack pointer at the entry: below it the function keeps x30, if it does | |
-//! | A5 | if signed: signed again, with the same stack pointer; the function authenticates the trampoline's address | |
+//! | A5 | BEGUN + 1, by a commit of its own: what the twin says of calls that began and did not end | |
+//! | A6 | if signed: signed again, with the same stack pointer; the function authenticates the trampoline's address | |
 //! | B1 | `ret` leads to the trampoline, and that to the shared code (`stub::trampolines`): x30 = its number | a search for trampolines: pc is in the trampoline, or in the shared code |
 //! | B2 | return address, function and time are read | |
 //! | B3 | WORD := 0, then the byte := 0, which releases what was read | a thread that takes the trampoline now finds nothing of ours in it; x30 still has the number, so a search sees which one it was |
@@ -25,7 +26,8 @@
 //!   A1      S - 64   plain              scratch   LENT     table     the hint   n          groups left  the byte
 //!   A2      S - 64   plain              WHAT      TIME     entry     -          n          -            UNDER
 //!   A3, A4  S - 64   trampoline n       S         -        entry     -          n          -            -
-//!   A5      S        the same, signed   the others are the program's
+//!   A5      S - 64   trampoline n       scratch   scratch  WHAT      scratch    -          -            scratch
+//!   A6      S        the same, signed   the others are the program's
 //!   B1      S        n                  the others are as the function left them
 //!   B2, B3  S - 64   n                  TIME      WHAT     entry     the byte   -          the time     REAL
 //!   B4      S - 64   REAL               scratch   scratch  WHAT      scratch    bucket     duration     scratch
@@ -64,9 +66,8 @@ use super::super::machine::Machine;
 use super::super::rseq::{self, CPU_ID};
 use super::super::trampolines::{LINK, RET, RETURN, lay};
 use super::area::Latency;
-use super::record::DurationBlock;
+use super::record::{DurationBlock, RareBegun};
 use super::saves::{A, B, C, CELL, FRAME, INDEX, KEY, Saves, TIME};
-use crate::machine::ExitKind;
 use crate::unwind::TrampolineCode;
 
 /// The key with which a function signs its return address: the word of its landing pad, and the word that
@@ -112,6 +113,7 @@ pub(super) struct Armed {
     look: u64,
     under: Fix,
     known: u64,
+    begun: Option<RareBegun>,
     leave: u64,
 }
 
@@ -156,8 +158,7 @@ impl Arming {
         asm.number(TIME, trampolines.count / 8);
         let look = asm.here();
         let full = Self::take(asm, trampolines, look);
-        asm.store32(INDEX, KEY);
-        // Steps A2 to A4.
+        // Steps A2 to A5.
         let under = Self::if_trampoline_later(asm, trampolines);
         asm.mov(C, ZERO);
         let known = asm.here();
@@ -172,12 +173,13 @@ impl Arming {
         asm.add_shifted(LINK, A, INDEX, trampolines::CODE.trailing_zeros());
         asm.add_imm(A, SP, FRAME.cast_signed());
         asm.store(A, CELL, entry::WORD as u32);
+        let begun = self.durations.begun(asm);
         let leave = asm.here();
         Saves::leave(asm);
         if let Some(key) = signed {
             asm.word(key.sign());
         }
-        Armed { chained, take, full, look, under, known, leave }
+        Armed { chained, take, full, look, under, known, begun, leave }
     }
 
     /// `A = x30 - code`. Jumps if that is below `code_len`: x30 holds a trampoline. Uses `B` and flags.
@@ -242,9 +244,10 @@ impl Arming {
     /// Appends the rare paths: a call that was entered by a jump from an armed one, eight neighbours taken,
     /// or all taken.
     pub(super) fn finish(&self, asm: &mut Asm, armed: Armed) {
-        let Armed { chained, take, full, look, under, known, leave } = armed;
+        let Armed { chained, take, full, look, under, known, begun, leave } = armed;
         asm.bind(full);
         asm.add_imm(INDEX, INDEX, 8);
+        asm.store32(INDEX, KEY);
         asm.subtract32(TIME, 1);
         asm.unless_zero(TIME, look);
         let missed = asm.here();
@@ -260,6 +263,9 @@ impl Arming {
         asm.bind(under);
         Self::depth(asm, &self.trampolines);
         asm.b(known);
+        if let Some(rare) = begun {
+            self.durations.begun_rare(asm, rare);
+        }
     }
     /// `C` = number of trampolines that lie under one above the one in x30. Uses `CELL` and `A`.
     ///
@@ -290,7 +296,7 @@ impl Arming {
         asm.subs(TIME, TIME, A);
         let negative = asm.if_later(Cond::Below);
         let clamped = asm.here();
-        let rare = self.durations.record(asm, ExitKind::Return);
+        let rare = self.durations.record(asm, self.durations.armed_exit());
         Saves::leave(asm);
         asm.word(RET);
         asm.bind(negative);
@@ -300,7 +306,7 @@ impl Arming {
         asm.mov(TIME, ZERO);
         asm.b(clamped);
         if let Some(rare) = rare {
-            self.durations.record_rare(asm, rare, ExitKind::Return);
+            self.durations.record_rare(asm, rare, self.durations.armed_exit());
         }
     }
 }

@@ -33,13 +33,22 @@ use crate::machine::{Buckets, ExitKind};
 #[derive(Debug)]
 pub(super) struct Rare {
     rseq: Rseq,
-    sections: [Section; 3],
+    counted: Option<Section>,
+    sections: [Section; 2],
     unregistered: Option<Fix>,
     clear: u64,
     minimum: Fix,
     after_minimum: u64,
     maximum: Fix,
     after_maximum: u64,
+}
+
+/// The same for `begun`.
+#[derive(Debug)]
+pub(super) struct RareBegun {
+    section: Section,
+    unregistered: Fix,
+    clear: u64,
 }
 
 /// The block of one function's durations.
@@ -80,12 +89,44 @@ impl DurationBlock {
         self.at.wrapping_add(self.last_line() + word)
     }
 
-    /// Records the duration in `TIME`, in the block at `CELL`.
-    pub(super) fn record(&self, asm: &mut Asm, kind: ExitKind) -> Option<Rare> {
+    /// How the end of an armed call is counted. Its bucket counts it; only calls that are too short for one
+    /// need more.
+    pub(super) const fn armed_exit(&self) -> Option<ExitKind> {
+        if self.min_ticks > 0 { Some(ExitKind::Return) } else { None }
+    }
+
+    /// Counts an armed call: BEGUN + 1. Uses `A`, `B`, `C`, `CELL`, `KEY` and flags.
+    pub(super) fn begun(&self, asm: &mut Asm) -> Option<RareBegun> {
+        asm.constant(CELL, self.at);
+        let Some(rseq) = self.machine.rseq else {
+            self.some_line(asm);
+            self.update(asm, Update::Add, at::BEGUN, None);
+            return None;
+        };
+        let mut unregistered = None;
+        let section = rseq::section(asm, rseq, [B, A], |asm| {
+            unregistered = Some(self.own_line(asm));
+            add(asm, A, at::BEGUN, None);
+        });
+        let clear = asm.here();
+        rseq::clear(asm, rseq, B);
+        unregistered.map(|unregistered| RareBegun { section, unregistered, clear })
+    }
+    /// The path for threads without an area.
+    pub(super) fn begun_rare(&self, asm: &mut Asm, rare: RareBegun) {
+        asm.bind(rare.unregistered);
+        self.some_line(asm);
+        self.update(asm, Update::Add, at::BEGUN, None);
+        asm.b(rare.clear);
+        rseq::descriptors(asm, &[rare.section]);
+    }
+
+    /// Records the duration in `TIME`, in the block at `CELL`. `counted`: as what the exit is counted.
+    pub(super) fn record(&self, asm: &mut Asm, counted: Option<ExitKind>) -> Option<Rare> {
         match self.machine.rseq {
-            Some(rseq) => Some(self.record_owned(asm, rseq, kind)),
+            Some(rseq) => Some(self.record_owned(asm, rseq, counted)),
             None => {
-                self.record_shared(asm, kind);
+                self.record_shared(asm, counted);
                 None
             }
         }
@@ -140,6 +181,25 @@ impl DurationBlock {
             store(asm);
         })
     }
+    /// In a section: `A` = the function's block on this CPU's line. Jumps to the returned fix in a thread without
+    /// an area, and on a CPU that was not known when the plan was made. Uses `KEY` and flags.
+    fn own_line(&self, asm: &mut Asm) -> Fix {
+        asm.load32(A, B, CPU_ID);
+        asm.number(KEY, self.machine.lines.saturating_sub(1));
+        asm.compare(A, KEY);
+        let unregistered = asm.if_later(Cond::AboveEq);
+        Self::line(asm);
+        unregistered
+    }
+    /// `CELL` = the function's block on a line that several threads may share. Uses `A` and `KEY`.
+    fn some_line(&self, asm: &mut Asm) {
+        match self.machine.rseq {
+            Some(_) => asm.number(A, self.machine.lines - 1),
+            None => by_thread(asm, [A, KEY], self.machine.lines),
+        }
+        Self::line(asm);
+        asm.mov(CELL, A);
+    }
     /// `A = CELL + STRIDE·A`. Uses `KEY`.
     fn line(asm: &mut Asm) {
         asm.number(KEY, words::STRIDE as u32);
@@ -147,20 +207,25 @@ impl DurationBlock {
     }
 
     /// The common case: this CPU's line.
-    fn record_owned(&self, asm: &mut Asm, rseq: Rseq, kind: ExitKind) -> Rare {
+    fn record_owned(&self, asm: &mut Asm, rseq: Rseq, counted: Option<ExitKind>) -> Rare {
         let mut unregistered = None;
-        let counted = rseq::section(asm, rseq, [B, A], |asm| {
-            asm.load32(A, B, CPU_ID);
-            // The number is negative, or of a CPU that was not known when the plan was made.
-            asm.number(KEY, self.machine.lines.saturating_sub(1));
-            asm.compare(A, KEY);
-            unregistered = Some(asm.if_later(Cond::AboveEq));
-            Self::line(asm);
-            add(asm, A, kind.word(), None);
+        let counted = counted.map(|kind| {
+            rseq::section(asm, rseq, [B, A], |asm| {
+                unregistered = Some(self.own_line(asm));
+                add(asm, A, kind.word(), None);
+            })
         });
         let short = self.filter(asm);
         self.bucket(asm);
-        let summed = self.commit(asm, rseq, |asm| add(asm, A, at::TOTAL, Some(TIME)));
+        let add_total = |asm: &mut Asm| add(asm, A, at::TOTAL, Some(TIME));
+        let summed = if counted.is_some() {
+            self.commit(asm, rseq, add_total)
+        } else {
+            rseq::section(asm, rseq, [B, A], |asm| {
+                unregistered = Some(self.own_line(asm));
+                add_total(asm);
+            })
+        };
         let sorted = self.commit(asm, rseq, |asm| {
             asm.add_shifted(B, A, INDEX, 3);
             add(asm, B, at::BUCKETS, None);
@@ -179,13 +244,13 @@ impl DurationBlock {
         }
         let clear = asm.here();
         rseq::clear(asm, rseq, B);
-        let sections = [counted, summed, sorted];
-        Rare { rseq, sections, unregistered, clear, minimum, after_minimum, maximum, after_maximum }
+        let sections = [summed, sorted];
+        Rare { rseq, counted, sections, unregistered, clear, minimum, after_minimum, maximum, after_maximum }
     }
 
     /// The paths for new extremes, and for threads without an area. The thread may have changed lines since
     /// an extreme was noticed, so the section compares again.
-    pub(super) fn record_rare(&self, asm: &mut Asm, rare: Rare, kind: ExitKind) {
+    pub(super) fn record_rare(&self, asm: &mut Asm, rare: Rare, counted: Option<ExitKind>) {
         let extremes = [
             (rare.minimum, rare.after_minimum, at::MIN_NOT, C),
             (rare.maximum, rare.after_maximum, at::MAX, TIME),
@@ -204,24 +269,22 @@ impl DurationBlock {
         });
         if let Some(unregistered) = rare.unregistered {
             asm.bind(unregistered);
-            self.record_shared(asm, kind);
+            self.record_shared(asm, counted);
             asm.b(rare.clear);
         }
+        rseq::descriptors(asm, rare.counted.as_slice());
         rseq::descriptors(asm, &rare.sections);
         rseq::descriptors(asm, &extremes);
     }
 
     /// As `record_owned`, for threads without an area and processes without rseq: by atomic accesses to some
     /// line.
-    fn record_shared(&self, asm: &mut Asm, kind: ExitKind) {
+    fn record_shared(&self, asm: &mut Asm, counted: Option<ExitKind>) {
         self.bucket(asm);
-        match self.machine.rseq {
-            Some(_) => asm.number(A, self.machine.lines - 1),
-            None => by_thread(asm, [A, KEY], self.machine.lines),
+        self.some_line(asm);
+        if let Some(kind) = counted {
+            self.update(asm, Update::Add, kind.word(), None);
         }
-        Self::line(asm);
-        asm.mov(CELL, A);
-        self.update(asm, Update::Add, kind.word(), None);
         let short = self.filter(asm);
         self.update(asm, Update::Add, at::TOTAL, Some(TIME));
         self.update(asm, Update::Max, at::MAX, Some(TIME));

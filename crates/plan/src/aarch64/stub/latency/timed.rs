@@ -147,7 +147,7 @@ impl Timed<'_> {
         let clamped = asm.here();
         asm.store(ZERO, CELL, 8);
         asm.constant(CELL, durations.at());
-        let rare = durations.record(asm, kind);
+        let rare = durations.record(asm, Some(kind));
         let leave = asm.here();
         Saves::leave(asm);
         Tail::Exit { lookup, other, negative, clamped, rare, kind, leave }
@@ -183,7 +183,7 @@ impl Timed<'_> {
                 add_one(asm, self.machine);
                 asm.b(leave);
                 if let Some(rare) = rare {
-                    durations.record_rare(asm, rare, kind);
+                    durations.record_rare(asm, rare, Some(kind));
                 }
             }
         }

@@ -6,6 +6,31 @@
 //! recorded as at any exit (see `record`). The trampolines of one process serve all its segments. Does not:
 //! inform unwinders.
 //!
+//! # What began and did not end (LOSS-2)
+//!
+//! An exception or `longjmp` leaves a call whose end never comes. While the process lives, its trampoline shows
+//! it. Trampolines are private memory and end with the process. So the count of armed calls is in shared memory:
+//!
+//! | step | what | if the process is killed right after |
+//! |---|---|---|
+//! | A1 to A4 | the call is armed | one call too few is reported |
+//! | A5 | a commit of its own: [BEGUN] += 1 | the call is reported as under way, which it was |
+//! | B4 | a commit of its own: [BUCKETS + …] += 1 | the call has ended |
+//!
+//! Begun - ended - UNRETURNED calls are under way or were left. The reader sums up BEGUN of all lines before it
+//! reads what ended. So it never reports a call that has ended.
+//!
+//! - *A handler between any two steps*: its calls have their own A5 and B4.
+//! - *Another CPU after A5*: BEGUN and BUCKETS are on different lines; only sums over all lines are compared.
+//! - *A fork while a call is under way*: parent and child both return, so it ends twice and began once. Then as
+//!   many calls too few are reported, but none too many.
+//! - *A call that is given back* (RET-2): it counts as UNRETURNED, so it is subtracted.
+//! - *A detach*: calls whose return addresses are put back do not end here. They stay what they were then.
+//! - *No free trampoline, or a chain that is too long*: MISSED counts it, and A5 is skipped.
+//!
+//! A call stores no more for it: A5 is the commit that an exit has for RETURNS, and here each bucket counts returns.
+//! Its `clear` is paid for by the hint, which is stored only where a search moves on.
+//!
 //! The stack word at S, and the registers, in the entry's stub (saves: `saves`):
 //!
 //! ```text
@@ -14,7 +39,8 @@
 //!   A2           rsi = rdi + ENTRY · n, the base of the entry;  REAL = [S], UNDER = r8 or 0, WHAT, TIME
 //!   A3           [S] = rcx = code + CODE · n + RETURN
 //!   A4           WORD = S
-//!   chained      n' = (rax >> log2 CODE);  r8 = UNDER of n' + 1, missed from CHAIN on; then A1 to A4
+//!   A5           rsi = the function's block;  [rsi + STRIDE · CPU + BEGUN] += 1       without `ahead`
+//!   chained      n' = (rax >> log2 CODE);  r8 = UNDER of n' + 1, missed from CHAIN on; then A1 to A5
 //! ```
 //!
 //! In the code behind the trampolines, with rsp = S and `[S]` = n:
@@ -36,9 +62,8 @@ use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, R
 use super::super::machine::{Liveness, Machine};
 use super::super::trampolines::{Taking, entry, entry_of, give_back, lay};
 use super::area::Latency;
-use super::record::DurationBlock;
+use super::record::{DurationBlock, RareBegun};
 use super::saves::{Saves, reload, save, spill};
-use crate::machine::ExitKind;
 use crate::unwind::{TrampolineCode, X86_64, unwind_info};
 
 /// What is left to append behind an arming entry's displaced code.
@@ -46,6 +71,9 @@ use crate::unwind::{TrampolineCode, X86_64, unwind_info};
 pub(in super::super) struct Armed {
     taking: Taking,
     chained: Fix,
+    /// Where A5 begins.
+    armed: u64,
+    begun: Option<RareBegun>,
     leave: u64,
     /// If the trampoline leads on: the fix that waits for the word behind the stub, which holds the address.
     ahead: Option<Fix>,
@@ -127,10 +155,12 @@ impl Arming {
             asm.jcc_later(Cond::Below)
         });
         let taking = Taking::begin(asm, trampolines, &self.machine);
-        let ahead = self.fill(asm, false, ahead);
+        let leads = self.fill(asm, false, ahead);
+        let armed = asm.here();
+        let begun = if ahead { None } else { self.durations.begun(asm) };
         let leave = asm.here();
         self.saves.leave(asm);
-        Armed { taking, chained, leave, ahead }
+        Armed { taking, chained, armed, begun, leave, ahead: leads }
     }
 
     /// Steps A2 to A4. Returns, with `ahead`, the fix that waits for the word with the address to which the
@@ -171,7 +201,7 @@ impl Arming {
 
     /// Appends the path of an entry that was reached by a tail call, and the rare paths.
     pub(super) fn finish(&self, asm: &mut Asm<'_>, armed: Armed) {
-        let Armed { taking, chained, leave, ahead } = armed;
+        let Armed { taking, chained, armed, begun, leave, ahead } = armed;
         let (trampolines, missed) = (&self.trampolines, Mem::Rip(self.missed));
         taking.finish(asm, save::R8, missed, leave);
         asm.bind(chained);
@@ -186,6 +216,8 @@ impl Arming {
         asm.mov(R8, RAX);
         let taking = Taking::begin(asm, trampolines, &self.machine);
         let again = self.fill(asm, true, ahead.is_some());
+        reload(asm, R8, save::R9);
+        asm.jmp(armed);
         let back = asm.here();
         reload(asm, R8, save::R9);
         asm.jmp(leave);
@@ -193,6 +225,9 @@ impl Arming {
         asm.bind(deep);
         asm.alu_mem_imm(Alu::Add, missed, 1, true);
         asm.jmp(leave);
+        if let Some(rare) = begun {
+            self.durations.begun_rare(asm, rare);
+        }
         if let Some(first) = ahead {
             asm.align(8);
             asm.bind(first);
@@ -238,7 +273,7 @@ impl Arming {
         asm.load(RDX, entry(trampolines, RSI, entry_at::WHAT));
         give_back(asm, trampolines, RSI, RAX, RCX);
         asm.mov(RSI, RDX);
-        let rare = self.durations.record(asm, ExitKind::Return);
+        let rare = self.durations.record(asm, self.durations.armed_exit());
         self.saves.leave(asm);
         asm.lea(RSP, Mem::At(RSP, 8));
         asm.jmp_mem(Mem::At(RSP, save::REAL - 8));
@@ -249,7 +284,7 @@ impl Arming {
         asm.mov_imm32(RDI, 0);
         asm.jmp(clamped);
         if let Some(rare) = rare {
-            self.durations.record_rare(asm, rare, ExitKind::Return);
+            self.durations.record_rare(asm, rare, self.durations.armed_exit());
         }
     }
 }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! ```text
-//!   counted      [RETURNS or TAIL_EXITS] += 1
+//!   counted      [RETURNS or TAIL_EXITS] += 1; armed calls only with min_ticks (`armed_exit`)
 //!   short        if d < min_ticks, nothing more
 //!   summed       [TOTAL] += d
 //!   sorted       [BUCKETS + 8 · bucket] += 1
@@ -40,13 +40,23 @@ use crate::machine::{Buckets, ExitKind, Rseq};
 #[derive(Debug)]
 pub(in super::super) struct Rare {
     rseq: Rseq,
-    sections: [Section; 3],
+    counted: Option<Section>,
+    sections: [Section; 2],
     unregistered: Option<Fix>,
     clear: u64,
     minimum: Fix,
     after_minimum: u64,
     maximum: Fix,
     after_maximum: u64,
+}
+
+/// The same for `begun`.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct RareBegun {
+    rseq: Rseq,
+    section: Section,
+    unregistered: Fix,
+    clear: u64,
 }
 
 /// The block of one function's durations.
@@ -83,15 +93,73 @@ impl DurationBlock {
         self.at.wrapping_add(self.last_line() + word)
     }
 
-    /// Records the duration in rdi, in the block at rsi. Uses rax, rcx, rdx and flags.
-    pub(super) fn record(&self, asm: &mut Asm<'_>, kind: ExitKind) -> Option<Rare> {
+    /// How the end of an armed call is counted. Its bucket counts it; only calls that are too short for one
+    /// need more.
+    pub(super) const fn armed_exit(&self) -> Option<ExitKind> {
+        if self.min_ticks > 0 { Some(ExitKind::Return) } else { None }
+    }
+
+    /// Counts an armed call. Uses rdx, rsi and flags.
+    ///
+    /// ```text
+    ///   rsi = the block on line 0;  rdx = STRIDE · line
+    ///   [rsi + rdx + BEGUN] += 1
+    /// ```
+    pub(super) fn begun(&self, asm: &mut Asm<'_>) -> Option<RareBegun> {
+        asm.mov_imm64(RSI, self.at);
+        let Some(rseq) = self.machine.rseq else {
+            self.some_line(asm);
+            asm.alu_mem_imm(Alu::Add, word(at::BEGUN), 1, true);
+            return None;
+        };
+        let (section, unregistered) = rseq::section_with(asm, rseq, RDX, |asm| {
+            let unregistered = self.own_line(asm, rseq);
+            asm.alu_mem_imm(Alu::Add, word(at::BEGUN), 1, false);
+            unregistered
+        });
+        let clear = asm.here();
+        rseq::clear(asm, rseq);
+        Some(RareBegun { rseq, section, unregistered, clear })
+    }
+    /// The path for threads without an area.
+    pub(super) fn begun_rare(&self, asm: &mut Asm<'_>, rare: RareBegun) {
+        asm.bind(rare.unregistered);
+        self.some_line(asm);
+        asm.alu_mem_imm(Alu::Add, word(at::BEGUN), 1, true);
+        asm.jmp(rare.clear);
+        rseq::descriptors(asm, rare.rseq, &[rare.section]);
+    }
+
+    /// Records the duration in rdi, in the block at rsi. `counted`: as what the exit is counted. Uses rax, rcx,
+    /// rdx and flags.
+    pub(super) fn record(&self, asm: &mut Asm<'_>, counted: Option<ExitKind>) -> Option<Rare> {
         match self.machine.rseq {
-            Some(rseq) => Some(self.record_owned(asm, rseq, kind)),
+            Some(rseq) => Some(self.record_owned(asm, rseq, counted)),
             None => {
-                self.record_shared(asm, kind);
+                self.record_shared(asm, counted);
                 None
             }
         }
+    }
+
+    /// rdx = STRIDE · CPU. Jumps to the returned fix in a thread without an area, and on a CPU that was not
+    /// known when the plan was made.
+    fn own_line(&self, asm: &mut Asm<'_>, rseq: Rseq) -> Fix {
+        asm.load32(RDX, Mem::Fs(rseq.offset + CPU_ID));
+        let unregistered = asm.unbroken(|asm| {
+            asm.alu_imm(Alu::Cmp, RDX, self.machine.lines as i32 - 1, false);
+            asm.jcc_later(Cond::AboveEq)
+        });
+        asm.imul_imm(RDX, RDX, words::STRIDE as i32, true);
+        unregistered
+    }
+    /// rdx = STRIDE · a line that several threads may share.
+    fn some_line(&self, asm: &mut Asm<'_>) {
+        match self.machine.rseq {
+            Some(_) => asm.mov_imm32(RDX, self.machine.lines - 1),
+            None => rseq::any_line(asm, RDX, self.machine.rdpid, self.machine.lines),
+        }
+        asm.imul_imm(RDX, RDX, words::STRIDE as i32, true);
     }
 
     /// rax = the bucket of rdi. Uses rcx, rdx and flags.
@@ -155,21 +223,25 @@ impl DurationBlock {
     }
 
     /// The common case: this CPU's line. Uses rax, rcx, rdx and flags.
-    fn record_owned(&self, asm: &mut Asm<'_>, rseq: Rseq, kind: ExitKind) -> Rare {
+    fn record_owned(&self, asm: &mut Asm<'_>, rseq: Rseq, counted: Option<ExitKind>) -> Rare {
         let mut unregistered = None;
-        let counted = rseq::section(asm, rseq, RDX, |asm| {
-            asm.load32(RDX, Mem::Fs(rseq.offset + CPU_ID));
-            // The number is negative, or of a CPU that was not known when the plan was made.
-            unregistered = Some(asm.unbroken(|asm| {
-                asm.alu_imm(Alu::Cmp, RDX, self.machine.lines as i32 - 1, false);
-                asm.jcc_later(Cond::AboveEq)
-            }));
-            asm.imul_imm(RDX, RDX, words::STRIDE as i32, true);
-            asm.alu_mem_imm(Alu::Add, word(kind.word()), 1, false);
+        let counted = counted.map(|kind| {
+            rseq::section(asm, rseq, RDX, |asm| {
+                unregistered = Some(self.own_line(asm, rseq));
+                asm.alu_mem_imm(Alu::Add, word(kind.word()), 1, false);
+            })
         });
         let short = self.filter(asm);
         self.bucket(asm);
-        let summed = self.commit(asm, rseq, |asm| asm.alu_store(Alu::Add, word(at::TOTAL), RDI, false));
+        let add_total = |asm: &mut Asm<'_>| asm.alu_store(Alu::Add, word(at::TOTAL), RDI, false);
+        let summed = if counted.is_some() {
+            self.commit(asm, rseq, add_total)
+        } else {
+            rseq::section(asm, rseq, RDX, |asm| {
+                unregistered = Some(self.own_line(asm, rseq));
+                add_total(asm);
+            })
+        };
         asm.lea(RAX, Mem::Sum(RSI, RAX, 3, at::BUCKETS as i32));
         let sorted =
             self.commit(asm, rseq, |asm| asm.alu_mem_imm(Alu::Add, Mem::Sum(RAX, RDX, 0, 0), 1, false));
@@ -190,13 +262,13 @@ impl DurationBlock {
         }
         let clear = asm.here();
         rseq::clear(asm, rseq);
-        let sections = [counted, summed, sorted];
-        Rare { rseq, sections, unregistered, clear, minimum, after_minimum, maximum, after_maximum }
+        let sections = [summed, sorted];
+        Rare { rseq, counted, sections, unregistered, clear, minimum, after_minimum, maximum, after_maximum }
     }
 
     /// The paths for new extremes, and for threads without an area. The thread may have changed lines since
     /// an extreme was noticed, so the section compares again.
-    pub(super) fn record_rare(&self, asm: &mut Asm<'_>, rare: Rare, kind: ExitKind) {
+    pub(super) fn record_rare(&self, asm: &mut Asm<'_>, rare: Rare, counted: Option<ExitKind>) {
         let extremes = [
             (rare.minimum, rare.after_minimum, at::MIN_NOT, RAX),
             (rare.maximum, rare.after_maximum, at::MAX, RDI),
@@ -214,22 +286,21 @@ impl DurationBlock {
         });
         if let Some(unregistered) = rare.unregistered {
             asm.bind(unregistered);
-            self.record_shared(asm, kind);
+            self.record_shared(asm, counted);
             asm.jmp(rare.clear);
         }
+        rseq::descriptors(asm, rare.rseq, rare.counted.as_slice());
         rseq::descriptors(asm, rare.rseq, &rare.sections);
         rseq::descriptors(asm, rare.rseq, &extremes);
     }
 
     /// As `record_owned`, for threads without an area and processes without rseq: `lock add` on some line.
-    fn record_shared(&self, asm: &mut Asm<'_>, kind: ExitKind) {
+    fn record_shared(&self, asm: &mut Asm<'_>, counted: Option<ExitKind>) {
         self.bucket(asm);
-        match self.machine.rseq {
-            Some(_) => asm.mov_imm32(RDX, self.machine.lines - 1),
-            None => rseq::any_line(asm, RDX, self.machine.rdpid, self.machine.lines),
+        self.some_line(asm);
+        if let Some(kind) = counted {
+            asm.alu_mem_imm(Alu::Add, word(kind.word()), 1, true);
         }
-        asm.imul_imm(RDX, RDX, words::STRIDE as i32, true);
-        asm.alu_mem_imm(Alu::Add, word(kind.word()), 1, true);
         let short = self.filter(asm);
         asm.lea(RAX, Mem::Sum(RSI, RAX, 3, at::BUCKETS as i32));
         asm.alu_mem_imm(Alu::Add, Mem::Sum(RAX, RDX, 0, 0), 1, true);

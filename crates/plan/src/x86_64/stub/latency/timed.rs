@@ -124,7 +124,7 @@ impl Timed<'_> {
         let clamped = asm.here();
         asm.store_imm(Mem::At(RSI, 8), 0);
         asm.mov_imm64(RSI, durations.at());
-        let rare = durations.record(asm, kind);
+        let rare = durations.record(asm, Some(kind));
         let leave = asm.here();
         saves.leave(asm);
         LatencyTail::Exit { kind, lookup, other, negative, clamped, rare, leave }
@@ -159,7 +159,7 @@ impl Timed<'_> {
                 let unpaired = asm.jmp_later();
                 cell.miss(asm, lookup, Claim::No, Some(unpaired), durations.last(at::UNPAIRED), leave);
                 if let Some(rare) = rare {
-                    durations.record_rare(asm, rare, kind);
+                    durations.record_rare(asm, rare, Some(kind));
                 }
             }
         }
