@@ -221,6 +221,7 @@ pub(crate) fn object(args: &Hist, sums: &Sums, report: &ProcessReport, time: Opt
             Sort::Log2 => "log2",
             Sort::Linear { .. } => "linear",
             Sort::Each | Sort::Text(_) => "top",
+            Sort::Sums => "sums",
         },
         probes: probes.collect(),
         missed: report.missed,
