@@ -175,9 +175,10 @@ impl Builder {
     pub fn claim(&mut self, place: Place, to: Target) {
         self.ops.push(Op::Claim { place, to });
     }
-    /// Stores 1 in a word that was claimed.
-    pub fn publish(&mut self, place: Place) {
-        self.ops.push(Op::Publish { place });
+    /// Stores a word while one is claimed, behind all earlier stores. If it is the claimed one, the claim ends.
+    pub fn publish(&mut self, place: Place, value: Value) {
+        let value = self.operand(value);
+        self.ops.push(Op::Publish { place, value });
     }
     /// Adds one to such a word.
     pub fn add_one(&mut self, place: Place) {

@@ -151,16 +151,12 @@ impl<'a> Run<'a> {
             Op::Load { place, byte: true, .. } => memory.byte(self.address(place)),
             Op::Bound(walk) => self.read(walk.entry).wrapping_add_signed(walk.bytes().into()),
             Op::Next(walk) => self.read(walk.entry).wrapping_add(walk.stride.into()),
-            Op::Store { place, from } => {
+            Op::Store { place, from } | Op::Publish { place, value: from } => {
                 memory.set_word(self.address(place), self.read(from));
                 return None;
             }
             Op::StoreByte { place, value } => {
                 memory.store(self.address(place), &[value]);
-                return None;
-            }
-            Op::Publish { place } => {
-                memory.set_word(self.address(place), 1);
                 return None;
             }
             Op::Add { place } => {

@@ -86,7 +86,7 @@ impl Display for Op {
                 write!(f, "look at {place}: free, {free}; claimed, {claimed}")
             }
             Self::Claim { place, to } => write!(f, "claim {place}, {to}"),
-            Self::Publish { place } => write!(f, "publish {place} = 1"),
+            Self::Publish { place, value } => write!(f, "publish {place} = {value}"),
             Self::Add { place } => write!(f, "atomic {place} += 1"),
             Self::Bound(walk) => {
                 write!(f, "{} = {} + {} * {}", walk.end, walk.entry, walk.stride, walk.count)

@@ -138,8 +138,9 @@ pub enum Op {
         /// Where to.
         to: Target,
     },
-    /// Loads a word that other threads change. What is loaded later is loaded after it. As in the next three and a commit, the
-    /// word's address is a multiple of 8.
+    /// Loads a word that other threads change, or that a commit of this CPU has changed. What is loaded or stored later is
+    /// loaded or stored after it, and after a commit before it. As in the next three and a commit, the word's address is a
+    /// multiple of 8.
     Look {
         /// Where the word is.
         place: Place,
@@ -155,10 +156,13 @@ pub enum Op {
         /// Where to.
         to: Target,
     },
-    /// A word that was claimed = 1. All that was stored before is seen before it.
+    /// A word = a variable or a number, while one is claimed. All that was stored before is seen before it. If it is the
+    /// claimed word, that is the end of the claim.
     Publish {
         /// Where the word is.
         place: Place,
+        /// Is read.
+        value: Operand,
     },
     /// Adds one to a word that other threads change, by one access.
     Add {
@@ -201,7 +205,7 @@ impl Op {
         let (first, second) = match *self {
             Self::Move { from, .. } | Self::Unary { from, .. } => (Some(from), None),
             Self::Compute { left, right, .. } | Self::Branch { left, right, .. } => (Some(left), var(right)),
-            Self::Store { from, .. } => (var(from), None),
+            Self::Store { from, .. } | Self::Publish { value: from, .. } => (var(from), None),
             Self::BranchWord { right, .. } => (var(right), None),
             Self::Bound(walk) => (Some(walk.entry), None),
             Self::Begin(walk) | Self::Next(walk) => (Some(walk.entry), Some(walk.end)),
@@ -220,7 +224,7 @@ impl Op {
             | Self::BranchWord { place, .. }
             | Self::Look { place, .. }
             | Self::Claim { place, .. }
-            | Self::Publish { place }
+            | Self::Publish { place, .. }
             | Self::Add { place } => Some(place),
             _ => None,
         }

@@ -170,7 +170,13 @@ fn claims(op: &Op, now: &mut Flow, kinds: &[Option<Memory>], nth: usize) -> Resu
             Err(Unsound::Claim(nth))
         }
         Op::Claim { .. } | Op::Begin(_) if now.claimed.is_some() => Err(Unsound::Claim(nth)),
-        Op::Publish { place } if now.claimed.take() != Some(place) => Err(Unsound::Claim(nth)),
+        Op::Publish { place, .. } => match now.claimed {
+            None => Err(Unsound::Claim(nth)),
+            Some(claimed) => {
+                now.claimed = (claimed != place).then_some(claimed);
+                Ok(())
+            }
+        },
         _ => Ok(()),
     }
 }

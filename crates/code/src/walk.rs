@@ -68,8 +68,8 @@ pub(crate) trait BackEnd {
     fn look(&mut self, place: Place) -> [Self::Fix; 2];
     /// A jump that is taken if a word was 0 and is claimed now.
     fn claim(&mut self, place: Place) -> Self::Fix;
-    /// A claimed word = 1, behind all stores.
-    fn publish(&mut self, place: Place);
+    /// A word = `value`, behind all stores.
+    fn publish(&mut self, place: Place, value: Operand);
     /// Adds one to a word that other threads change.
     fn add_one(&mut self, place: Place);
     /// `entry += stride`, and back to `begin` unless that is the end.
@@ -105,7 +105,7 @@ pub(crate) fn walk<B: BackEnd>(allocated: &Allocated, back_end: &mut B) -> Vec<(
                 open.extend([(free, when_free), (claimed, when_claimed)]);
             }
             Op::Claim { place, to } => open.push((to, back_end.claim(place))),
-            Op::Publish { place } => back_end.publish(place),
+            Op::Publish { place, value } => back_end.publish(place, value),
             Op::Add { place } => back_end.add_one(place),
             Op::Begin(_) => begin = back_end.here(),
             Op::Next(walk) => back_end.next(walk, begin),

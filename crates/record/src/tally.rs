@@ -46,15 +46,22 @@
 //! bytes, and the value (or cell) is in the word of the group-by key. So there are as many rows for one group
 //! as it had values. A hit that finds no row among [`PROBES`] is overflow, of its probe alone.
 //!
+//! # Sums
+//!
+//! Rows with a sum and extremes have a group-by key alone as key ([`sums`]).
+//!
 //! The reader treats all of it as hostile input (REC-2): it looks at every row once, and adds up what is
 //! there.
 
 mod shape;
+pub mod sums;
 
 pub use shape::{BITS, CELLS, MAX_CELLS, PROBES, Rows, TEXT_BYTES, TableShape, bits_in_reach};
 
 use crate::counters::LINE;
 use crate::view::View;
+
+pub use sums::Summed;
 
 /// Byte offset in a table: number of hits for which no row was left.
 pub const OVERFLOW: u64 = 0;
@@ -120,6 +127,8 @@ pub struct TableRow {
     pub hits: u64,
     /// The group-by key, if rows have one.
     pub owner: Option<u64>,
+    /// What the hits' values gave, if rows keep that.
+    pub summed: Option<Summed>,
 }
 
 /// The tables in a segment's data.
@@ -185,19 +194,29 @@ impl TallyArea {
             return Rest::default();
         }
         let table = self.table(probe) + u64::from(line) * self.stride();
+        // Hits of rows that changed whenever they were looked at.
+        let mut restless = 0_u64;
         match self.shape.rows() {
             Some(rows) => {
                 for nth in 0..rows.count() {
                     let row = table + CELLS + nth * rows.size();
                     // The key, and all that belongs to it, was stored before its first hit.
-                    let hits = view.get(row + 8);
+                    let mut hits = view.get(row + 8);
                     if hits != 0 && hits & TAKING == 0 {
+                        let mut summed = None;
+                        if rows.sums {
+                            let Some((then, what)) = sums::read(view, row) else {
+                                restless = restless.wrapping_add(hits);
+                                continue;
+                            };
+                            (hits, summed) = (then, Some(what));
+                        }
                         let text = table + rows.first_text() + nth * TEXT_BYTES as u64;
                         let word = |n: u64| {
                             if rows.texts && n < TEXT_BYTES as u64 / 8 { view.get(text + n * 8) } else { 0 }
                         };
                         let owner = rows.owned.then(|| view.get(row + OWNER));
-                        each(TableRow { key: view.get(row), hits, owner }, &word);
+                        each(TableRow { key: view.get(row), hits, owner, summed }, &word);
                     }
                 }
             }
@@ -205,12 +224,13 @@ impl TallyArea {
                 for cell in 0..self.shape.words() - CELLS / 8 {
                     let hits = view.get(table + CELLS + cell * 8);
                     if hits != 0 {
-                        each(TableRow { key: cell, hits, owner: None }, &|_| 0);
+                        each(TableRow { key: cell, hits, owner: None, summed: None }, &|_| 0);
                     }
                 }
             }
         }
-        Rest { overflow: view.get(table + OVERFLOW), unseen: view.get(table + UNSEEN) }
+        let overflow = view.get(table + OVERFLOW).wrapping_add(restless);
+        Rest { overflow, unseen: view.get(table + UNSEEN) }
     }
 }
 
@@ -287,7 +307,7 @@ mod tests {
         }
         let mut seen = Vec::new();
         area.read_rows(view, 0, 1, |row, word| seen.push((row, word(1))));
-        assert_eq!(seen, [(TableRow { key: 7, hits: 9, owner: Some(5 << 32 | 77) }, 6)]);
+        assert_eq!(seen, [(TableRow { key: 7, hits: 9, owner: Some(5 << 32 | 77), summed: None }, 6)]);
         assert_eq!(first_owned_row(5, 0, 10), first_row(5, 10));
         let apart =
             (0..64).map(|owner| first_owned_row(5, owner, 10)).collect::<std::collections::HashSet<_>>();

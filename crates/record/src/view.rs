@@ -51,6 +51,12 @@ impl<'a> View<'a> {
     pub fn set(&self, at: u64, value: u64) -> bool {
         self.word(at).map(|w| w.store(value, Ordering::Release)).is_some()
     }
+    /// Changes a word from 0 to this value by one access. Returns whether it did; outside the view it does not.
+    pub fn claim(&self, at: u64, value: u64) -> bool {
+        let claimed =
+            |w: &AtomicU64| w.compare_exchange(0, value, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        self.word(at).is_some_and(claimed)
+    }
     /// Adds to a word, for counters that the tracer itself keeps; outside the view it returns false.
     pub fn add(&self, at: u64, by: u64) -> bool {
         self.word(at).map(|w| w.fetch_add(by, Ordering::AcqRel)).is_some()

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use trapline_patch::Segment;
-use trapline_plan::filter::{GroupBy, THREAD_UNIT, Tally};
-use trapline_record::tally::{Rest, TEXT_BYTES};
+use trapline_plan::filter::{GroupBy, Sort, THREAD_UNIT, Tally};
+use trapline_record::tally::{Rest, Summed, TEXT_BYTES};
 
 use crate::report::{By, Group, Site};
 use crate::threads::Names;
@@ -45,8 +45,53 @@ pub struct GroupHits {
     /// Group-by key from the call itself: the number of [`GroupBy::Number`], or for [`GroupBy::Text`] the key
     /// of the text in [`Tallied::texts`].
     pub key: Option<u64>,
-    /// Hits by bucket, or by value where each value has a row.
+    /// Hits by bucket, or by value where each value has a row. All are at 0 with [`Sort::Sums`].
     pub hits: BTreeMap<u64, u64>,
+    /// What the values of all hits gave, with [`Sort::Sums`].
+    pub sums: Option<ValueSums>,
+}
+
+/// Sum and extremes of values, as numbers. All are exact: a sum has 128 bits, so it does not overflow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ValueSums {
+    /// Their sum.
+    pub sum: i128,
+    /// The least.
+    pub min: i128,
+    /// The greatest.
+    pub max: i128,
+}
+
+impl ValueSums {
+    /// Of one value. `unsigned`: whether its type has no sign.
+    #[must_use]
+    pub fn of(value: u64, unsigned: bool) -> Self {
+        let value = number(value, unsigned);
+        Self { sum: value, min: value, max: value }
+    }
+    /// Of what a row holds.
+    fn of_row(row: Summed, unsigned: bool) -> Self {
+        let [min, max] = [row.least, row.greatest].map(|value| number(value, unsigned));
+        Self { sum: row.sum, min, max }
+    }
+    /// Of the values of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let sum = self.sum.wrapping_add(other.sum);
+        Self { sum, min: self.min.min(other.min), max: self.max.max(other.max) }
+    }
+    /// The sum of both, where either may have no values.
+    #[must_use]
+    pub fn merged(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        match (one, other) {
+            (Some(one), Some(other)) => Some(one.plus(other)),
+            (one, other) => one.or(other),
+        }
+    }
+}
+
+fn number(value: u64, unsigned: bool) -> i128 {
+    if unsigned { value.into() } else { value.cast_signed().into() }
 }
 
 /// Hits that are in no part because of their threads' names.
@@ -83,6 +128,7 @@ pub(crate) struct RowKey {
 #[derive(Debug, Default)]
 pub(crate) struct TableContents {
     pub(crate) hits: BTreeMap<RowKey, u64>,
+    sums: BTreeMap<RowKey, ValueSums>,
     pub(crate) texts: BTreeMap<u64, String>,
     pub(crate) rest: Rest,
 }
@@ -98,15 +144,25 @@ impl TableContents {
                     self.texts.entry(row.key).or_insert_with(|| text(word));
                 }
                 let of_thread = |thread: u64, cell| (Some(thread as u32), None, cell);
+                // Rows with sums have the group-by key alone.
+                let summed = row.summed.filter(|_| tally.sort == Sort::Sums);
                 let (thread, key, cell) = match (&tally.group_by, row.owner) {
+                    (GroupBy::Nothing, _) if summed.is_some() => (None, None, 0),
+                    (GroupBy::Thread, _) if summed.is_some() => of_thread(row.key, 0),
+                    _ if summed.is_some() => (None, Some(row.key), 0),
                     (GroupBy::Number(_), Some(key)) => (None, Some(key), row.key),
                     (GroupBy::Text(_), Some(cell)) => (None, Some(row.key), cell),
                     (GroupBy::Thread, Some(thread)) if tally.has_owners() => of_thread(thread, row.key),
                     (GroupBy::Thread, _) => of_thread(row.key / THREAD_UNIT, row.key % THREAD_UNIT),
                     _ => (None, None, row.key),
                 };
-                let sum = self.hits.entry(RowKey { cpu, thread, key, cell }).or_default();
+                let row_key = RowKey { cpu, thread, key, cell };
+                let sum = self.hits.entry(row_key).or_default();
                 *sum = sum.wrapping_add(row.hits);
+                if let Some(summed) = summed {
+                    let more = ValueSums::of_row(summed, tally.value.is_unsigned());
+                    self.sums.entry(row_key).and_modify(|sums| *sums = sums.plus(more)).or_insert(more);
+                }
             });
             self.rest.overflow = self.rest.overflow.wrapping_add(rest.overflow);
             self.rest.unseen = self.rest.unseen.wrapping_add(rest.unseen);
@@ -135,12 +191,21 @@ impl TableContents {
             }
             let place = (group(by, row, comm, names), row.key);
             let at = *places.entry(place).or_insert_with_key(|(group, key)| {
-                parts.push(GroupHits { group: group.clone(), key: *key, hits: BTreeMap::new() });
+                parts.push(GroupHits { group: group.clone(), key: *key, hits: BTreeMap::new(), sums: None });
                 parts.len() - 1
             });
             let sum = parts[at].hits.entry(row.cell).or_default();
             *sum = sum.wrapping_add(hits);
         });
+        // What a row of a thread gave under which of its names is not known.
+        if wanted.is_empty() && settled.named.is_empty() {
+            for (&row, &sums) in &self.sums {
+                let comm = row.thread.and_then(|thread| names.get(thread).comm);
+                if let Some(&at) = places.get(&(group(by, row, comm.as_deref(), names), row.key)) {
+                    parts[at].sums = ValueSums::merged(parts[at].sums, Some(sums));
+                }
+            }
+        }
         (parts, left)
     }
 }

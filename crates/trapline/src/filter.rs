@@ -154,7 +154,8 @@ impl Filter {
     /// Whether the table's rows allow for the thread names that are requested.
     const fn fits_rows(&self, tally: &Tally) -> bool {
         let by_thread = matches!(tally.group_by, GroupBy::Thread);
-        tally.is_sound() && (self.names.is_empty() || FILTERS_ROWS_BY_NAME && by_thread)
+        let may_be_named = FILTERS_ROWS_BY_NAME && by_thread && !matches!(tally.sort, Sort::Sums);
+        tally.is_sound() && (self.names.is_empty() || may_be_named)
     }
     /// Whether the target knows the value at an entry where fields are read.
     fn is_known_when_read(&self, tree: &Tree) -> bool {

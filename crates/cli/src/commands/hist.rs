@@ -80,6 +80,7 @@ impl HistTable<'_> {
                 head + gap + &hist::text(args, &sums, report)
             }
         };
-        reports.iter().map(one).collect()
+        let totals = if reports.len() > 1 { hist::totals(args, &sums, time.as_deref()) } else { None };
+        reports.iter().map(one).chain(totals).collect()
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use trapline::aggregation::{GroupHits, Tallied};
+use trapline::aggregation::{GroupHits, Tallied, ValueSums};
 use trapline::filter::{Facts, Sort, fields};
 use trapline::report::Group;
 use trapline::{By, Call, Site};
@@ -33,10 +33,18 @@ pub(super) struct ReaderAggregation<'a> {
 
 struct Added {
     site: Arc<Site>,
-    parts: BTreeMap<GroupKey, BTreeMap<u64, u64>>,
+    parts: BTreeMap<GroupKey, Part>,
     values: usize,
     overflow: u64,
     unseen: u64,
+}
+
+/// The calls of one group.
+#[derive(Default)]
+struct Part {
+    hits: BTreeMap<u64, u64>,
+    /// What their values gave, if that is asked for; then all are at 0 in `hits`.
+    sums: Option<ValueSums>,
 }
 
 /// What calls are grouped by.
@@ -90,8 +98,15 @@ impl<'a> ReaderAggregation<'a> {
                 overflow: 0,
                 unseen: 0,
             });
+            let sums = match &of[nth].1 {
+                Of::Number(tally) if tally.sort == Sort::Sums => Some(tally.value.is_unsigned()),
+                _ => None,
+            };
             match value {
-                Some((key, value)) => added.add(key, value),
+                Some((key, value)) => match sums {
+                    Some(unsigned) => added.add(key, 0, Some(ValueSums::of(value, unsigned))),
+                    None => added.add(key, value, None),
+                },
                 None => added.unseen += 1,
             }
         }
@@ -133,10 +148,10 @@ impl<'a> ReaderAggregation<'a> {
         };
         let (mut tallied, mut keys) = (Vec::new(), Vec::new());
         for ((pid, _), added) in &self.sites {
-            let mut parts: Vec<(&GroupKey, &BTreeMap<u64, u64>)> = added.parts.iter().collect();
+            let mut parts: Vec<(&GroupKey, &Part)> = added.parts.iter().collect();
             if self.args.key.is_some() {
                 // Most calls first, since there may be many keys.
-                parts.sort_by_key(|(_, hits)| std::cmp::Reverse(hits.values().sum::<u64>()));
+                parts.sort_by_key(|(_, part)| std::cmp::Reverse(part.hits.values().sum::<u64>()));
             }
             keys.push(parts.iter().map(|(key, _)| self.key_of(&added.site, key)).collect());
             let group = |key: &GroupKey| match key {
@@ -147,10 +162,11 @@ impl<'a> ReaderAggregation<'a> {
                 }
                 GroupKey::Name(comm) => Some(Group::Name { comm: comm.clone(), threads: 0 }),
             };
-            let part = |(key, hits): (&GroupKey, &BTreeMap<u64, u64>)| GroupHits {
+            let part = |(key, part): (&GroupKey, &Part)| GroupHits {
                 group: group(key),
                 key: None,
-                hits: hits.clone(),
+                hits: part.hits.clone(),
+                sums: part.sums,
             };
             tallied.push(Tallied {
                 pid: *pid,
@@ -190,13 +206,15 @@ impl<'a> ReaderAggregation<'a> {
 }
 
 impl Added {
-    fn add(&mut self, key: GroupKey, value: u64) {
-        let known = self.parts.get(&key).is_some_and(|part| part.contains_key(&value));
+    fn add(&mut self, key: GroupKey, value: u64, sums: Option<ValueSums>) {
+        let known = self.parts.get(&key).is_some_and(|part| part.hits.contains_key(&value));
         if !known && self.values == MOST {
             self.overflow += 1;
             return;
         }
         self.values += usize::from(!known);
-        *self.parts.entry(key).or_default().entry(value).or_default() += 1;
+        let part = self.parts.entry(key).or_default();
+        *part.hits.entry(value).or_default() += 1;
+        part.sums = ValueSums::merged(part.sums, sums);
     }
 }

@@ -2,16 +2,20 @@
 //!
 //! In: aggregations, made in the target or in the reader. Out: text. Does not: aggregate.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use trapline::aggregation::{GroupHits, Tallied};
 use trapline::filter::Sort;
 use trapline::report::Group;
-use trapline::{ProcessReport, Site};
+use trapline::{By, ProcessReport, Site};
 
+use super::format::Format;
 use super::histogram::bars;
 use super::json::{self, SCHEMA, line};
 use super::number::{binary, grouped};
 use super::site::{self, asked_for};
+use super::sums::{self, OfHits, SumFields};
 use super::visible;
 use crate::args::hist::{ByKey, Hist};
 use crate::args::types::Type;
@@ -91,7 +95,42 @@ struct Probe<'a> {
     unseen: u64,
     filtered: u64,
     unnamed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total: Option<Total>,
     parts: Vec<PartRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct Total {
+    hits: u64,
+    #[serde(flatten)]
+    sums: SumFields,
+}
+
+impl Total {
+    fn of(parts: &[GroupHits]) -> Option<Self> {
+        let all = OfHits::total(parts.iter().map(OfHits::of));
+        Some(Self { hits: all.hits, sums: all.fields()? })
+    }
+}
+
+#[derive(Serialize)]
+struct Totals<'a> {
+    r#type: &'static str,
+    schema: u32,
+    processes: usize,
+    expr: &'a str,
+    probes: Vec<ProbeTotal<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct ProbeTotal<'a> {
+    probe: &'a str,
+    hits: u64,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    sums: Option<SumFields>,
 }
 
 #[derive(Serialize)]
@@ -108,6 +147,8 @@ struct PartRow<'a> {
     values: u64,
     hits: u64,
     rows: Vec<Shown>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    sums: Option<SumFields>,
 }
 
 #[derive(Serialize)]
@@ -139,7 +180,11 @@ pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
             visible::name(&site::name(&tallied.site)),
             args.expression
         ));
-        for (at, part) in tallied.parts.iter().enumerate() {
+        if let Some(columns) = args.columns {
+            let (by, groups) = groups(args, sums, nth);
+            out.push_str(&sums::table(columns, by, &groups));
+        }
+        for (at, part) in tallied.parts.iter().enumerate().filter(|_| args.columns.is_none()) {
             if let Some((by, key)) = args.key.as_ref().zip(sums.key(nth, at)) {
                 out.push_str(&format!("{} = {}\n", by.text, label(key, by.shown(&tallied.site))));
             }
@@ -162,6 +207,58 @@ pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
         out.push_str(&format!("\n{} without a hit\n", grouped(quiet)));
     }
     out
+}
+
+/// What the groups of a site are, and what each gave.
+fn groups<'a>(args: &'a Hist, sums: &Sums, nth: usize) -> (Option<&'a str>, Vec<(String, OfHits)>) {
+    let tallied = &sums.tallied[nth];
+    let by = match (&args.key, args.by) {
+        (Some(by), _) => Some(by.text.as_str()),
+        (None, Some(By::Cpu)) => Some("CPU"),
+        (None, Some(_)) => Some("THREAD"),
+        (None, None) => None,
+    };
+    let called = |(at, part): (usize, &GroupHits)| match (&args.key, sums.key(nth, at), &part.group) {
+        (Some(by), Some(key), _) => label(key, by.shown(&tallied.site)),
+        (_, _, Some(group)) => name(group),
+        _ => String::new(),
+    };
+    let parts = tallied.parts.iter().enumerate();
+    (by, parts.map(|(at, part)| (called((at, part)), OfHits::of(part))).collect())
+}
+
+/// Sums and extremes of each function over all processes; nothing if there is only one.
+pub(crate) fn totals(args: &Hist, sums: &Sums, time: Option<&str>) -> Option<String> {
+    let columns = args.columns?;
+    let mut functions: Vec<(&Site, Vec<OfHits>)> = Vec::new();
+    for tallied in &sums.tallied {
+        let parts = tallied.parts.iter().map(OfHits::of);
+        match functions.iter_mut().find(|(site, _)| site.probe == tallied.site.probe) {
+            Some((_, all)) => all.extend(parts),
+            None => functions.push((&tallied.site, parts.collect())),
+        }
+    }
+    let processes: BTreeSet<u32> = sums.tallied.iter().map(|tallied| tallied.pid).collect();
+    let functions = functions.into_iter().map(|(site, parts)| (site, OfHits::total(parts)));
+    Some(match args.run.sink.format {
+        _ if processes.len() < 2 => return None,
+        Format::Json => line(&Totals {
+            r#type: "hist_total",
+            schema: SCHEMA,
+            processes: processes.len(),
+            expr: &args.expression,
+            probes: functions
+                .map(|(site, all)| ProbeTotal { probe: &site.probe, hits: all.hits, sums: all.fields() })
+                .collect(),
+            time,
+        }),
+        _ => {
+            let row = |(site, all): (&Site, OfHits)| (visible::name(&site::name(site)).into_owned(), all);
+            let rows: Vec<_> = functions.map(row).collect();
+            let table = sums::table(columns, Some("FUNCTION"), &rows);
+            format!("\n{} processes, {}\n{table}", processes.len(), args.expression)
+        }
+    })
 }
 
 /// Hits that a filter rejected, in the target or in the reader, and hits of calls that did not return, so
@@ -207,6 +304,7 @@ pub(crate) fn object(args: &Hist, sums: &Sums, report: &ProcessReport, time: Opt
         unseen: tallied.unseen,
         filtered: filtered(tallied, report),
         unnamed: tallied.unnamed,
+        total: args.columns.and_then(|_| Total::of(&tallied.parts)),
         parts: (tallied.parts.iter().enumerate())
             .map(|(at, part)| part_row(args, sums, &tallied.site, part, sums.key(nth, at)))
             .collect(),
@@ -221,6 +319,7 @@ pub(crate) fn object(args: &Hist, sums: &Sums, report: &ProcessReport, time: Opt
             Sort::Log2 => "log2",
             Sort::Linear { .. } => "linear",
             Sort::Each | Sort::Text(_) => "top",
+            Sort::Sums => "sums",
         },
         probes: probes.collect(),
         missed: report.missed,
@@ -241,18 +340,22 @@ fn part_row<'a>(
         Some(Group::Name { comm, .. }) => (None, None, Some(comm.as_deref())),
         Some(Group::Other) | None => (None, None, None),
     };
-    let rows = rows(args, sums, site, part).into_iter().map(|(what, hits)| match what {
+    let rows = if args.columns.is_some() { Vec::new() } else { rows(args, sums, site, part) };
+    let rows = rows.into_iter().map(|(what, hits)| match what {
         What::Range(low, high) => Shown::Range(low, high, hits),
         What::Value(value) => Shown::Value(value, hits),
         What::Text(text) => Shown::Text(text, hits),
     });
-    let hits = part.hits.values().fold(0, |sum: u64, hits| sum.wrapping_add(*hits));
+    let rows = rows.collect();
+    let OfHits { hits, .. } = OfHits::of(part);
+    let values = if args.columns.is_some() { 0 } else { part.hits.len() as u64 };
+    let sums = args.columns.and_then(|_| OfHits::of(part).fields());
     let key = key.and_then(|key| match key {
         What::Value(value) => Some(RowKey::Value(*value)),
         What::Text(text) => Some(RowKey::Text(text)),
         What::Range(..) => None,
     });
-    PartRow { cpu, tid, comm, key, values: part.hits.len() as u64, hits, rows: rows.collect() }
+    PartRow { cpu, tid, comm, key, values, hits, rows, sums }
 }
 
 impl ByKey {

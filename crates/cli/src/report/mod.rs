@@ -20,6 +20,7 @@ pub(crate) mod samples;
 pub(crate) mod site;
 pub(crate) mod stacks;
 pub(crate) mod summary;
+mod sums;
 pub(crate) mod table;
 pub(crate) mod text;
 pub(crate) mod visible;

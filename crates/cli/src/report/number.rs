@@ -4,7 +4,27 @@ use std::time::Duration;
 
 /// A number with a separator at each thousand: `1,234,567`.
 pub(crate) fn grouped(value: u64) -> String {
-    let digits = value.to_string();
+    thousands(&value.to_string())
+}
+
+/// The same for a number that may be negative: `-1,234`.
+pub(crate) fn signed(value: i128) -> String {
+    let sign = if value < 0 { "-" } else { "" };
+    format!("{sign}{}", thousands(&value.unsigned_abs().to_string()))
+}
+
+/// A quotient with two decimals, rounded: `1,234.57`.
+pub(crate) fn quotient(of: i128, by: u64) -> String {
+    let (all, by) = (of.unsigned_abs(), u128::from(by.max(1)));
+    let (mut whole, mut hundredths) = (all / by, (all % by * 100 + by / 2) / by);
+    if hundredths == 100 {
+        (whole, hundredths) = (whole + 1, 0);
+    }
+    let sign = if of < 0 && (whole, hundredths) != (0, 0) { "-" } else { "" };
+    format!("{sign}{}.{hundredths:02}", thousands(&whole.to_string()))
+}
+
+fn thousands(digits: &str) -> String {
     let mut out = String::with_capacity(digits.len() * 4 / 3);
     for (i, c) in digits.chars().enumerate() {
         if i > 0 && (digits.len() - i).is_multiple_of(3) {

@@ -223,11 +223,13 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
         self.asm.bind(gone);
         is_claimed
     }
-    fn publish(&mut self, place: Place) {
+    fn publish(&mut self, place: Place, value: Operand) {
         let (base, _) = self.reach(place, is_zero);
-        let one = self.way();
-        self.asm.one(one);
-        self.asm.store_release(one, base);
+        let value = match value {
+            Operand::Number(0) => ZERO,
+            _ => self.fetch(value),
+        };
+        self.asm.store_release(value, base);
     }
     fn add_one(&mut self, place: Place) {
         let (base, _) = self.reach(place, is_zero);

@@ -69,7 +69,7 @@ fn needs(op: &Op, locations: &[Location]) -> usize {
         Op::StoreByte { place, .. } => address(place, is_byte_reach) + 1,
         Op::BranchWord { place, right, .. } => address(place, is_reach).max(1) + is_fetched(right),
         Op::Look { place, .. } => address(place, is_zero).max(1),
-        Op::Publish { place } => address(place, is_zero) + 1,
+        Op::Publish { place, value } => address(place, is_zero) + is_fetched(value),
         // Also a commit, which loads the word.
         Op::Claim { place, .. } | Op::Add { place } => address(place, is_zero) + 2,
         _ => is_written,

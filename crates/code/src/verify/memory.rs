@@ -6,7 +6,7 @@
 //! |---|---|
 //! | an address begins at a pointer, and a variable leads to one kind of memory | the other rules know what is stored to |
 //! | the commit is to this CPU's table; no other store has its base and offset | no other CPU writes it, and it counts once |
-//! | before a commit, stores are to this CPU's table, and nothing is atomic | a sequence that begins again finds its inputs |
+//! | before a commit, stores are to this CPU's table, and nothing is atomic but looks | a sequence that begins again finds its inputs |
 //! | without a commit, nothing is stored to this CPU's table | only restartable sequences may |
 //! | atomic operations are about tables that others change | what they cost has a reason |
 //! | plain stores to those stand between a claim and its end | others see whole rows |
@@ -29,6 +29,8 @@ pub(super) fn check(program: &Program) -> Result<Vec<Option<Memory>>, Unsound> {
         let memory = kind(place).ok_or(Unsound::NoPointer(nth))?;
         let is_plain = matches!(op, Op::Store { .. } | Op::StoreByte { .. });
         let is_allowed = match (memory, program.commit) {
+            // A look changes nothing.
+            (Memory::Mine, Some(_)) if matches!(op, Op::Look { .. }) => true,
             _ if op.is_atomic() => memory == Memory::Shared && program.commit.is_none(),
             _ if !is_plain => true,
             (Memory::Mine, Some(commit)) => !is_same(place, commit.place),
@@ -205,7 +207,7 @@ mod tests {
                 builder.bind(taken);
                 builder.store(Place::at(table, 0), Value::Number(1));
                 if publishes {
-                    builder.publish(word);
+                    builder.publish(word, Value::Number(1));
                 }
                 builder.bind(end);
                 None
@@ -222,10 +224,48 @@ mod tests {
         assert_eq!(left, Some(Unsound::Claim(1)));
         let other = made(|builder| {
             let table = builder.pointer(0, Memory::Shared);
-            builder.publish(Place::at(table, 8));
+            builder.publish(Place::at(table, 8), Value::Number(1));
             None
         });
         assert_eq!(other, Some(Unsound::Claim(1)));
+    }
+
+    #[test]
+    fn code_5_a_claim_ends_with_its_own_word() {
+        let published = |words: &[i32]| {
+            made(|builder| {
+                let table = builder.pointer(0, Memory::Shared);
+                let (taken, end) = (builder.label(), builder.label());
+                builder.claim(Place::at(table, 8), Target::Label(taken));
+                builder.jump(Target::Label(end));
+                builder.bind(taken);
+                words.iter().for_each(|at| builder.publish(Place::at(table, *at), Value::Number(0)));
+                builder.bind(end);
+                None
+            })
+        };
+        assert_eq!(published(&[16, 0, 8]), None, "others may come before");
+        assert_eq!(published(&[16]), Some(Unsound::Claim(5)), "the word stays claimed");
+        assert_eq!(published(&[8, 16]), Some(Unsound::Claim(5)), "nothing is claimed any more");
+    }
+
+    #[test]
+    fn code_5_a_sequence_may_look() {
+        let looked = |memory, commits: bool| {
+            made(|builder| {
+                let table = builder.pointer(0, memory);
+                let end = builder.label();
+                builder.look(Place::at(table, 8), Target::Label(end), Target::Label(end));
+                builder.bind(end);
+                commits.then(|| Place::at(table, 8))
+            })
+        };
+        assert_eq!((looked(Memory::Mine, true), looked(Memory::Shared, false)), (None, None));
+        assert_eq!(
+            looked(Memory::Mine, false),
+            Some(Unsound::Store(1)),
+            "nothing orders what is not committed"
+        );
     }
 
     #[test]

@@ -273,9 +273,9 @@ impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
         words.for_each(|((reg, word), _)| self.asm.load(reg, word));
         self.asm.jcc_later(Cond::Equal)
     }
-    fn publish(&mut self, place: Place) {
-        let mem = self.mem(place);
-        self.asm.store_imm(mem, 1);
+    fn publish(&mut self, place: Place, value: Operand) {
+        // Stores are seen in their order.
+        self.store_to(place, value);
     }
     fn add_one(&mut self, place: Place) {
         let mem = self.mem(place);

@@ -195,7 +195,7 @@ impl Made<'_> {
             5 | 6 => {
                 let when = self.random.one_of(&COMPARISONS);
                 match self.random.below(3) {
-                    0 if is_shared => {
+                    0 if is_shared || self.kind == Some(Memory::Mine) => {
                         self.builder.look(aligned(place), Target::Label(skip), Target::Outcome(3));
                     }
                     0 => self.builder.branch_word(when, place, value, Target::Outcome(2)),
@@ -226,7 +226,11 @@ impl Made<'_> {
         if self.random.below(2) == 0 {
             self.builder.store(Place::at(place.base, word.offset + 8), value);
         }
-        self.builder.publish(word);
+        if self.random.below(2) == 0 {
+            self.builder.publish(Place::at(place.base, word.offset + 16), value);
+        }
+        let end_with = if self.random.below(2) == 0 { Value::Number(1) } else { value };
+        self.builder.publish(word, end_with);
         self.builder.bind(end);
     }
     /// Looks at entries, and leaves in between.

@@ -7,11 +7,11 @@ use trapline_record::ring::RecordKind;
 
 use super::stub::HOLD_BYTES;
 use super::stub::Signed;
-use super::stub::adding::ROW_BYTES;
+use super::stub::adding::{ROW_BYTES, SUMS_BYTES};
 use super::stub::deferred::DEFERRED_BYTES;
 use super::stub::filter::code_bytes;
 use super::stub::text::{BYTES, ROOM_BYTES};
-use crate::filter::TargetFilter;
+use crate::filter::{Sort, TargetFilter};
 use crate::machine::ExitKind;
 use crate::request::{Floats, Hold, Unwind};
 
@@ -124,5 +124,6 @@ pub(super) fn loads(filter: &TargetFilter) -> u32 {
 
 /// Upper bound of the bytes of everything that a filter's code computes.
 pub(super) fn deciding(filter: &TargetFilter) -> u32 {
-    code_bytes(filter) as u32
+    let sums = filter.tally.as_ref().is_some_and(|tally| tally.sort == Sort::Sums);
+    (code_bytes(filter) + if sums { SUMS_BYTES as usize } else { 0 }) as u32
 }

@@ -5,7 +5,7 @@
 //! Does not: generate code.
 
 use trapline_record::ring::RingArea;
-use trapline_record::tally::{LOG2_CELLS, TableShape, log2_cell};
+use trapline_record::tally::{BITS, LOG2_CELLS, Rows, TableShape, log2_cell};
 
 use super::tree::{ARGUMENTS, Tree};
 use crate::request::{Floats, Operand, Read};
@@ -120,6 +120,9 @@ pub enum Sort {
     Each,
     /// Each text that this argument points to at the entry has a row of its own; the value is not used.
     Text(u8),
+    /// All values of a group-by key have one row, with their number, their sum, the least and the greatest. Not for
+    /// threads that are selected by their names.
+    Sums,
 }
 
 impl Tally {
@@ -127,6 +130,12 @@ impl Tally {
     #[must_use]
     pub const fn shape(&self) -> TableShape {
         match (self.sort, &self.group_by) {
+            (Sort::Sums, group_by) => TableShape::Sums(Rows {
+                bits: if matches!(group_by, GroupBy::Nothing) { BITS.0 } else { ROW_BITS },
+                texts: matches!(group_by, GroupBy::Text(_)),
+                owned: false,
+                sums: true,
+            }),
             (Sort::Text(_), GroupBy::Number(_)) | (_, GroupBy::Text(_)) => TableShape::OwnedTexts(KEY_BITS),
             (_, GroupBy::Number(_)) => TableShape::OwnedRows(KEY_BITS),
             (Sort::Text(_), GroupBy::Nothing) => TableShape::Texts(ROW_BITS),
@@ -176,7 +185,7 @@ impl Tally {
         match self.group_by {
             GroupBy::Nothing => false,
             GroupBy::Thread => matches!(self.sort, Sort::Each | Sort::Text(_)),
-            GroupBy::Number(_) | GroupBy::Text(_) => true,
+            GroupBy::Number(_) | GroupBy::Text(_) => !matches!(self.sort, Sort::Sums),
         }
     }
     /// The cell of a value, or the value itself. Generated code must give the same result.
@@ -194,7 +203,7 @@ impl Tally {
                 let over = value.wrapping_sub(min.cast_unsigned()) / step.max(1);
                 if below { 0 } else { over.min(count.into()) + 1 }
             }
-            Sort::Each | Sort::Text(_) => value,
+            Sort::Each | Sort::Text(_) | Sort::Sums => value,
         }
     }
 }

@@ -6,7 +6,7 @@
 //! ```text
 //!   word     [table + word] += 1                     overflow, unseen
 //!   cell     [table + CELLS + 8 key] += 1
-//!   row      `rows`
+//!   row      `rows`; with a sum and extremes `sums`
 //! ```
 //!
 //! | step | this CPU's table | a table that others change |
@@ -18,11 +18,12 @@
 //! A forked child shares the table; it counts there as another thread does.
 
 use trapline_code::{Builder, Memory, Place, Program, Unsound, Value};
-use trapline_record::tally::{CELLS, OVERFLOW, TableShape, UNSEEN};
+use trapline_record::tally::{self, CELLS, OVERFLOW, TableShape, UNSEEN};
 
 use super::input::{KEY, TABLE};
 use super::rows::{self, Rows};
-use crate::filter::Tally;
+use super::sums::{self, Sums};
+use crate::filter::{Sort, Tally};
 
 /// Where one is added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +34,8 @@ pub(crate) enum Adding {
     Cell,
     /// In the row of the key.
     Row(Rows),
+    /// In the row of the key, with its value.
+    Sums(Sums),
 }
 
 impl Adding {
@@ -40,12 +43,17 @@ impl Adding {
     pub(crate) const OVERFLOW: Self = Self::Word(OVERFLOW);
 
     /// Where a hit is added; `seen`: whether it has a value. `text` and `reloads` are those of [`Rows`].
-    pub(crate) fn of(shape: TableShape, tally: &Tally, seen: bool, (text, reloads): (i32, bool)) -> Self {
+    pub(crate) fn of(shape: TableShape, what: &Tally, seen: bool, (text, reloads): (i32, bool)) -> Self {
         match shape.rows() {
             _ if !seen => Self::UNSEEN,
             Some(rows) => {
-                let has_text = rows.texts && tally.texts() != 0;
-                Self::Row(Rows { rows, text: has_text.then_some(text), reloads })
+                let has_text = rows.texts && what.texts() != 0;
+                let of = Rows { rows, text: has_text.then_some(text), reloads };
+                if what.sort != Sort::Sums {
+                    return Self::Row(of);
+                }
+                let rows = tally::Rows { owned: false, ..rows };
+                Self::Sums(Sums { rows: Rows { rows, ..of }, unsigned: what.value.is_unsigned() })
             }
             None => Self::Cell,
         }
@@ -53,13 +61,13 @@ impl Adding {
     /// The same for a thread without an area, which looks for no row.
     pub(crate) const fn without_area(self) -> Self {
         match self {
-            Self::Row(_) => Self::OVERFLOW,
+            Self::Row(_) | Self::Sums(_) => Self::OVERFLOW,
             other => other,
         }
     }
-    /// Whether rows have group-by keys.
+    /// Whether there is a word besides the key: a group-by key, or the value.
     pub(crate) const fn is_owned(self) -> bool {
-        matches!(self, Self::Row(Rows { rows: trapline_record::tally::Rows { owned: true, .. }, .. }))
+        matches!(self, Self::Row(Rows { rows: tally::Rows { owned: true, .. }, .. }) | Self::Sums(_))
     }
     /// The program; `memory`: what the table is, [`Memory::Mine`] or [`Memory::Shared`].
     ///
@@ -67,11 +75,12 @@ impl Adding {
     /// None, for tables that there are.
     pub(crate) fn program(self, memory: Memory) -> Result<Program, Unsound> {
         let mut builder = Builder::new();
-        if let Self::Row(rows) = self {
-            return match memory {
-                Memory::Shared => rows::add_anywhere(builder, rows),
-                _ => rows::add(builder, rows),
-            };
+        match (self, memory) {
+            (Self::Row(rows), Memory::Shared) => return rows::add_anywhere(builder, rows),
+            (Self::Row(rows), _) => return rows::add(builder, rows),
+            (Self::Sums(sums), Memory::Shared) => return sums::add_anywhere(builder, sums),
+            (Self::Sums(sums), _) => return sums::add(builder, sums),
+            _ => {}
         }
         let table = builder.pointer(TABLE, memory);
         let place = match self {

@@ -29,7 +29,7 @@ type Linear = (i64, u64, u32);
 /// Appends the operations. `unsigned`: whether the value's type has no sign.
 pub(crate) fn bucket(builder: &mut Builder, value: Value, unsigned: bool, sort: Sort) -> Value {
     match sort {
-        Sort::Each | Sort::Text(_) => value,
+        Sort::Each | Sort::Text(_) | Sort::Sums => value,
         Sort::Log2 => Value::Var(log2(builder, value, unsigned)),
         Sort::Linear { min, step, count } => {
             Value::Var(linear(builder, (value, unsigned), (min, step.max(1), count)))

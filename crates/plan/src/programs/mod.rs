@@ -9,6 +9,7 @@ mod bucket;
 mod input;
 mod kept;
 mod rows;
+mod sums;
 mod text_key;
 
 pub(crate) use adding::Adding;

@@ -128,7 +128,7 @@ pub(super) fn add_anywhere(builder: Builder, rows: Rows) -> Result<Program, Unso
     add.builder.jump(Target::Label(found));
     add.builder.bind(claimed);
     add.take();
-    add.builder.publish(hits);
+    add.builder.publish(hits, Value::Number(1));
     add.builder.jump(Target::Label(end));
     add.builder.bind(found);
     add.builder.add_one(hits);
@@ -137,19 +137,19 @@ pub(super) fn add_anywhere(builder: Builder, rows: Rows) -> Result<Program, Unso
 }
 
 /// A program on its way.
-struct Add {
-    builder: Builder,
+pub(super) struct Add {
+    pub(super) builder: Builder,
     rows: Rows,
     table: Var,
     key: Value,
     /// Is read at the rows, if they have one.
     owner: Option<Value>,
-    walk: Walk,
+    pub(super) walk: Walk,
 }
 
 impl Add {
     /// W1: up to the walk.
-    fn begin(mut builder: Builder, rows: Rows, memory: Memory) -> Self {
+    pub(super) fn begin(mut builder: Builder, rows: Rows, memory: Memory) -> Self {
         let table = builder.pointer(TABLE, memory);
         let key = builder.input(KEY);
         let mut owner = rows.rows.owned.then(|| builder.input(OWNER));
@@ -164,11 +164,11 @@ impl Add {
         }
         Self { builder, rows, table, key, owner, walk }
     }
-    const fn hits(&self) -> Place {
+    pub(super) const fn hits(&self) -> Place {
         Place::at(self.walk.entry, 0)
     }
     /// Goes there if the row has this key and this owner.
-    fn is_same(&mut self, same: Target) {
+    pub(super) fn is_same(&mut self, same: Target) {
         let row = |offset| Place::at(self.walk.entry, offset);
         let Some(owner) = self.owner else {
             return self.builder.branch_word(Compare::Equal, row(-8), self.key, same);
@@ -179,22 +179,27 @@ impl Add {
         self.builder.bind(other);
     }
     /// `entry` = the word of hits for which no row is left.
-    fn overflow(&mut self) {
+    pub(super) fn overflow(&mut self) {
         self.builder.set_address(self.walk.entry, Place::at(self.table, OVERFLOW as i32));
     }
     /// Stores key, owner and text.
-    fn take(&mut self) {
+    pub(super) fn take(&mut self) {
         let Self { builder, rows, table, key, owner, walk } = self;
         builder.store(Place::at(walk.entry, -8), *key);
         if let Some(owner) = owner {
             builder.store(Place::at(walk.entry, OWNER_AT as i32 - 8), *owner);
         }
         let Some(at) = rows.text else { return };
-        // A text is as long as `times` rows, so the offset of its bytes is that many times the offset of its row.
-        let times = TEXT_BYTES as i32 / rows.rows.size() as i32;
+        // A text is as long as `times` rows, so the offset of its bytes is that many times the offset of its row. Or a row
+        // is as long as several texts.
+        let (size, len) = (rows.rows.size() as i32, TEXT_BYTES as i32);
         let row = builder.compute(Compute::Subtract, Value::Var(walk.entry), Value::Var(*table));
-        let row = (builder.in_var(row), times.trailing_zeros() as u8);
-        let first = rows.rows.first_text() as i32 - times * (CELLS as i32 + 8);
+        let row = (builder.in_var(row), (len / size.min(len)).trailing_zeros() as u8);
+        if size > len {
+            let by = Value::Number((size / len).trailing_zeros().into());
+            builder.set_computed(row.0, Compute::ShiftRight, Value::Var(row.0), by);
+        }
+        let first = rows.rows.first_text() as i32 - (CELLS as i32 + 8) * len / size;
         let to = builder.var();
         builder.set_address(to, Place { base: *table, index: Some(row), offset: first });
         let text = builder.pointer(TEXT, Memory::Own);

@@ -31,6 +31,7 @@ mod stacks;
 mod stage_counts;
 mod stages;
 mod state;
+mod summed;
 mod tallies;
 mod text_tallies;
 mod texts;

@@ -21,6 +21,7 @@ use super::filters::{Random, float, number, tree};
 use super::latency::{now, on_cpu};
 use super::records::broken_off_at;
 use super::stages::{Calls, TICK, leaf_at_return, read, with_returned};
+use super::tallies::summing;
 use super::threads::{ids, tid};
 use super::{ADD, LINES, RET, by_hand, call, changes, machines, registered, run, storm};
 
@@ -70,7 +71,8 @@ impl Set {
         let what = Tallied { tally: self.tally(), table: self.table, reads: &self.calls.reads };
         let pending = aggregate_call(at, self.calls.traced(), what, kind).expect("a late part");
         let words = pending.finish(&[RET], None).expect("in reach");
-        let most = 1024 + ROW_BYTES + DEFERRED_BYTES + code_bytes(&self.calls.filter) as u64;
+        let sums = summing(self.tally()) as u64;
+        let most = 1024 + ROW_BYTES + DEFERRED_BYTES + code_bytes(&self.calls.filter) as u64 + sums;
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words
     }

@@ -20,6 +20,7 @@ mod rows;
 mod stacks;
 mod stage_counts;
 mod stages;
+mod summed;
 mod tallies;
 mod threads;
 

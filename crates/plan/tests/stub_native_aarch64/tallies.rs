@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapline_insn::aarch64::encode;
 use trapline_plan::ThreadId;
-use trapline_plan::aarch64::stub::adding::ROW_BYTES;
+use trapline_plan::aarch64::stub::adding::{ROW_BYTES, SUMS_BYTES};
 use trapline_plan::aarch64::stub::filter::code_bytes;
 use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, TableLocation, Tallied, tally};
 use trapline_plan::filter::{
@@ -23,6 +23,11 @@ use super::threads::{ids, tid};
 use super::{ADD, CodeMemory, DATA, LINES, RET, by_hand, call, changes, machines, registered, run, storm};
 
 const STUB: usize = 1024 + ROW_BYTES as usize;
+
+/// Bytes of the code for sums, if there are any.
+pub(super) fn summing(tally: &Tally) -> usize {
+    if tally.sort == Sort::Sums { SUMS_BYTES as usize } else { 0 }
+}
 /// Bytes of the code for one load.
 pub(super) const LOAD: usize = 256;
 /// Bytes of the code that checks for room on a goroutine's stack.
@@ -70,7 +75,7 @@ impl Set {
         let loads = self.tally().texts().count_ones() as usize
             + reads.iter().map(|read| read.offsets.len()).sum::<usize>();
         let room = if self.goroutine { ROOM } else { 0 };
-        let most = STUB + code_bytes(&self.filter) + loads * LOAD + room;
+        let most = STUB + summing(self.tally()) + code_bytes(&self.filter) + loads * LOAD + room;
         assert!(4 * words.len() <= most, "{} words of {most} bytes", words.len());
         words
     }

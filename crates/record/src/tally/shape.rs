@@ -42,6 +42,8 @@ pub enum TableShape {
     OwnedRows(u8),
     /// Like `Texts`, each with a text and a group-by key.
     OwnedTexts(u8),
+    /// Rows that keep a sum and extremes. (`sums` holds.)
+    Sums(Rows),
 }
 
 /// Layout of the rows of a table.
@@ -53,6 +55,8 @@ pub struct Rows {
     pub texts: bool,
     /// Each has a group-by key.
     pub owned: bool,
+    /// Each has a sum and extremes ([`super::sums`]).
+    pub sums: bool,
 }
 
 impl Rows {
@@ -64,7 +68,11 @@ impl Rows {
     /// Length of a row in bytes.
     #[must_use]
     pub const fn size(self) -> u64 {
-        if self.owned { 32 } else { 16 }
+        match (self.sums, self.owned) {
+            (true, _) => super::sums::ROW,
+            (false, true) => 32,
+            (false, false) => 16,
+        }
     }
     /// Byte offset in a table of the first row's text.
     #[must_use]
@@ -79,6 +87,7 @@ impl Rows {
     #[must_use]
     pub const fn shape(self) -> TableShape {
         match (self.texts, self.owned) {
+            _ if self.sums => TableShape::Sums(self),
             (false, false) => TableShape::Rows(self.bits),
             (true, false) => TableShape::Texts(self.bits),
             (false, true) => TableShape::OwnedRows(self.bits),
@@ -97,8 +106,9 @@ impl TableShape {
             Self::Texts(bits) => (bits, true, false),
             Self::OwnedRows(bits) => (bits, false, true),
             Self::OwnedTexts(bits) => (bits, true, true),
+            Self::Sums(rows) => return Some(Rows { sums: true, ..rows }),
         };
-        Some(Rows { bits, texts, owned })
+        Some(Rows { bits, texts, owned, sums: false })
     }
     /// Number of words in a table.
     #[must_use]
@@ -114,7 +124,8 @@ impl TableShape {
     pub const fn or(self, other: Self) -> Self {
         if let (Some(one), Some(two)) = (self.rows(), other.rows()) {
             let bits = if one.bits > two.bits { one.bits } else { two.bits };
-            return Rows { bits, texts: one.texts || two.texts, owned: one.owned || two.owned }.shape();
+            let (texts, owned) = (one.texts || two.texts, one.owned || two.owned);
+            return Rows { bits, texts, owned, sums: one.sums || two.sums }.shape();
         }
         if self.words() >= other.words() { self } else { other }
     }
@@ -126,11 +137,12 @@ const fn min(a: u32, b: u32) -> u32 {
 
 #[cfg(all(test, not(feature = "loom_words")))]
 mod tests {
-    use super::TableShape;
+    use super::{Rows, TableShape};
 
     #[test]
     fn a_table_for_two_has_what_either_has() {
         let [cells, rows, texts] = [TableShape::Cells(4096), TableShape::Rows(12), TableShape::Texts(12)];
+        let sums = |texts, owned| TableShape::Sums(Rows { bits: 12, texts, owned, sums: true });
         let [owned, both] = [TableShape::OwnedRows(12), TableShape::OwnedTexts(12)];
         for (one, two, all) in [
             (TableShape::Nothing, cells, cells),
@@ -139,6 +151,9 @@ mod tests {
             (rows, texts, texts),
             (texts, owned, both),
             (both, cells, both),
+            (sums(false, false), rows, sums(false, false)),
+            (sums(false, false), both, sums(true, true)),
+            (sums(true, false), cells, sums(true, false)),
         ] {
             assert_eq!((one.or(two), two.or(one)), (all, all));
         }

@@ -1,6 +1,6 @@
 //! What `hist` asks for: a value, what it is grouped by, and how it is shown.
 //!
-//! In: plain values. Out: [`Hist`], [`ByKey`]. Does not: read expressions, or aggregate.
+//! In: plain values. Out: [`Hist`], [`Columns`], [`ByKey`]. Does not: read expressions, or aggregate.
 
 use trapline::filter::{Filter, Sort};
 use trapline::{By, ProbeSpec};
@@ -20,6 +20,8 @@ pub(crate) struct Hist {
     pub(crate) sort: Sort,
     /// The most rows that are shown, if only the most frequent values are.
     pub(crate) top: Option<u32>,
+    /// What is shown of the values' sum and extremes, if those are aggregated.
+    pub(crate) columns: Option<Columns>,
     /// What hits are split by, if it is not a value of the calls.
     pub(crate) by: Option<By>,
     /// What hits are grouped by, if it is a value of the calls.
@@ -36,6 +38,15 @@ pub(crate) struct Hist {
     pub(crate) aggregation: Aggregation,
     /// How the ends of calls are seen, if the value needs them.
     pub(crate) ends: Ends,
+}
+
+/// What is shown of the values' sum and extremes, besides the number of hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Columns {
+    pub(crate) sum: bool,
+    pub(crate) min: bool,
+    pub(crate) max: bool,
+    pub(crate) avg: bool,
 }
 
 /// A value of the calls as group-by key.

@@ -90,7 +90,9 @@ pub(super) fn aggregation(
     let by_thread = named || matches!(by, Some(By::Thread | By::ThreadName));
     // At each place of a USDT probe the arguments lie elsewhere.
     let marks = probes.iter().any(|(probe, _)| probe.kind == ProbeKind::Usdt);
-    let group_by = group_bys(keys.as_deref(), values.len(), by_thread).filter(|_| !marks);
+    // Of what a thread's row has, the target does not know what it had under a former name.
+    let named_sums = sort == Sort::Sums && by == Some(By::ThreadName);
+    let group_by = group_bys(keys.as_deref(), values.len(), by_thread).filter(|_| !marks && !named_sums);
     if let Some(found) = group_by.and_then(|group_by| in_target(&values, sort, &group_by, &filters)) {
         return Ok(found);
     }

@@ -15,12 +15,13 @@ use super::prototype::{Look, complete, split};
 use super::run::{ends, is_function};
 use super::units;
 use crate::args::command::{Command, HistogramStyle, Lat, Linear};
-use crate::args::hist::{ByKey, Hist};
+use crate::args::hist::{ByKey, Columns, Hist};
 use crate::args::sink::LINES;
 use crate::args::typed::{TypedBy, TypedHist};
 
 /// Checks and converts.
 pub(super) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Command, UsageError> {
+    let columns = columns(&typed);
     let (mut run, signatures) = split(&typed.probes, typed.common, LINES, look)?;
     let has_values = |probe: &&ProbeSpec| is_function(probe) || probe.kind == ProbeKind::Usdt;
     if let Some(wrong) = run.probes.iter().find(|probe| !has_values(probe)) {
@@ -41,12 +42,23 @@ pub(super) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Command, UsageErr
     drop(fields);
     let ends = ends(&typed.ends)?;
     let is_duration = |value: &Value| matches!(value, Value::Tree(Tree::Known(Known::Took)));
-    if filters.is_empty() && typed.by.is_none() && typed.top.is_none() && values.iter().all(is_duration) {
+    if filters.is_empty()
+        && typed.by.is_none()
+        && typed.top.is_none()
+        && columns.is_none()
+        && values.iter().all(is_duration)
+    {
         let shape = HistogramStyle { linear, ..HistogramStyle::default() };
         return Ok(Command::Lat(Lat { run, per_function: true, outermost: false, ends, shape }));
     }
     let any_text = values.iter().any(|value| matches!(value, Value::Text(_)));
     let sort = match (linear, typed.top.is_some() || any_text) {
+        _ if columns.is_some() && any_text => {
+            return Err(UsageError::Conflict(
+                "--sum, --min, --max, --avg and --stats are for numbers, and this is a text",
+            ));
+        }
+        _ if columns.is_some() => Sort::Sums,
         (Some(_), true) => return Err(UsageError::Conflict("--linear is for numbers, and this is a text")),
         (Some(Linear { min, max, step }), _) => Sort::Linear {
             min: i64::try_from(min).unwrap_or(i64::MAX),
@@ -76,6 +88,7 @@ pub(super) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Command, UsageErr
         expression,
         sort,
         top,
+        columns,
         by,
         key,
         named,
@@ -85,6 +98,14 @@ pub(super) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Command, UsageErr
         aggregation,
         ends,
     })))
+}
+
+/// What is shown of sums and extremes; `None` if a histogram is.
+fn columns(typed: &TypedHist) -> Option<Columns> {
+    let &TypedHist { sum, min, max, avg, stats, .. } = typed;
+    let all = [sum, min, max, avg].map(|one| one || stats);
+    let [sum, min, max, avg] = all;
+    all.contains(&true).then_some(Columns { sum, min, max, avg })
 }
 
 #[cfg(test)]
@@ -163,6 +184,14 @@ mod tests {
             (&["from", "--by=to", "libc:rename(str from, str to)"], "here, entries"),
             (&["n", "--by=data", "f(buf(len=n) data, int n)"], "here, entries"),
             (&["n", "--by=key", "f(int n, str key)", "g(int n, int key)"], "here, entries"),
+            (&["--sum", "n", READ], "entry"),
+            (&["--stats", "dur", READ], "exit"),
+            (&["--avg", "ret", "--by=tid", READ], "exit"),
+            (&["--max", "n", "--by=cpu", "--if=fd > 2", READ], "entry"),
+            (&["--min", "dur", "--by=path", "libc:open(str path)"], "exit"),
+            (&["--stats", "n - ret", "--by=fd", READ], "exit"),
+            (&["--stats", "n", "--by=comm", READ], "here, entries"),
+            (&["--stats", "n", "--by=tid", "--comm=x", READ], "here"),
         ] {
             assert_eq!(place(words), wanted, "{words:?}");
         }
@@ -184,6 +213,11 @@ mod tests {
             (&["x", "f(double x)"], "`x` is a float, and hist adds up whole numbers"),
             (&["n", "--sample", "2/3", "f(int n)"], "is no share"),
             (&["n", "--ret=stack", "f(int n)"], "are for ret and dur"),
+            (&["--sum", "p", "f(str p)"], "are for numbers, and this is a text"),
+            (&["--sum", "n", "--top", "f(int n)"], "cannot be used with"),
+            (&["--stats", "n", "--linear=0:9:1", "f(int n)"], "cannot be used with"),
+            (&["--max", "x", "f(double x)"], "`x` is a float"),
+            (&["--sum", "n", "--by=cpu", "--comm=x", "f(int n)"], "--by cpu is for what the target adds up"),
             (&["n", "-o", "x.csv", "f(int n)"], ".csv is nothing that this command writes"),
         ] {
             let error = read(words).expect_err(words[0]);

@@ -36,6 +36,21 @@ pub(crate) struct TypedHist {
     /// KEY is tid (thread), comm (thread name), cpu, or an argument, a field, a text or an expression.
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, help_heading = "Histogram")]
     pub(crate) by: Option<String>,
+    /// The sum of the values of all calls, instead of a histogram
+    #[arg(long, conflicts_with_all = ["linear", "top"], help_heading = "Sums")]
+    pub(crate) sum: bool,
+    /// The least value
+    #[arg(long, conflicts_with_all = ["linear", "top"], help_heading = "Sums")]
+    pub(crate) min: bool,
+    /// The greatest value
+    #[arg(long, conflicts_with_all = ["linear", "top"], help_heading = "Sums")]
+    pub(crate) max: bool,
+    /// The sum divided by the number of calls
+    #[arg(long, conflicts_with_all = ["linear", "top"], help_heading = "Sums")]
+    pub(crate) avg: bool,
+    /// All four of them
+    #[arg(long, conflicts_with_all = ["linear", "top"], help_heading = "Sums")]
+    pub(crate) stats: bool,
     #[command(flatten)]
     pub(crate) filter: TypedFilter,
     /// Only threads of this name; may be given more than once
@@ -51,6 +66,8 @@ const MORE: &str = "\
 What it prints:
   [16, 32)  Calls for which EXPR was at least 16 and less than 32.
   VALUE     With --top, and for texts: calls for which EXPR was VALUE.
+  SUM, MIN, MAX, AVG
+            What EXPR was over all calls. A sum does not overflow.
   hits =    All calls that were counted.
 
 Examples:
@@ -62,5 +79,7 @@ Examples:
     trapline hist path --top=20 'libc:openat(int fd, str path)'
   Sizes, one histogram for each file descriptor:
     trapline hist n --by fd 'libc:read(int fd, ptr buf, size_t n)'
+  Bytes that are read from each file descriptor, and the most at once:
+    trapline hist --sum --max ret --by fd 'libc:read(int fd) -> ssize_t'
   Durations, one histogram for each file:
     trapline hist dur --by path 'libc:openat(int fd, str path, int flags)'";

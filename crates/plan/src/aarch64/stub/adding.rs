@@ -7,7 +7,7 @@
 //! ```text
 //!   x16 A          the table; it stays. Of a text's key: the key
 //!   x12 VALUE      the cell's number or the row's key; it stays
-//!   sp + key_at    the owner, the group-by key, if rows have one; key_at = depth + waiting(0): sp is depth lower than
+//!   sp + key_at    the owner, the group-by key, if rows have one; of rows with sums, the value; key_at = depth + waiting(0): sp is depth lower than
 //!                  `frame` left it
 //!   uses           x17 B, x15 KEY, x14 D, x13 INDEX, x11 C, flags
 //! ```
@@ -29,6 +29,8 @@ use crate::programs::{self, Adding, Kept};
 
 /// Upper bound of the additional code bytes for texts, owners and what cannot be read.
 pub const ROW_BYTES: u64 = 512;
+/// The same for sums and extremes.
+pub const SUMS_BYTES: u64 = 1024;
 
 /// A text that was copied: a word with the kernel's result, and behind it the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

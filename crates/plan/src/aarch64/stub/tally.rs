@@ -163,6 +163,7 @@ pub(super) fn value(
 /// ```text
 ///   in    A = key or cell, VALUE = the group-by key, if that is a value of the call
 ///   out   A = cell | number·THREAD_UNIT     cells of a thread
+///         A = the group-by key, or 0        rows with sums
 /// ```
 fn owner(asm: &mut Asm, tally: &Tally, known: Conditions<'_>, into: Into) {
     let group_key = match tally.group_by {
@@ -181,6 +182,11 @@ fn owner(asm: &mut Asm, tally: &Tally, known: Conditions<'_>, into: Into) {
             B
         }
     };
+    if tally.sort == Sort::Sums && !matches!(tally.group_by, GroupBy::Text(_)) {
+        // The value waits, and the group-by key is the row's key.
+        into.keep(asm, A);
+        return asm.mov(A, group_key);
+    }
     into.keep(asm, group_key);
 }
 

@@ -17,7 +17,7 @@ const BITS: u8 = 4;
 fn layouts() -> impl Iterator<Item = tally::Rows> {
     [(false, false), (false, true), (true, false), (true, true)]
         .into_iter()
-        .map(|(texts, owned)| tally::Rows { bits: BITS, texts, owned })
+        .map(|(texts, owned)| tally::Rows { bits: BITS, texts, owned, sums: false })
 }
 fn program(rows: tally::Rows, memory: Memory) -> Program {
     let rows = Rows { rows, text: rows.texts.then_some(0), reloads: rows.texts };

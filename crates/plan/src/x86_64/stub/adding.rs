@@ -8,7 +8,7 @@
 //!   r11          the table; it stays
 //!   rax          the cell's number or the row's key; it stays, unless it waits
 //!   rsp - 32     KEY         then it waits here: if rows have texts or owners ([`Into::keep`])
-//!   rsp - 48     KEY_AT      the owner, the group-by key, if rows have one
+//!   rsp - 48     KEY_AT      the owner, the group-by key, if rows have one; of rows with sums, the value
 //!   rsp - 40     END         a walk's end, if registers are short
 //!   rsp - 96     SPARE[0]    rax, while a row is claimed
 //!   rsp - 104    SPARE[1]    rdx, while a row is claimed

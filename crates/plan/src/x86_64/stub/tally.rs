@@ -189,6 +189,10 @@ pub(super) fn value(
         unread.extend(text_key(asm, copied));
     }
     owner(asm, tally, known, into);
+    if tally.sort == Sort::Sums && !by_text {
+        // The group-by key is the row's key.
+        asm.exchange(RAX, RDX);
+    }
     into.keep(asm);
     unread
 }
