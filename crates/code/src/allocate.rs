@@ -78,6 +78,9 @@ pub struct Allocated {
     registers: Vec<u8>,
     /// For each operation, and for the end: a bit for each register with a variable.
     busy: Vec<u32>,
+    /// For each variable: how often operations and the end read it.
+    reads: Vec<u32>,
+    divides: bool,
 }
 
 /// From a variable's first write to its last read, as numbers of operations; the end counts as one.
@@ -110,7 +113,11 @@ impl Allocated {
             words(&waiting, pool.words, &mut locations)?;
             let busy = busy(&program, &spans, &locations);
             if is_enough(&program, pool, &locations, &busy) && is_handed(&program, pool, &locations) {
-                return Ok(Self { program, locations, registers: pool.registers.to_vec(), busy });
+                let mut reads = vec![0; program.vars.into()];
+                let all = program.ops.iter().flat_map(Op::read).chain(program.read_at_end());
+                all.for_each(|var| reads[var.index()] += 1);
+                let (registers, divides) = (pool.registers.to_vec(), !divisions.is_empty());
+                return Ok(Self { program, locations, registers, busy, reads, divides });
             }
         }
         Err(NoRoom { needed: pool.words + 1, words: pool.words })
@@ -119,6 +126,14 @@ impl Allocated {
     pub(crate) fn free(&self, at: usize) -> impl Iterator<Item = u8> + use<'_> {
         let busy = self.busy[at];
         self.registers.iter().rev().copied().filter(move |register| busy >> register & 1 == 0)
+    }
+    /// Whether one operation reads a variable, once.
+    pub(crate) fn is_read_once(&self, var: Var) -> bool {
+        self.reads[var.index()] == 1
+    }
+    /// Whether the program divides.
+    pub(crate) const fn divides(&self) -> bool {
+        self.divides
     }
     /// The program.
     #[must_use]

@@ -153,9 +153,14 @@ fn add_product<B: BackEnd>(allocated: &Allocated, back_end: &mut B, at: usize) -
     else {
         return false;
     };
-    let Op::Compute { op: Compute::Add, to, left: one, right: other @ Operand::Var(_) } = *next else {
-        return false;
+    let (to, one, other) = match *next {
+        Op::Compute { op: Compute::Add, to, left, right: right @ Operand::Var(_) } => (to, left, right),
+        Op::Address { to, place: Place { base, index: Some((index, 0)), offset: 0 } } => {
+            (to, base, index.into())
+        }
+        _ => return false,
     };
+    let is_read_once = allocated.is_read_once(*product);
     let product: Operand = (*product).into();
     let plus = match (Operand::from(one), other) {
         (one, other) if one == product && other != product => other,
@@ -163,18 +168,11 @@ fn add_product<B: BackEnd>(allocated: &Allocated, back_end: &mut B, at: usize) -
         _ => return false,
     };
     match allocated.location(to) {
-        Location::Register(to) if is_read_once(allocated, product) => {
+        Location::Register(to) if is_read_once => {
             back_end.multiply_add(B::Reg::from(to), ((*left).into(), *right), plus)
         }
         _ => false,
     }
-}
-
-/// Whether one operation reads it, once.
-fn is_read_once(allocated: &Allocated, operand: Operand) -> bool {
-    let program = allocated.program();
-    let reads = program.ops.iter().flat_map(Op::read).chain(program.read_at_end());
-    reads.filter(|var| Operand::from(*var) == operand).count() == 1
 }
 
 /// Makes a load and the computation that comes next by one instruction, if there is one and nothing else reads the word.
@@ -185,7 +183,7 @@ fn with_word<B: BackEnd>(allocated: &Allocated, back_end: &mut B, at: usize) -> 
     else {
         return false;
     };
-    let is_right = right == word.into() && left != word && is_read_once(allocated, right);
+    let is_right = right == word.into() && left != word && allocated.is_read_once(word);
     match allocated.location(to) {
         Location::Register(to) if is_right => back_end.compute_word(op, to.into(), left.into(), place),
         _ => false,

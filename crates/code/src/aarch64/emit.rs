@@ -155,8 +155,14 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
         self.asm.store(from, SP, self.word(word));
     }
     fn multiply_add(&mut self, to: Reg, (left, right): (Operand, Operand), plus: Operand) -> bool {
-        let [left, right, plus] = [left, right, plus].map(|operand| self.register(operand));
-        let (Some(left), Some(right), Some(plus)) = (left, right, plus) else { return false };
+        let (Some(left), Some(plus)) = (self.register(left), self.register(plus)) else { return false };
+        let right = match right {
+            Operand::Number(_) => self.fetch(right),
+            Operand::Var(_) => match self.register(right) {
+                Some(right) => right,
+                None => return false,
+            },
+        };
         self.asm.mul_add(to, left, right, plus);
         true
     }
@@ -375,6 +381,9 @@ fn by_number(asm: &mut Asm, op: Compute, (to, from): (Reg, Reg), number: i32) ->
         Compute::Subtract if is_short => asm.add_imm(to, from, -number),
         Compute::And if number > 0 && (number as u32 + 1).is_power_of_two() => {
             asm.bits(to, from, 0, number.count_ones());
+        }
+        Compute::Or if number > 0 && (number as u32 + 1).is_power_of_two() => {
+            asm.set_low(to, from, number.count_ones());
         }
         Compute::And if number < -1 && number.unsigned_abs().is_power_of_two() => {
             asm.clear_low(to, from, number.trailing_zeros());

@@ -67,6 +67,9 @@ pub fn emit(
 /// How many divisions may run before rdx is read for the last time. An operation runs for the last time where it stands
 /// (CODE-2), or, within a walk, at the walk's last step: what stands before a division there runs again after it.
 fn reloads(allocated: &Allocated, inputs: &impl Inputs) -> usize {
+    if !allocated.divides() {
+        return 0;
+    }
     let program = allocated.program();
     let ops = program.ops();
     let in_rdx = |nth| inputs.register(nth) == Some(RDX);
