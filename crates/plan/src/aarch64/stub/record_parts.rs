@@ -33,9 +33,11 @@ use crate::programs::records::{Part, input};
 struct Made {
     question: Question,
     allocated: Allocated,
-    /// For each kind of place, with the outcomes of its jumps.
-    pieces: RefCell<Vec<Option<(Piece, Vec<u8>)>>>,
+    pieces: RefCell<Pieces>,
 }
+
+/// Code for each kind of place, with the outcomes of its jumps.
+type Pieces = Vec<Option<(Piece, Vec<u8>)>>;
 
 /// The part, and where the rings are.
 type Question = (Part, u64);
