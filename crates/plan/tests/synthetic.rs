@@ -328,6 +328,31 @@ fn a_pun_relies_on_what_no_other_patch_changes() {
     assert_eq!(at(&both, 1).map(|p| (p.tactic, p.relies)), Some((Tactic::Jump, 5)));
 }
 
+/// A kernel uprobe on the function behind a punned jump writes an int3 into the jump's displacement.
+#[test]
+fn pun_1_a_pun_leads_to_its_stub_whatever_int3_others_write_behind_it() {
+    // ret, alone. Behind it: add rsp, 16; or push rbp; mov rbp, rsp
+    for (behind, starts) in
+        [(&[0x48, 0x83, 0xC4, 0x10, RET][..], &[0][..]), (&[0x55, 0x48, 0x89, 0xE5, RET], &[0, 1])]
+    {
+        let image = pack(&[&[RET], behind], 0);
+        let plan = plan(&image, &map(&image), &traits(), &every(&image, Action::CountEntry)[..1]);
+        let pun = at(&plan, 0).expect("a pun");
+        assert_eq!((pun.tactic, pun.len), (Tactic::Pun, 1), "{:?}", plan.refused);
+        for some in 0..1_u8 << starts.len() {
+            let mut rel: [u8; 4] = behind[..4].try_into().expect("four bytes");
+            let with = starts.iter().enumerate().filter(|(nth, _)| some >> nth & 1 == 1);
+            with.for_each(|(_, start)| rel[*start] = 0xCC);
+            let target = (pun.addr + 5).offset(i32::from_le_bytes(rel).into());
+            let chunk = plan.chunks.iter().find(|chunk| chunk.addr == target).expect("code at the target");
+            let jump: [u8; 5] = plan.chunk_bytes(chunk)[..5].try_into().expect("a jump");
+            let distance = i32::from_le_bytes([jump[1], jump[2], jump[3], jump[4]]);
+            assert_eq!((jump[0], (target + 5).offset(distance.into())), (0xE9, pun.head), "{rel:x?}");
+            assert!(plan.pun_regions.iter().any(|region| region.contains(target)), "{rel:x?}");
+        }
+    }
+}
+
 #[test]
 fn where_no_trap_is_allowed_no_window_has_a_seam() {
     // xor eax, eax; xor ecx, ecx; xor edx, edx; ret

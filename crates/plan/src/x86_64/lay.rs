@@ -191,7 +191,7 @@ fn stub_starts(sites: &[PatchedSite], bias: Bias, k: i32, arena: RemoteAddr) -> 
         .map(|(site, n)| match site.reach {
             Reach::Jump => (mirrored(site.start), n),
             Reach::Island(at) => (mirrored(at), n),
-            Reach::Pun(_, target) => (target, n),
+            Reach::Pun(pun) => (pun.target, n),
             // No jump leads to it, so the arena is as good as any address behind the mirrored range.
             Reach::Trap => (arena, n),
         })

@@ -1,15 +1,25 @@
 //! Punned jumps: only the first bytes of `jmp rel32` are written. The others are the following code's own,
 //! and dictate part of the address that the jump leads to.
 //!
-//! In: a window of less than five bytes. Out: displacement and target, in memory that is free. The code at
-//! the target is one more jump, to the stub, so the target must also be within reach of the module's arena.
+//! In: a window of less than five bytes. Out: displacement and targets, in memory that is free. The code at
+//! each target is one more jump, to the stub, so the targets must also be within reach of the module's arena.
 //!
 //! ```text
 //!   bytes at the site    E9 b0 b1 b2 b3, of which the first `free` are written
 //!   target               site + JUMP + (b0 b1 b2 b3 as a signed number, b0 lowest)
 //! ```
+//!
+//! Kernel uprobes and debuggers write an int3 over an instruction's first byte, and take it away. If an instruction
+//! starts among the bytes that are not written, the jump then leads elsewhere. So there is a target for each such case:
+//!
+//! ```text
+//!   e9 61 90 41 57       the function's last byte, two of padding; behind them push %r15     leads to the target
+//!   e9 61 90 cc 57       another tool's int3 is on that function                             leads to another target
+//! ```
+//!
+//! Invariant: PUN-1 whichever of the following instructions have an int3, the jump leads to the stub.
 
-use super::jump::{JUMP, REACH, TRAPPING};
+use super::jump::{INT3, JUMP, REACH, TRAPPING};
 use crate::layout::SMALL_REGIONS;
 use crate::plan::Region;
 use crate::space::{AddressSpace, PAGE};
@@ -17,6 +27,30 @@ use trapline_record::RemoteAddr;
 
 /// Number of planners for one module, which share its regions.
 const PLANNERS: u32 = 2;
+
+/// A punned jump.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pun {
+    /// Its displacement.
+    pub(crate) rel: [u8; 4],
+    /// Where it leads.
+    pub(crate) target: RemoteAddr,
+    /// Bit `n`: another tool may have an int3 at byte `n` of the displacement.
+    starts: u8,
+}
+
+impl Pun {
+    /// Where it leads while other tools have an int3 in it.
+    pub(crate) fn others(self) -> impl Iterator<Item = RemoteAddr> {
+        let distance = |rel: [u8; 4]| i64::from(i32::from_le_bytes(rel));
+        let some = (1..=self.starts).filter(move |some| some & !self.starts == 0);
+        some.map(move |some| {
+            let rel: [u8; 4] = core::array::from_fn(|n| if some >> n & 1 == 1 { INT3 } else { self.rel[n] });
+            self.target.offset(distance(rel) - distance(self.rel))
+        })
+        .filter(move |other| *other != self.target)
+    }
+}
 
 /// The targets of punned jumps.
 #[derive(Clone, Debug)]
@@ -38,14 +72,14 @@ impl<'a> Puns<'a> {
 
     /// Chooses the free bytes of a displacement. `window` holds the five bytes at live address `site`, of
     /// which the first `free` may change (1 to 4, the opcode included). Bit `n` of `boundaries` says that an
-    /// instruction starts at byte `n`.
+    /// instruction starts at byte `n`, bit `n` of `starts` the same of the other bytes.
     pub(crate) fn find(
         &mut self,
         site: RemoteAddr,
         window: [u8; 5],
         free: u64,
-        boundaries: u8,
-    ) -> Option<([u8; 4], RemoteAddr)> {
+        (boundaries, starts): (u8, u8),
+    ) -> Option<Pun> {
         if self.targets.len() >= self.most {
             return None;
         }
@@ -64,11 +98,9 @@ impl<'a> Puns<'a> {
                     }
                     for &b0 in &choices[0] {
                         let rel = [b0, b1, b2, b3];
-                        let target = to(rel);
-                        if self.is_usable(target) {
-                            let at = self.targets.partition_point(|&l| l < target);
-                            self.targets.insert(at, target);
-                            return Some((rel, target));
+                        let pun = Pun { rel, target: to(rel), starts: starts >> 1 };
+                        if self.take(pun) {
+                            return Some(pun);
                         }
                     }
                 }
@@ -87,6 +119,20 @@ impl<'a> Puns<'a> {
             return TRAPPING.to_vec();
         }
         if n + 1 < free { vec![0xCC, 0x33] } else { (0..=255).step_by(3).collect() }
+    }
+
+    /// Takes all targets of a jump, if all of them are usable.
+    fn take(&mut self, pun: Pun) -> bool {
+        let before = self.targets.len();
+        for target in core::iter::once(pun.target).chain(pun.others()) {
+            if self.targets.len() >= self.most || !self.is_usable(target) {
+                self.targets.truncate(before);
+                return false;
+            }
+            self.targets.push(target);
+        }
+        self.targets.sort_unstable();
+        true
     }
 
     fn is_usable(&self, target: RemoteAddr) -> bool {

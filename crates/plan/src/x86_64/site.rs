@@ -5,10 +5,11 @@
 
 use super::action::PlacedAction;
 use super::jump::JUMP;
+use super::pun::Pun;
 use crate::plan::{PatchRole, Tactic};
 use smallvec::SmallVec;
 use trapline_insn::x86_64::{Insn, faults_on_register};
-use trapline_record::{RemoteAddr, Svma};
+use trapline_record::Svma;
 
 /// The request that a site is named after.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,8 +27,8 @@ pub(crate) enum Reach {
     Jump,
     /// `jmp rel8` to an island at this address.
     Island(Svma),
-    /// `jmp rel32` with these bytes as its displacement, to this address.
-    Pun([u8; 4], RemoteAddr),
+    /// `jmp rel32`, of which some bytes are the following code's.
+    Pun(Pun),
     /// `int3`, from which the guard table leads to the stub.
     Trap,
 }

@@ -130,6 +130,12 @@ impl<'a, 'p> Emitter<'a, 'p> {
             self.plan.bytes.extend_from_slice(&jump(stub_start, head));
             self.chunk(stub_start);
         }
+        if let Reach::Pun(pun) = site.reach {
+            for target in pun.others() {
+                self.plan.bytes.extend_from_slice(&jump(target, head));
+                self.chunk(target);
+            }
+        }
         if self.set.gate.is_some() {
             self.calls(site);
         }

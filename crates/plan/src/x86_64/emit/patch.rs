@@ -6,6 +6,7 @@ use super::Emitter;
 use crate::plan::{Call, Patch, PatchRole};
 use crate::x86_64::action::{PlacedAction, SiteAction, When};
 use crate::x86_64::jump::{E9, EB, INT3, JUMP};
+use crate::x86_64::pun::Pun;
 use crate::x86_64::site::{PatchedSite, Reach};
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
@@ -33,7 +34,7 @@ impl Emitter<'_, '_> {
         let mut new = [0; MAX_PATCH];
         match site.reach {
             Reach::Jump => new[..5].copy_from_slice(&[E9, k[0], k[1], k[2], k[3]]),
-            Reach::Pun(rel, _) => {
+            Reach::Pun(Pun { rel, .. }) => {
                 let whole = [E9, rel[0], rel[1], rel[2], rel[3]];
                 let changed = site.changed as usize;
                 new[..changed].copy_from_slice(&whole[..changed]);

@@ -15,8 +15,11 @@ use crate::x86_64::site::{Owner, PatchedSite, Reach};
 use crate::x86_64::window::{Stop, Stretch, Window, in_rseq, refusal, walk};
 use smallvec::{SmallVec, smallvec};
 use trapline_image::FunctionIndex;
-use trapline_insn::x86_64::{Flow, faults_on_register, may_displace};
+use trapline_insn::x86_64::{Flow, faults_on_register, may_displace, sweep};
 use trapline_record::Svma;
+
+/// Bytes behind a window that are decoded: enough for the instructions that begin in a jump.
+const MOST_BYTES: u64 = 2 * 15;
 
 /// How many instructions back an exit's window may begin.
 const BACK: usize = 16;
@@ -284,8 +287,27 @@ impl Planner<'_> {
             .map(|i| i.addr - window.start.0)
             .chain(window.len..changed)
             .fold(0u8, |bits, n| bits | 1 << n);
-        let (rel, target) = self.puns.find(self.bias.live(window.start), bytes, changed, boundaries)?;
-        Some((changed, Reach::Pun(rel, target)))
+        let pun = self.puns.find(
+            self.bias.live(window.start),
+            bytes,
+            changed,
+            (boundaries, self.starts_behind(stretch, window, changed)),
+        )?;
+        Some((changed, Reach::Pun(pun)))
+    }
+
+    /// Bit `n`: an instruction starts at byte `n` of a jump at the window's start, behind the `changed` bytes. Other
+    /// tools may have an int3 there.
+    fn starts_behind(&self, stretch: Stretch<'_>, window: &Window, changed: u64) -> u8 {
+        let own = stretch.insns[window.from..window.until].iter().map(|insn| insn.addr);
+        let behind = window.start + window.room();
+        let bytes =
+            (1..=MOST_BYTES).rev().find_map(|len| self.env.image.text(behind, len)).unwrap_or_default();
+        let bits = |bits: u8, at: u64| bits | 1 << at;
+        own.chain(sweep(bytes, behind.0).map(|insn| insn.addr))
+            .map(|at| at - window.start.0)
+            .filter(|at| (changed..JUMP).contains(at))
+            .fold(0, bits)
     }
 
     /// Whether this plan leaves alone the bytes that a pun's displacement consists of. What a later plan
