@@ -13,8 +13,7 @@ use crate::program::{Op, Program};
 /// The registers that hold variables if the stub does not say which.
 pub const REGISTERS: &[Reg] = &[RAX, R11];
 
-/// Chooses locations for a program that has these registers and `words` stack words. What a part hands on is in the first
-/// registers.
+/// Chooses locations for a program that has these registers and `words` stack words.
 ///
 /// # Errors
 /// There are too few.
@@ -27,15 +26,7 @@ pub fn allocate(
     let registers: Vec<u8> = registers.iter().map(|register| register.0).collect();
     let divided = &[RAX.0, R11.0, RDX.0];
     let claims = Some(RAX.0);
-    let pool = Pool {
-        registers: &registers,
-        divided,
-        claims,
-        ways: needs,
-        words,
-        result: RAX.0,
-        handed: &registers,
-    };
+    let pool = Pool { registers: &registers, divided, claims, ways: needs, words, result: RAX.0 };
     Allocated::new(program, &pool, |nth| inputs.register(nth).is_some())
 }
 
@@ -83,6 +74,6 @@ pub fn most_bytes(program: &Program, input: usize) -> usize {
         // An address, and an instruction with an immediate.
         _ => 5 * WORD + 18,
     };
-    let commit = program.commit().map_or(0, |_| 5 * WORD + 4);
+    let commit = program.commit().map_or(0, |_| 5 * WORD);
     commit + program.ops().iter().map(most).sum::<usize>() + WORD
 }

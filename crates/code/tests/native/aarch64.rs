@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   x0         the inputs: 0 to 2 and 7 are loaded into registers before; the others are loaded where they are read
-//!   x1         where the result goes: outcome, x16, whether a register was changed, what is handed on
+//!   x1         where the result goes: outcome, x16, and whether a register was changed
 //!   sp + 0 …   words of the program
 //! ```
 
@@ -45,9 +45,6 @@ pub(crate) fn function(program: &Program, (seed, words): (u64, usize), at: u64) 
     let outcomes = emit(&mut asm, &allocated, &FromMemory, Frame { words: 0, lse: seed % 2 == 0 });
     let length = asm.here() - begin;
     assert!(length <= most_bytes(program, 8) as u64, "{length} bytes\n{program}");
-    for (nth, reg) in (0..).zip(&registers(seed)[..program.handed().len()]) {
-        asm.store(*reg, 1, 24 + 8 * nth);
-    }
     leave(&mut asm, 0);
     for (outcome, fix) in outcomes {
         asm.bind(fix);
@@ -68,12 +65,12 @@ pub(crate) fn kept(program: &Program, (seed, words): (u64, usize), at: u64) -> O
         let piece = Piece::since(&asm, at, &leave);
         leave.into_iter().for_each(|fix| asm.bind(fix));
         asm.pool();
-        (asm.words().ok(), piece)
+        (asm.words(), piece)
     };
     let mut asm = Asm::new(at);
     make(at - 96).1.append(&mut asm).into_iter().for_each(|fix| asm.bind(fix));
     asm.pool();
-    make(at).0.zip(asm.words().ok())
+    make(at).0.zip(asm.words())
 }
 
 /// Stores what there is, and returns.

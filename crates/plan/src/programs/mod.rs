@@ -8,7 +8,6 @@ mod adding;
 mod bucket;
 mod input;
 mod kept;
-pub(crate) mod records;
 mod rows;
 mod sums;
 mod text_key;

@@ -45,7 +45,6 @@ mod machine;
 mod own_trampolines;
 mod pending;
 mod put;
-mod record_parts;
 mod rseq;
 mod saves;
 mod stack;
@@ -57,7 +56,6 @@ mod traced;
 mod trampolines;
 
 use trapline_code::aarch64::asm;
-pub use trapline_code::aarch64::asm::NoWords;
 
 pub use crate::machine::ExitKind;
 pub use aggregate_at_return::aggregate_call;

@@ -39,7 +39,6 @@ mod machine;
 mod own_trampolines;
 mod pending;
 mod put;
-mod record_parts;
 mod remote;
 mod rseq;
 mod saves;

@@ -69,7 +69,7 @@
 //!                                    for a copy:  rcx = min((E - S) rounded down to 8, room)
 //!   walk    r10 = record, rsi = rbp, rdi = rsi - S or the address, rdx = bytes used;  on while rsi - S < rcx
 //!   copy    r10 = record, rsi = bytes copied, rdi = the word
-//!   end     rcx = bytes used, rsi = the rbp that was reached;  the record's words FRAME, END = rsi, E
+//!   end     rdx = bytes used, rsi = the rbp that was reached;  the record's words USED, FRAME, END = rdx, rsi, E
 //! ```
 //!
 //! Return trampolines: a call with a replaced return address has a trampoline's address on the stack
@@ -94,7 +94,7 @@
 //! thread unmaps this stack, or mprotects it, it takes it away from the program too.
 
 use trapline_record::ring::FIRST_VALUE;
-use trapline_record::stack::{END, FIRST, FRAME};
+use trapline_record::stack::{END, FIRST, FRAME, USED};
 use trapline_record::trampolines::{self, Trampolines, at};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, RBP, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
@@ -212,18 +212,16 @@ impl Walk {
         done.push(asm.jcc_later(Cond::AboveEq));
         asm.bind(above);
     }
-    /// Fills the record at r10, but not its word USED; rcx is from `bound`. rcx = how many of its bytes are used. Uses rdx,
-    /// rsi, rdi and flags.
+    /// Fills the record at r10; rcx is from `bound`. rdx = how many of its bytes are used. Uses rsi, rdi and
+    /// flags.
     pub(super) fn fill(&self, asm: &mut Asm<'_>) {
         let real = self.trampolines.map(|trampolines| Real::lay(asm, trampolines));
         match self.unwind {
             Unwind::None => {}
-            Unwind::Frames(frames) => {
-                self.walk(asm, frames, real);
-                asm.mov(RCX, RDX);
-            }
+            Unwind::Frames(frames) => self.walk(asm, frames, real),
             Unwind::Copy(_) => copy(asm, self.step, real),
         }
+        asm.store(word(USED), RDX);
         asm.store(word(FRAME), RSI);
         asm.load(RDI, Mem::At(RSP, LIMIT));
         asm.store(word(END), RDI);
@@ -292,7 +290,7 @@ fn thread(asm: &mut Asm<'_>, block: i32, done: &mut Vec<Fix>) {
     asm.bind(below);
 }
 
-/// Copies rcx bytes from S on. rcx = bytes used of the record, rsi = rbp. Uses rdi and flags.
+/// Copies rcx bytes from S on. rdx = bytes used of the record, rsi = rbp. Uses rdi and flags.
 fn copy(asm: &mut Asm<'_>, step: i32, real: Option<Real>) {
     asm.mov_imm32(RSI, 0);
     asm.test(RCX, RCX, true);
@@ -307,7 +305,7 @@ fn copy(asm: &mut Asm<'_>, step: i32, real: Option<Real>) {
         asm.jcc(Cond::Below, again);
     });
     asm.bind(none);
-    asm.lea(RCX, Mem::At(RCX, FIRST as i32 * 8));
+    asm.lea(RDX, Mem::At(RCX, FIRST as i32 * 8));
     asm.mov(RSI, RBP);
 }
 

@@ -28,7 +28,7 @@
 
 use trapline_record::ring::RecordKind;
 
-use super::asm::{Alu, Asm, Fix, Mem, R11};
+use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX, RDX};
 use super::counted::{Counted, count};
 use super::filtering::FilterExits;
 use super::latency::{Mark, Marks};
@@ -44,6 +44,8 @@ use super::traced::Traced;
 pub(super) struct Written {
     machine: Machine,
     commit: Commit,
+    ring: Fix,
+    base: u64,
     full: Fix,
     /// The jump of hits on a goroutine's stack without room for texts.
     cramped: Option<Fix>,
@@ -67,23 +69,32 @@ enum Commit {
     Lock(Fix),
 }
 
-/// Finds a ring and writes. Also returns the jump of records that found their ring full.
-fn commit(asm: &mut Asm<'_>, writer: &RingWriter<'_>, values: usize, walk: Option<Walk>) -> (Commit, Fix) {
+/// Finds a ring and writes. Also returns the fix that waits for the rings' address, and the jump of records that
+/// found their ring full.
+fn commit(
+    asm: &mut Asm<'_>,
+    writer: &RingWriter<'_>,
+    values: usize,
+    walk: Option<Walk>,
+) -> (Commit, Fix, Fix) {
     if let Some(walk) = walk {
         walk.bound(asm);
     }
-    let full = writer.rings.area.full();
     if let Some(rseq) = writer.machine.rseq {
-        let (section, (unregistered, full)) = rseq::section_with(asm, rseq, R11, |asm| {
-            let fixes = writer.find(asm, full);
+        let (section, (ring, unregistered, full)) = rseq::section_with(asm, rseq, R11, |asm| {
+            let fixes = writer.slot(asm, rseq);
             writer.write(asm, values, walk);
             fixes
         });
-        return (Commit::Section(section, unregistered), full);
+        return (Commit::Section(section, unregistered), ring, full);
     }
-    let (busy, full) = writer.lock(asm, full);
+    let (ring, busy, full) = writer.lock(asm, writer.rings.area.full());
+    asm.mov(R10, RAX);
+    asm.clock(RDX);
+    asm.mov(RAX, R10);
+    writer.behind(asm);
     writer.write(asm, values, walk);
-    (Commit::Lock(busy), full)
+    (Commit::Lock(busy), ring, full)
 }
 
 impl Written {
@@ -111,7 +122,7 @@ impl Written {
         let cramped = texts.room(asm);
         let fixups = texts.fetch(asm);
         passed.deep = hits.pass_fields(asm);
-        let (commit, full) = commit(asm, &writer, values, traced.walk(kind));
+        let (commit, ring, full) = commit(asm, &writer, values, traced.walk(kind));
         let written = asm.here();
         texts.drop(asm);
         let marks = early.or(mark(asm, by_fields));
@@ -123,6 +134,8 @@ impl Written {
         Self {
             machine,
             commit,
+            ring,
+            base: traced.rings.base,
             full,
             cramped,
             written,
@@ -169,6 +182,8 @@ impl Written {
             self.machine.rseq.into_iter().for_each(|rseq| rseq::descriptors(asm, rseq, &[section]));
         }
         asm.align(8);
+        asm.bind(self.ring);
+        asm.u64(self.base);
         asm.bind(dropped.line);
         cramped.into_iter().for_each(|cramped| asm.bind(cramped.line));
         asm.u64(self.dropped);
