@@ -36,4 +36,4 @@ pub use compute::{Compare, Compute, Unary, Width};
 pub use interpret::{Bytes, End, Run, interpret, interpret_in};
 pub use operand::{Label, Memory, Operand, Place, Target, Var, Walk};
 pub use program::{CLAIMED, Commit, MAX_OPS, MAX_STEPS, Op, Program};
-pub use unsound::Unsound;
+pub use unsound::{NoCode, Unsound};

@@ -1,8 +1,20 @@
-//! The rules that a program may break.
+//! The rules that a program may break, and why a program has no code.
 //!
 //! In: nothing. Out: plain values and messages. Does not: check anything (`verify`).
 
+use crate::allocate::NoRoom;
 use crate::program::{MAX_OPS, MAX_STEPS};
+
+/// Why there is no code of a program. A stub that lacks code must not be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoCode {
+    /// The program breaks a rule.
+    #[error(transparent)]
+    Unsound(#[from] Unsound),
+    /// The stub has too little room for it.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+}
 
 /// A rule that a program breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

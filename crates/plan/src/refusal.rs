@@ -204,6 +204,14 @@ pub enum Refusal {
         /// The window.
         site: CodeBytes,
     },
+    /// Its stub would lack code.
+    #[error("{site}: there is no code of what its hits do: {why}")]
+    NoCode {
+        /// The window.
+        site: CodeBytes,
+        /// The reason.
+        why: trapline_code::NoCode,
+    },
     /// No displacement leads the module's whole text to free memory.
     #[error(
         "no free range of {need:#x} bytes at a trapping distance from the module's text at {text:#x}; {tried} were tried"
@@ -308,6 +316,7 @@ impl Refusal {
             Self::NoTrampoline { .. } => "no-slot",
             Self::TailCall { .. } => "tail-call",
             Self::MustNotTrap { .. } => "must-not-trap",
+            Self::NoCode { .. } => "no-code",
             Self::NoRoom { .. } | Self::NoSpace { .. } => "no-room",
             Self::Word { why } => why.kind(),
             Self::Unsupported { .. } => "not-on-arm64",

@@ -8,6 +8,8 @@
 
 use trapline_insn::aarch64::encode;
 
+use crate::unsound::NoCode;
+
 /// A general register.
 pub type Reg = u32;
 pub const SP: Reg = 31;
@@ -63,21 +65,45 @@ pub struct Asm {
     constants: Vec<(u64, Vec<Fix>)>,
     /// Some distance was too long for its form.
     broken: bool,
+    /// Why something that belongs here is missing.
+    lacks: Option<NoCode>,
+}
+
+/// Why there are no words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoWords {
+    /// Something is out of an instruction's reach.
+    #[error("out of an instruction's reach")]
+    Far,
+    /// A program has no code.
+    #[error(transparent)]
+    NoCode(#[from] NoCode),
 }
 
 impl Asm {
     #[inline]
     pub const fn new(origin: u64) -> Self {
-        Self { words: Vec::new(), origin, constants: Vec::new(), broken: false }
+        Self { words: Vec::new(), origin, constants: Vec::new(), broken: false, lacks: None }
     }
     /// Address of the next word.
     #[inline]
     pub const fn here(&self) -> u64 {
         self.origin.wrapping_add(4 * self.words.len() as u64)
     }
+    /// # Errors
+    /// Why there are none.
     #[inline]
-    pub fn words(self) -> Option<Vec<u32>> {
-        (!self.broken).then_some(self.words)
+    pub fn words(self) -> Result<Vec<u32>, NoWords> {
+        match self.lacks {
+            Some(why) => Err(why.into()),
+            None if self.broken => Err(NoWords::Far),
+            None => Ok(self.words),
+        }
+    }
+    /// Notes that a program has no code here.
+    #[cold]
+    pub const fn lack(&mut self, why: NoCode) {
+        self.lacks = Some(why);
     }
     #[inline]
     pub fn word(&mut self, word: u32) {

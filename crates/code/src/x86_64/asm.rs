@@ -9,6 +9,7 @@
 
 pub use super::reg::{R8, R9, R10, R11, R12, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::word::Word;
+use crate::unsound::NoCode;
 
 /// A memory operand.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +91,8 @@ pub struct Asm<'a> {
     /// Where the code begins that lies elsewhere than what is before it, and how many bytes later it lies than
     /// it would behind that; both 0 if all lies together.
     apart: (usize, i32),
+    /// Why something that belongs here is missing.
+    lacks: Option<NoCode>,
 }
 
 impl<'a> Asm<'a> {
@@ -97,7 +100,7 @@ impl<'a> Asm<'a> {
     #[inline]
     pub fn new(out: &'a mut Vec<u8>, at: u64) -> Self {
         let origin = at.wrapping_sub(out.len() as u64);
-        Self { out, origin, apart: (0, 0) }
+        Self { out, origin, apart: (0, 0), lacks: None }
     }
     /// Address of the vector's first byte, wrapping.
     #[inline]
@@ -107,14 +110,24 @@ impl<'a> Asm<'a> {
     /// Continues at the end of `out`. Its first byte lies at `origin`.
     #[inline]
     pub const fn resume(out: &'a mut Vec<u8>, origin: u64) -> Self {
-        Self { out, origin, apart: (0, 0) }
+        Self { out, origin, apart: (0, 0), lacks: None }
     }
     /// Continues at the end of `out` with code that lies apart: what `out` holds from `split` on lies at `at`.
     /// The bytes before that have the first byte at `origin`. Both lie within ±2 GiB.
     #[inline]
     pub const fn resume_apart(out: &'a mut Vec<u8>, origin: u64, split: usize, at: u64) -> Self {
         let here = at.wrapping_sub(split as u64);
-        Self { out, origin: here, apart: (split, here.wrapping_sub(origin) as i32) }
+        Self { out, origin: here, apart: (split, here.wrapping_sub(origin) as i32), lacks: None }
+    }
+    /// Notes that a program has no code here.
+    #[cold]
+    pub const fn lack(&mut self, why: NoCode) {
+        self.lacks = Some(why);
+    }
+    /// Why something is missing, if something is.
+    #[must_use]
+    pub const fn lacks(&self) -> Option<NoCode> {
+        self.lacks
     }
     #[inline]
     pub fn here(&self) -> u64 {

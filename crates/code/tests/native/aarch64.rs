@@ -65,12 +65,12 @@ pub(crate) fn kept(program: &Program, (seed, words): (u64, usize), at: u64) -> O
         let piece = Piece::since(&asm, at, &leave);
         leave.into_iter().for_each(|fix| asm.bind(fix));
         asm.pool();
-        (asm.words(), piece)
+        (asm.words().ok(), piece)
     };
     let mut asm = Asm::new(at);
     make(at - 96).1.append(&mut asm).into_iter().for_each(|fix| asm.bind(fix));
     asm.pool();
-    make(at).0.zip(asm.words())
+    make(at).0.zip(asm.words().ok())
 }
 
 /// Stores what there is, and returns.

@@ -43,7 +43,7 @@
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::Svma;
 
-use super::stub::Code;
+use super::stub::{Code, NoWords};
 use crate::filter::{Tally, TargetFilter};
 use crate::refusal::Refusal;
 use crate::request::{Action, ActionRequest, Unwind};
@@ -163,12 +163,12 @@ impl<C: Code> Code for Lowered<C> {
     fn displaced_at(&self) -> u64 {
         begins(self.stub.displaced_at(), self.lowered)
     }
-    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
         if !self.lowered {
             return self.stub.finish(displaced, back);
         }
         let stub = self.stub.finish(&[&[UP], displaced].concat(), back)?;
-        Some([vec![DOWN], stub].concat())
+        Ok([vec![DOWN], stub].concat())
     }
 }
 

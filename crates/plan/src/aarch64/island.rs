@@ -50,7 +50,7 @@
 
 use trapline_insn::aarch64::{Gpr, encode};
 
-use super::stub::Code;
+use super::stub::{Code, NoWords};
 
 /// Upper bound of an island's bytes: the jump away, the way back in, the longest copy, a `b`.
 pub(super) const LEN: u64 = 64;
@@ -123,12 +123,12 @@ impl<C: Code> Code for IslandStub<C> {
     fn displaced_at(&self) -> u64 {
         self.stub.displaced_at()
     }
-    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
         let mut words = self.stub.finish(displaced, back)?;
         if self.far {
             words.insert(0, POP);
         }
-        Some(words)
+        Ok(words)
     }
 }
 

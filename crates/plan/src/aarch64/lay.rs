@@ -104,7 +104,6 @@ fn stubs_of(
     let start = input.bias.live(site.start).0;
     let at = start + 4 * site.index as u64;
     let word = |why| Refusal::Word { why };
-    let far = |stub: u64| word(WordRefusal::OutOfReach { at, stub });
     let incomplete = || Refusal::Incomplete { at: site.at() };
     let head = next.0;
     let lowered = input.traits.go;
@@ -117,7 +116,8 @@ fn stubs_of(
     let (last, others) = site.actions.split_last().ok_or_else(incomplete)?;
     for &(_, action) in others {
         let stub = begin(*next, action).ok_or_else(incomplete)?;
-        let words = stub.finish(&[], Some(next.0 + action.room())).ok_or_else(|| far(next.0))?;
+        let words = stub.finish(&[], Some(next.0 + action.room()));
+        let words = words.map_err(|why| word(WordRefusal::of(why, at, next.0)))?;
         put(plan, next, &words, action.room());
     }
     let place = Word { words: &site.words, start, index: site.index, options: Options::default() };

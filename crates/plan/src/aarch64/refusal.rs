@@ -3,6 +3,8 @@
 //! x86-64's reasons are those of the crate (`crate::refusal`); these are for programs that probe themselves, too,
 //! where a single word is judged without a plan.
 
+use trapline_code::NoCode;
+use trapline_code::aarch64::asm::NoWords;
 use trapline_insn::aarch64::Immovable;
 
 /// Why there is no patch.
@@ -106,6 +108,14 @@ pub enum Refusal {
         /// The reason.
         what: &'static str,
     },
+    /// Its stub would lack code.
+    #[error("{at:#x}: there is no code of what its hits do: {why}")]
+    NoCode {
+        /// Address of the word.
+        at: u64,
+        /// The reason.
+        why: NoCode,
+    },
     /// There is no room for a copy from which a branch leads back.
     #[error("{at:#x}: within 128 MiB of it there is no room for a copy")]
     NoRoom {
@@ -115,6 +125,13 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Why the word at `at` gets no stub at `stub`.
+    pub(super) const fn of(why: NoWords, at: u64, stub: u64) -> Self {
+        match why {
+            NoWords::Far => Self::OutOfReach { at, stub },
+            NoWords::NoCode(why) => Self::NoCode { at, why },
+        }
+    }
     /// A stable word for the rule.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
@@ -128,6 +145,7 @@ impl Refusal {
             Self::LeavesAnywhere { .. } => "exits-unknown",
             Self::RunsOn { .. } | Self::NeverReturns { .. } => "no-exit",
             Self::NoTrampoline { .. } | Self::NoReturnAddress { .. } => "no-slot",
+            Self::NoCode { .. } => "no-code",
             Self::NoRoom { .. } => "no-room",
         }
     }

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::thread::LocalKey;
 
-use trapline_code::{Allocated, Program};
+use trapline_code::{Allocated, NoCode, NoRoom, Program};
 
 use super::lower::{Lowered, Source};
 use super::target::Sort;
@@ -53,31 +53,33 @@ pub(crate) struct Compiled<K, P> {
 pub(crate) type Made<K, P> = RefCell<Kept<Rc<Compiled<K, P>>>>;
 
 impl<K: PartialEq, P> Compiled<K, P> {
-    /// The one that answers a question. `allocate` chooses locations; `None` if there is no room, or the tree exceeds its
-    /// limits (FLT-2).
+    /// The one that answers a question. `allocate` chooses locations.
+    ///
+    /// # Errors
+    /// There is no room, or the tree exceeds its limits (FLT-2).
     pub(crate) fn of(
         made: &'static LocalKey<Made<K, P>>,
         question: &Question<'_>,
-        allocate: impl FnOnce(Program, &[Source]) -> Option<Allocated>,
-    ) -> Option<Rc<Self>> {
+        allocate: impl FnOnce(Program, &[Source]) -> Result<Allocated, NoRoom>,
+    ) -> Result<Rc<Self>, NoCode> {
         made.with_borrow_mut(|made| {
             let is = |made: &Rc<Self>| made.question() == *question;
-            made.answer(is, || Some(Rc::new(Self::make(question, allocate)?))).cloned()
+            made.answer(is, || Ok(Rc::new(Self::make(question, allocate)?))).cloned()
         })
     }
     fn make(
         question: &Question<'_>,
-        allocate: impl FnOnce(Program, &[Source]) -> Option<Allocated>,
-    ) -> Option<Self> {
+        allocate: impl FnOnce(Program, &[Source]) -> Result<Allocated, NoRoom>,
+    ) -> Result<Self, NoCode> {
         let &Question { tree, asked, fields, in_record } = question;
         let lowered = match asked {
             Asked::Truth(when) => Lowered::condition(tree, when, fields),
             Asked::Value(sort) => Lowered::value(tree, sort, fields),
         };
-        let Lowered { program, inputs } = lowered.ok()?;
+        let Lowered { program, inputs } = lowered?;
         let allocated = allocate(program, &inputs)?;
         let (tree, fields, pieces) = (tree.clone(), fields.to_vec(), RefCell::default());
-        Some(Self { allocated, inputs, tree, fields, asked, in_record, pieces })
+        Ok(Self { allocated, inputs, tree, fields, asked, in_record, pieces })
     }
     fn question(&self) -> Question<'_> {
         let Self { tree, fields, asked, in_record, .. } = self;

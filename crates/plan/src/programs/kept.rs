@@ -18,17 +18,20 @@ impl<T> Kept<T> {
     pub(crate) const fn new() -> Self {
         Self { answers: Vec::new(), oldest: 0 }
     }
-    /// The answer for which `is` holds; else the one that `make` makes, if it makes one.
-    pub(crate) fn answer(
+    /// The answer for which `is` holds; else the one that `make` makes.
+    ///
+    /// # Errors
+    /// Why it makes none.
+    pub(crate) fn answer<E>(
         &mut self,
         is: impl FnMut(&T) -> bool,
-        make: impl FnOnce() -> Option<T>,
-    ) -> Option<&T> {
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<&T, E> {
         let nth = match self.answers.iter().position(is) {
             Some(found) => found,
             None => self.keep(make()?),
         };
-        self.answers.get(nth)
+        Ok(&self.answers[nth])
     }
     #[cold]
     fn keep(&mut self, made: T) -> usize {
@@ -55,16 +58,16 @@ mod tests {
                 |answer| *answer == question,
                 || {
                     made += 1;
-                    Some(question)
+                    Ok::<_, ()>(question)
                 },
             );
-            assert_eq!(answer, Some(&question));
+            assert_eq!(answer, Ok(&question));
             made
         };
         assert_eq!((ask(0), ask(0), ask(1), ask(0)), (1, 1, 2, 2));
         (2..KEPT).for_each(|question| _ = ask(question));
         assert_eq!((ask(0), ask(KEPT - 1)), (KEPT, KEPT), "all are kept");
         assert_eq!((ask(KEPT), ask(1), ask(0)), (KEPT + 1, KEPT + 1, KEPT + 2), "the oldest made room");
-        assert_eq!(kept.answer(|_| false, || None), None);
+        assert_eq!(kept.answer(|_| false, || Err("none")), Err("none"));
     }
 }

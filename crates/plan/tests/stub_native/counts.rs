@@ -17,11 +17,11 @@ pub(crate) fn counted(arena: &mut Arena, machine: &Machine, n: u64, site: &Liven
     let pending = count(&mut out, arena.next(), machine, arena.word(n), site);
     out.extend([0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
     if n.is_multiple_of(2) {
-        pending.finish(&mut out, None);
+        pending.finish(&mut out, None).expect("code");
         return arena.put(&out);
     }
     let (split, apart) = (out.len(), arena.next() + 0x3008);
-    pending.finish_apart(&mut out, split, apart);
+    pending.finish_apart(&mut out, split, apart).expect("code");
     let rest = out.split_off(split);
     let code = arena.put(&out);
     arena.skip_to(apart);

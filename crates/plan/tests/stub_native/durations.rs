@@ -24,7 +24,7 @@ pub(crate) fn timed(
     let site = Liveness::default();
     let pending = latency_enter(&mut out, arena.next(), &Timed { machine, latency, function, site }, false);
     out.extend(body);
-    pending.finish(&mut out, Some(leave));
+    pending.finish(&mut out, Some(leave)).expect("code");
     arena.put(&out)
 }
 /// An exit stub and its `ret`.
@@ -36,7 +36,7 @@ fn exit_at(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u3
     let timed = Timed { machine, latency, function, site };
     let pending = latency_exit(&mut out, arena.next(), &timed, ExitKind::Return);
     out.push(0xC3);
-    pending.finish(&mut out, None);
+    pending.finish(&mut out, None).expect("code");
     arena.put(&out)
 }
 /// An entry stub and a `ret`: a call with an end that is never seen.
@@ -45,7 +45,7 @@ fn entry(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32,
     let timed = Timed { machine, latency, function, site: Liveness::default() };
     let pending = latency_enter(&mut out, arena.next(), &timed, loop_entry);
     out.push(0xC3);
-    pending.finish(&mut out, None);
+    pending.finish(&mut out, None).expect("code");
     arena.put(&out)
 }
 
@@ -247,7 +247,7 @@ fn recursive(arena: &mut Arena, machine: &Machine, latency: &Latency) -> u64 {
     out.extend([0x48, 0xFF, 0xCF, 0x74, 0x05, 0xE8]);
     let rel = start.wrapping_sub(start + out.len() as u64 + 4) as i32;
     out.extend(rel.to_le_bytes());
-    pending.finish(&mut out, Some(leave));
+    pending.finish(&mut out, Some(leave)).expect("code");
     arena.put(&out)
 }
 

@@ -173,8 +173,8 @@ fn conditions_decide(machine: &Machine) {
         let code = built(&mut arena, &traced, RecordKind::Entry, 5, &back());
         let (mut plain, mut with) = (Vec::new(), Vec::new());
         let all = Traced { filter: None, ..traced };
-        trace(&mut plain, arena.next(), &all, RecordKind::Entry, 5).finish(&mut plain, None);
-        trace(&mut with, arena.next(), &traced, RecordKind::Entry, 5).finish(&mut with, None);
+        trace(&mut plain, arena.next(), &all, RecordKind::Entry, 5).finish(&mut plain, None).expect("code");
+        trace(&mut with, arena.next(), &traced, RecordKind::Entry, 5).finish(&mut with, None).expect("code");
         assert!(with.len() <= plain.len() + 256 + code_bytes(&filter), "{condition:?}");
         let mut reader = Reader::new(&rings);
         for _ in 0..20 {
@@ -253,7 +253,7 @@ fn recursive(arena: &mut Arena, traced: &Traced<'_>) -> u64 {
         let mut out = Vec::new();
         let pending = trace(&mut out, arena.next(), traced, RecordKind::Return, 1);
         out.push(0xC3);
-        pending.finish(&mut out, None);
+        pending.finish(&mut out, None).expect("code");
         arena.put(&out)
     };
     let at = arena.next();
@@ -268,7 +268,7 @@ fn recursive(arena: &mut Arena, traced: &Traced<'_>) -> u64 {
     let here = at + out.len() as u64 + 5;
     out.push(0xE9);
     out.extend((exit.wrapping_sub(here) as u32).to_le_bytes());
-    pending.finish(&mut out, None);
+    pending.finish(&mut out, None).expect("code");
     arena.put(&out)
 }
 
@@ -323,7 +323,7 @@ fn exits_are_those(machine: &Machine, condition: &str, passes: fn(u64) -> bool) 
         let mut out = Vec::new();
         let pending = trace(&mut out, arena.next(), &traced, RecordKind::Entry, 1);
         out.extend([0x48, 0x89, 0xF8, 0xC3]);
-        pending.finish(&mut out, None);
+        pending.finish(&mut out, None).expect("code");
         arena.put(&out)
     };
     let both = |first: u64, second: u64| [call(abandoned, first), call(code, second)];

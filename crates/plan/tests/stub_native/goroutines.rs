@@ -35,7 +35,7 @@ impl Setting {
         let mut out = Vec::new();
         let pending = trace(&mut out, arena.next(), &traced, RecordKind::Entry, 1);
         out.push(0xC3);
-        pending.finish(&mut out, None);
+        pending.finish(&mut out, None).expect("code");
         let entry = arena.put(&out);
         let stack = || map(STACK, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE) + STACK;
         Self { stacks: [stack(), stack()], arena, rings, entry, exit }

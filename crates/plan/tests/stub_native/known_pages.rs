@@ -55,7 +55,7 @@ impl Loading {
         let mut out = Vec::new();
         let pending = trace(&mut out, arena.next(), &traced, RecordKind::Entry, 6);
         out.extend(body);
-        let fixups = pending.finish(&mut out, None);
+        let fixups = pending.finish(&mut out, None).expect("code");
         let code = arena.put(&out);
         assert_eq!(fixups.len(), TEXT_BYTES / 8, "each load may fault");
         served.guards(served.segment(0), &fixups);

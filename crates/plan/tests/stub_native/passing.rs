@@ -50,7 +50,7 @@ impl Set {
         let mut out = Vec::new();
         let pending = count_filtered(&mut out, arena.next(), &traced, kind);
         out.extend(body);
-        pending.finish(&mut out, None);
+        pending.finish(&mut out, None).expect("code");
         out
     }
     fn build(&self, arena: &mut Arena, site: Liveness, kind: RecordKind, body: &[u8]) -> u64 {
@@ -84,7 +84,9 @@ fn conditions_decide(machine: &Machine) {
         let set = Set::new(&arena, machine, Some(condition.clone()), 1);
         let site = Liveness { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
         let mut plain = Vec::new();
-        count(&mut plain, arena.next(), machine, arena.word(0), &site).finish(&mut plain, None);
+        count(&mut plain, arena.next(), machine, arena.word(0), &site)
+            .finish(&mut plain, None)
+            .expect("code");
         let with = set.code(&arena, site, RecordKind::Entry, &[]).len();
         assert!(with <= plain.len() + 320 + code_bytes(&set.filter), "{condition:?}: {with}");
         let code = set.build(&mut arena, site, RecordKind::Entry, &back());

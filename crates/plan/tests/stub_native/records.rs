@@ -79,7 +79,7 @@ pub(crate) fn built(
     let mut out = Vec::new();
     let pending = trace(&mut out, arena.next(), traced, kind, values);
     out.extend(body);
-    pending.finish(&mut out, None);
+    pending.finish(&mut out, None).expect("code");
     arena.put(&out)
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn armed(
     let timed = Timed { machine, latency, function, site: Liveness::default() };
     let pending = latency_arm(&mut out, arena.next(), &timed).expect("slots");
     out.extend(body);
-    pending.finish(&mut out, None);
+    pending.finish(&mut out, None).expect("code");
     arena.put(&out)
 }
 
@@ -134,7 +134,7 @@ fn leading(arena: &mut Arena, machine: &Machine, latency: &Latency, body: &[u8],
     let timed = Timed { machine, latency, function: 0, site: Liveness::default() };
     let pending = return_arm(&mut out, arena.next(), &timed).expect("slots");
     out.extend(body);
-    pending.finish(&mut out, None);
+    pending.finish(&mut out, None).expect("code");
     let word = out.len() - 8;
     assert_eq!(out[word..], [0; 8], "it says nowhere yet");
     out[word..].copy_from_slice(&lead.to_le_bytes());

@@ -74,7 +74,7 @@ pub(crate) fn exit(
     let mut out = Vec::new();
     let pending = trace(&mut out, arena.next(), traced, kind, values);
     out.extend(end);
-    pending.finish(&mut out, None);
+    pending.finish(&mut out, None).expect("code");
     arena.put(&out)
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn entry(arena: &mut Arena, traced: &Traced<'_>, values: usize, body:
     out.push(0xE9);
     let here = at + out.len() as u64 + 4;
     out.extend((exit.wrapping_sub(here) as u32).to_le_bytes());
-    pending.finish(&mut out, None);
+    pending.finish(&mut out, None).expect("code");
     arena.put(&out)
 }
 
@@ -289,7 +289,7 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
             let mut out = Vec::new();
             let pending = trace(&mut out, arena.next(), &traced, RecordKind::Entry, 1);
             out.extend([0x48, 0x89, 0xF8, 0xC3]);
-            pending.finish(&mut out, None);
+            pending.finish(&mut out, None).expect("code");
             arena.put(&out)
         };
         let end = exit(&mut arena, &traced, (RecordKind::Return, 1), &[0xC3]);

@@ -118,7 +118,7 @@ fn build<'a>(arena: &mut Arena, stub: impl FnOnce(&mut Vec<u8>, u64) -> Option<U
     let pending = stub(&mut out, arena.next());
     out.extend(back());
     if let Some(pending) = pending {
-        pending.finish(&mut out, None);
+        pending.finish(&mut out, None).expect("code");
     }
     arena.put(&out)
 }
@@ -161,7 +161,7 @@ fn armed(machine: &Machine, count: u32, random: &mut Random) {
         let mut out = Vec::new();
         let pending = latency_arm(&mut out, arena.next(), &timed).expect("slots");
         out.push(0xC3);
-        pending.finish(&mut out, None);
+        pending.finish(&mut out, None).expect("code");
         let callee = arena.put(&out);
         let mut out = vec![0xE8];
         out.extend((callee.wrapping_sub(arena.next() + 5) as u32).to_le_bytes());

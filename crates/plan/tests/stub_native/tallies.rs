@@ -75,7 +75,7 @@ impl Set {
         let mut out = Vec::new();
         let pending = tally(&mut out, arena.next(), &traced, (tallied, self.table), kind);
         out.extend(body);
-        pending.finish(&mut out, None);
+        pending.finish(&mut out, None).expect("code");
         arena.put(&out)
     }
     /// A function with both stubs: `body` between its entry and its exit, and `end` behind that.

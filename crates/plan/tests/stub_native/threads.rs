@@ -32,7 +32,7 @@ pub(crate) fn counted(arena: &mut Arena, threads: &Threads, counter: u32) -> u64
     let mut out = Vec::new();
     let pending = count_by_thread(&mut out, arena.next(), threads, counter, &Liveness::default());
     out.extend([0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
-    pending.finish(&mut out, None);
+    pending.finish(&mut out, None).expect("code");
     arena.put(&out)
 }
 

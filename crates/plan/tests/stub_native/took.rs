@@ -42,7 +42,7 @@ fn a_duration_is_what_the_stamps_say() {
             let mut out = Vec::new();
             let pending = trace(&mut out, arena.next(), &traced, RecordKind::Entry, 1);
             out.push(0xC3);
-            pending.finish(&mut out, None);
+            pending.finish(&mut out, None).expect("code");
             let enters = arena.put(&out);
             let nanos = |ticks: u64| filter.late.as_ref().expect("as set").nanos(ticks);
             let mut reader = Reader::new(&rings);

@@ -8,7 +8,7 @@ use trapline_record::{RemoteAddr, control};
 
 use super::setting::Setting;
 use crate::aarch64::action::SiteAction;
-use crate::aarch64::stub::{self, ARGUMENTS, Code};
+use crate::aarch64::stub::{self, ARGUMENTS, Code, NoWords};
 
 impl Setting<'_> {
     /// The stub at `at`, up to the displaced code. `None` if durations or records are requested and there is
@@ -96,7 +96,7 @@ impl Code for Begun<'_> {
             Self::Hold(pending) => pending.displaced_at(),
         }
     }
-    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
         match self {
             Self::Count(pending) => pending.finish(displaced, back),
             Self::Threads(pending) => pending.finish(displaced, back),

@@ -114,13 +114,15 @@ pub fn patch_with(
             (code.finish(&end, None), Tactic::Island { words })
         }
     };
-    let stub = stub.ok_or(far)?;
+    let stub = stub.map_err(|why| Refusal::of(why, at, head))?;
     Ok(Patch { at, old, new, live: may_patch_live(old, new), tactic, stub })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Machine, PatchedWord, Refusal, Tactic, entry_index, patch};
+    use super::{Code, Machine, PatchedWord, Refusal, Tactic, entry_index, patch, patch_with};
+    use crate::aarch64::stub::NoWords;
+    use trapline_code::{NoCode, Unsound};
     use trapline_insn::aarch64::{Immovable, Options, Refusal as Why, encode};
 
     const NOP: u32 = encode::NOP;
@@ -131,6 +133,26 @@ mod tests {
     const START: u64 = 0x40_0000;
     const STUB: u64 = 0x50_0000;
     const MACHINE: Machine = Machine { rseq: None, lse: true, lines: 3 };
+
+    /// A stub that lacks code.
+    struct Lacking(NoCode);
+
+    impl Code for Lacking {
+        fn displaced_at(&self) -> u64 {
+            STUB
+        }
+        fn finish(self, _: &[u32], _: Option<u64>) -> Result<Vec<u32>, NoWords> {
+            Err(self.0.into())
+        }
+    }
+
+    #[test]
+    fn a_stub_that_lacks_code_is_refused_with_the_reason() {
+        let why = NoCode::Unsound(Unsound::Commit);
+        let place = PatchedWord { words: &[NOP], start: START, index: 0, options: Options::default() };
+        let refused = patch_with(&place, Lacking(why), STUB, None).map(|patch| patch.new);
+        assert_eq!(refused, Err(Refusal::NoCode { at: START, why }));
+    }
 
     fn at(words: &[u32], index: usize) -> Result<super::Patch, Refusal> {
         let place = PatchedWord {

@@ -18,7 +18,7 @@
 use std::cell::RefCell;
 
 use trapline_code::aarch64::{Frame, Inputs, Piece, allocate, emit};
-use trapline_code::{Memory, Program, Unsound};
+use trapline_code::{Memory, NoCode, Program, Unsound};
 use trapline_record::ring::FIRST_TEXT;
 use trapline_record::tally::TableShape;
 
@@ -97,7 +97,7 @@ pub(super) fn text_key(asm: &mut Asm, copied: Copied) -> Vec<Fix> {
     append(asm, Question::Key(copied), (&[A, B, KEY, D, INDEX], false), &known, || programs::text_key(0))
 }
 
-/// Appends a program's code. Returns the branches by which it is left.
+/// Appends a program's code, or notes why there is none. Returns the branches by which it is left.
 fn append(
     asm: &mut Asm,
     question: Question,
@@ -105,18 +105,20 @@ fn append(
     known: &KnownValues,
     program: impl FnOnce() -> Result<Program, Unsound>,
 ) -> Vec<Fix> {
-    let make = || {
-        let allocated = allocate(program().ok()?, registers, 0, known).ok()?;
+    let make = || -> Result<_, NoCode> {
+        let allocated = allocate(program()?, registers, 0, known)?;
         let mut asm = Asm::new(0);
         let leave = emit(&mut asm, &allocated, known, Frame { words: 0, lse });
         let leave: Vec<Fix> = leave.into_iter().map(|(_, fix)| fix).collect();
-        Some((question, Piece::since(&asm, 0, &leave)))
+        Ok((question, Piece::since(&asm, 0, &leave)))
     };
     let appended = MADE.with_borrow_mut(|made| {
         made.answer(|(known, _)| *known == question, make).map(|(_, piece)| piece.append(asm))
     });
-    debug_assert!(appended.is_some(), "no code for {question:?}");
-    appended.unwrap_or_default()
+    appended.unwrap_or_else(|why| {
+        asm.lack(why);
+        Vec::new()
+    })
 }
 
 /// Where a program's inputs are.
@@ -142,5 +144,22 @@ impl Inputs for KnownValues {
                 asm.add_imm(to, to, 8 * FIRST_TEXT as i32);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{A, Copied, KnownValues, Question, append, programs};
+    use crate::aarch64::stub::asm::{Asm, NoWords};
+    use trapline_code::NoCode;
+
+    #[test]
+    fn a_stub_without_room_for_its_program_lacks_code() {
+        let (mut asm, copied) = (Asm::new(0x1000), Copied::Here(0));
+        let known = KnownValues { copied, key_at: 0 };
+        let program = || programs::text_key(0);
+        assert!(append(&mut asm, Question::Key(copied), (&[A], false), &known, program).is_empty());
+        let words = asm.words();
+        assert!(matches!(words, Err(NoWords::NoCode(NoCode::NoRoom(_)))), "{words:?}");
     }
 }

@@ -22,7 +22,7 @@
 use trapline_record::ring::RecordKind;
 
 use super::adding::{Copied, Into};
-use super::asm::{Asm, Fix};
+use super::asm::{Asm, Fix, NoWords};
 use super::deferred::{self, Deferred, Looked, PLACE, asks_for_duration};
 use super::filter::ARGUMENTS;
 use super::filtering::Rare;
@@ -86,7 +86,7 @@ impl Code for UnfinishedAggregation<'_> {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }
-    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
         let Self { mut asm, deferred, looked, table, rejected, unread, mut rare, done, leave } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {

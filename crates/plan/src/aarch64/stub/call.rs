@@ -98,7 +98,7 @@ pub fn call(
         asm.bind(fix);
         asm.double(value);
     }
-    let words = asm.words().ok_or(NoCall::OutOfReach)?;
+    let words = asm.words().map_err(|_| NoCall::OutOfReach)?;
     Ok(Called { words, displaced: (begins, ends) })
 }
 

@@ -30,7 +30,7 @@
 //!   sp + 32   <- S           sp + 16 without one of these pairs, sp without both
 //! ```
 
-use super::asm::{Asm, Fix, Reg, ZERO};
+use super::asm::{Asm, Fix, NoWords, Reg, ZERO};
 use super::counted::by_thread;
 use super::machine::{Machine, Rseq, SIGNATURE};
 use super::pending::Code;
@@ -152,10 +152,11 @@ impl UnfinishedCount {
     pub const fn displaced_at(&self) -> u64 {
         self.asm.here()
     }
-    /// The whole stub, with the displaced code, and a branch `back` if that falls through. `None` if this is
-    /// out of reach.
-    #[must_use]
-    pub fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+    /// The whole stub, with the displaced code, and a branch `back` if that falls through.
+    ///
+    /// # Errors
+    /// That is out of reach.
+    pub fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
         let Self { mut asm, machine, word, section, mut last_line } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
@@ -188,7 +189,7 @@ impl Code for UnfinishedCount {
     fn displaced_at(&self) -> u64 {
         Self::displaced_at(self)
     }
-    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
         Self::finish(self, displaced, back)
     }
 }

@@ -121,12 +121,14 @@ impl Conditions<'_> {
     fn emit(self, asm: &mut Asm, tree: &Tree, asked: Asked) -> Vec<Fix> {
         let question = Question { tree, asked, fields: self.reads(), in_record: self.left.is_some() };
         let compiled = Compiled::of(&MADE, &question, |program, inputs| {
-            code::allocate(program, REGISTERS, MAX_WORDS, &KnownValues { conditions: self, inputs }).ok()
+            code::allocate(program, REGISTERS, MAX_WORDS, &KnownValues { conditions: self, inputs })
         });
-        let Some(compiled) = compiled else {
-            // The limits of a tree (FLT-2) are those of programs.
-            debug_assert!(false, "a condition without code");
-            return vec![asm.b_later()];
+        let compiled = match compiled {
+            Ok(compiled) => compiled,
+            Err(why) => {
+                asm.lack(why);
+                return Vec::new();
+            }
         };
         compiled.append(asm, (Piece::place(asm), self.places()), Piece::append, |asm| {
             let known = KnownValues { conditions: self, inputs: &compiled.inputs };

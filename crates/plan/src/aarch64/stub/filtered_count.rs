@@ -10,7 +10,7 @@
 //!   end       sp = S            all registers are the program's
 //! ```
 
-use super::asm::Asm;
+use super::asm::{Asm, NoWords};
 use super::counted::count;
 use super::filtering::{self, Filtered, HitFilter, Rare, Shared, last};
 use super::machine::Machine;
@@ -52,7 +52,7 @@ impl Code for UnfinishedFilteredCount {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }
-    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
         let Self { mut asm, machine, rare, leave } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {

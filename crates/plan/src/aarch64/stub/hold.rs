@@ -28,7 +28,7 @@
 
 use trapline_insn::origin::Origin;
 
-use super::asm::{Asm, Cond, Fix, Reg, SP, Update};
+use super::asm::{Asm, Cond, Fix, NoWords, Reg, SP, Update};
 use super::machine::Machine;
 use super::pending::Code;
 use crate::held_calls::{Numbers, Tests, decide};
@@ -171,7 +171,7 @@ impl Code for UnfinishedHold {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }
-    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
         let Self { mut asm, .. } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {

@@ -56,6 +56,7 @@ mod traced;
 mod trampolines;
 
 use trapline_code::aarch64::asm;
+pub use trapline_code::aarch64::asm::NoWords;
 
 pub use crate::machine::ExitKind;
 pub use aggregate_at_return::aggregate_call;

@@ -30,7 +30,7 @@ use trapline_code::Memory;
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea};
 
 use super::adding::{Copied, Into, text_key};
-use super::asm::{Asm, Fix, ZERO};
+use super::asm::{Asm, Fix, NoWords, ZERO};
 use super::counted::{by_thread, cpu};
 use super::filter::Conditions;
 use super::filtering::{self, Filtered, HitFilter, Rare, Shared};
@@ -194,7 +194,7 @@ impl Code for UnfinishedTally {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }
-    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
         let Self { mut asm, machine, table, mut early, cramped, leave, mut deep, counted, unread } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {

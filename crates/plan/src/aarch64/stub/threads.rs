@@ -40,7 +40,7 @@
 
 use trapline_record::threads::{PROBES, ThreadArea};
 
-use super::asm::{Asm, Cond, Fix, Reg, SP, Update, ZERO};
+use super::asm::{Asm, Cond, Fix, NoWords, Reg, SP, Update, ZERO};
 use super::frame::{self, A, ANSWER, B, C, D, INDEX, KEY, VALUE, waiting};
 use super::machine::Machine;
 use super::pending::Code;
@@ -139,7 +139,7 @@ impl Code for UnfinishedThreadCount {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }
-    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
         let Self { mut asm, rows, elsewhere, found } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {

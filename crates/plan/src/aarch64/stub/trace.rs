@@ -37,7 +37,7 @@
 
 use trapline_record::ring::RecordKind;
 
-use super::asm::{Asm, Fix};
+use super::asm::{Asm, Fix, NoWords};
 use super::counted::{count, count_last};
 use super::filtered_path::{Before, FilteredPath};
 use super::latency::Mark;
@@ -141,7 +141,7 @@ impl Code for UnfinishedTrace<'_> {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }
-    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
         let Self { mut asm, machine, dropped, path, section, none, full, written, leaves, .. } = self;
         let displaced_at = asm.here();
         displaced.iter().for_each(|word| asm.word(*word));

@@ -49,7 +49,7 @@ pub(super) fn lay(trampolines: &Trampolines, shared: impl FnOnce(&mut Asm)) -> O
     shared(&mut asm);
     asm.align(64);
     let end = asm.here();
-    let mut bytes: Vec<u8> = asm.words()?.into_iter().flat_map(u32::to_le_bytes).collect();
+    let mut bytes: Vec<u8> = asm.words().ok()?.into_iter().flat_map(u32::to_le_bytes).collect();
     unwind_info(&mut bytes, trampolines, AARCH64);
     Some(TrampolineCode { bytes, shared: (common, end), unwind: end })
 }

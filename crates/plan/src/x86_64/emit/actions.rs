@@ -4,6 +4,7 @@
 //! and what is appended behind that later. If a probe has a filter, the code of its action evaluates it,
 //! whatever the action is. Does not: lay stubs out.
 
+use trapline_code::NoCode;
 use trapline_record::RemoteAddr;
 use trapline_record::control::at;
 use trapline_record::ring::{RecordKind, RingArea};
@@ -71,10 +72,13 @@ impl Emitter<'_, '_> {
 impl Emitter<'_, '_> {
     /// Appends the code that a return trampoline leads on to when a call of this entry returns: the record or
     /// aggregation, then a return. The stub that arms the call ends in a word with the address of this code.
-    pub(super) fn lead(&mut self, armed: &PlacedAction, at: RemoteAddr) {
+    ///
+    /// # Errors
+    /// The action has no code.
+    pub(super) fn lead(&mut self, armed: &PlacedAction, at: RemoteAddr) -> Result<(), NoCode> {
         const ALIGN: u64 = 16;
         const RET: u8 = 0xC3;
-        let Some(action) = armed.action.leads_to() else { return };
+        let Some(action) = armed.action.leads_to() else { return Ok(()) };
         let (set, word) = (self.set, self.plan.bytes.len() - 8);
         let padding = (at.0 + self.len()).wrapping_neg() & (ALIGN - 1);
         self.plan.bytes.resize(self.plan.bytes.len() + padding as usize, 0xCC);
@@ -83,9 +87,10 @@ impl Emitter<'_, '_> {
         let bytes = &mut self.plan.bytes;
         let pending = set.record(bytes, here, &placed).or_else(|| set.tally(bytes, here, &placed));
         self.plan.bytes.push(RET);
-        let fixups = pending.map(|pending| pending.finish(&mut self.plan.bytes, None)).unwrap_or_default();
-        self.keep_fixups(fixups);
+        let fixups = pending.map(|pending| pending.finish(&mut self.plan.bytes, None)).transpose()?;
+        self.keep_fixups(fixups.unwrap_or_default());
         self.plan.bytes[word..word + 8].copy_from_slice(&here.to_le_bytes());
+        Ok(())
     }
 }
 

@@ -258,6 +258,8 @@ impl<'a, 'p> Emitter<'a, 'p> {
         // Code that a return trampoline leads to lies behind its stub.
         let apart = (self.is_dense && self.returning.is_empty()).then(|| self.rests.next(1).0);
         let split = self.plan.bytes.len();
+        let set = self.set;
+        let refused = |why| Refusal::NoCode { site: set.env.place(site.start, JUMP), why };
         let mut pending = core::mem::take(&mut self.pending);
         for (nth, one) in pending.drain(..).enumerate() {
             let out = &mut self.plan.bytes;
@@ -265,9 +267,9 @@ impl<'a, 'p> Emitter<'a, 'p> {
                 Some(at) => one.finish_apart(out, split, at),
                 None => one.finish(out, None),
             };
-            self.keep_fixups(fixups);
+            self.keep_fixups(fixups.map_err(refused)?);
             if let Some((_, armed)) = self.returning.iter().find(|(of, _)| *of == nth).copied() {
-                self.lead(&armed, at);
+                self.lead(&armed, at).map_err(refused)?;
             }
         }
         self.pending = pending;

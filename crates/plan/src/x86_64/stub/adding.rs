@@ -21,7 +21,7 @@
 use std::cell::RefCell;
 
 use trapline_code::x86_64::{Frame, Inputs, Piece, allocate, emit};
-use trapline_code::{Memory, Program, Unsound};
+use trapline_code::{Memory, NoCode, Program, Unsound};
 use trapline_record::tally::TableShape;
 
 use super::asm::{Asm, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg};
@@ -113,7 +113,7 @@ pub(super) fn text_key(asm: &mut Asm<'_>, copied: Copied) -> Vec<Fix> {
     append(asm, Question::Key(copied), &[RAX, R10, R11, RDX], &known, program)
 }
 
-/// Appends a program's code. Returns the jumps by which it is left.
+/// Appends a program's code, or notes why there is none. Returns the jumps by which it is left.
 fn append(
     asm: &mut Asm<'_>,
     question: Question,
@@ -121,20 +121,22 @@ fn append(
     known: &KnownValues,
     program: impl FnOnce() -> Result<Program, Unsound>,
 ) -> Vec<Fix> {
-    let make = || {
-        let allocated = allocate(program().ok()?, registers, 1, known).ok()?;
+    let make = || -> Result<_, NoCode> {
+        let allocated = allocate(program()?, registers, 1, known)?;
         let frame = Frame { words: &[END], rdx: END, rdx_is_read: false, spare: SPARE, unbroken: false };
         let mut code = Vec::new();
         let mut asm = Asm::new(&mut code, 0);
         let leave: Vec<Fix> =
             emit(&mut asm, &allocated, known, frame).into_iter().map(|(_, fix)| fix).collect();
-        Some((question, Piece::since(&asm, 0, &leave)))
+        Ok((question, Piece::since(&asm, 0, &leave)))
     };
     let appended = MADE.with_borrow_mut(|made| {
         made.answer(|(known, _)| *known == question, make).map(|(_, piece)| piece.append(asm))
     });
-    debug_assert!(appended.is_some(), "no code for {question:?}");
-    appended.unwrap_or_default()
+    appended.unwrap_or_else(|why| {
+        asm.lack(why);
+        Vec::new()
+    })
 }
 
 /// Where a program's inputs are.
@@ -155,5 +157,23 @@ impl Inputs for KnownValues {
     }
     fn load(&self, asm: &mut Asm<'_>, nth: u16, to: Reg) {
         asm.load(to, if nth == programs::OWNER { KEY_AT } else { KEY });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Copied, KnownValues, Question, append, programs};
+    use crate::x86_64::stub::asm::{Asm, RAX, RSP};
+    use trapline_code::NoCode;
+
+    #[test]
+    fn a_stub_without_room_for_its_program_lacks_code() {
+        let (mut out, copied) = (Vec::new(), Copied::ON_STACK);
+        let mut asm = Asm::new(&mut out, 0x1000);
+        let known = KnownValues { key: None, text: RSP };
+        let program = || programs::text_key(copied.answer);
+        assert!(append(&mut asm, Question::Key(copied), &[RAX], &known, program).is_empty());
+        assert!(matches!(asm.lacks(), Some(NoCode::NoRoom(_))), "{:?}", asm.lacks());
+        assert_eq!(out, []);
     }
 }

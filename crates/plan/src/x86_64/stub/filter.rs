@@ -128,12 +128,14 @@ impl Conditions<'_> {
     fn emit(self, asm: &mut Asm<'_>, (tree, asked): (&Tree, Asked), rdx_is_read: bool) -> Vec<Fix> {
         let question = Question { tree, asked, fields: self.reads(), in_record: self.left.is_some() };
         let compiled = Compiled::of(&MADE, &question, |program, inputs| {
-            code::allocate(program, REGISTERS, WAITING.len(), &KnownValues { conditions: self, inputs }).ok()
+            code::allocate(program, REGISTERS, WAITING.len(), &KnownValues { conditions: self, inputs })
         });
-        let Some(compiled) = compiled else {
-            // The limits of a tree (FLT-2) are those of programs.
-            debug_assert!(false, "a condition without code");
-            return vec![asm.jmp_later()];
+        let compiled = match compiled {
+            Ok(compiled) => compiled,
+            Err(why) => {
+                asm.lack(why);
+                return Vec::new();
+            }
         };
         let known = (Piece::place(asm), (self.places(), rdx_is_read));
         compiled.append(asm, known, Piece::append, |asm| {

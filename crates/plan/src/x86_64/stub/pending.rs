@@ -4,6 +4,7 @@
 //! code, appended to a vector; a [`UnfinishedStub`], which appends the rest when the displaced code is there.
 //! Does not: know the code of any action; it only names them all.
 
+use trapline_code::NoCode;
 use trapline_record::ring::RecordKind;
 
 use super::asm::Asm;
@@ -25,6 +26,7 @@ use crate::machine::ExitKind;
 pub struct UnfinishedStub<'a> {
     origin: u64,
     displaced: u64,
+    lacks: Option<NoCode>,
     kind: Kind<'a>,
 }
 
@@ -55,7 +57,7 @@ impl<'a> UnfinishedStub<'a> {
     fn begin(out: &mut Vec<u8>, at: u64, emit: impl FnOnce(&mut Asm<'_>) -> Kind<'a>) -> Self {
         let mut asm = Asm::new(out, at);
         let kind = emit(&mut asm);
-        Self { origin: asm.origin(), displaced: asm.here(), kind }
+        Self { origin: asm.origin(), displaced: asm.here(), lacks: asm.lacks(), kind }
     }
     /// Address where the displaced code will lie.
     #[must_use]
@@ -65,7 +67,10 @@ impl<'a> UnfinishedStub<'a> {
     /// Appends what follows the displaced code: a jump to `resume` (none if that code never runs on), the
     /// paths that are rarely taken, and the rseq descriptors. Returns pairs of addresses: an instruction that
     /// may fault, and where its thread goes on then.
-    pub fn finish(self, out: &mut Vec<u8>, resume: Option<u64>) -> Vec<(u64, u64)> {
+    ///
+    /// # Errors
+    /// The stub lacks code.
+    pub fn finish(self, out: &mut Vec<u8>, resume: Option<u64>) -> Result<Vec<(u64, u64)>, NoCode> {
         let mut asm = Asm::resume(out, self.origin);
         if let Some(resume) = resume {
             asm.unbroken(|asm| asm.jmp(resume));
@@ -74,11 +79,14 @@ impl<'a> UnfinishedStub<'a> {
     }
     /// The same for a part that lies apart from what runs at each hit: what `out` holds from `split` on lies at
     /// `at`.
-    pub fn finish_apart(self, out: &mut Vec<u8>, split: usize, at: u64) -> Vec<(u64, u64)> {
+    ///
+    /// # Errors
+    /// As [`Self::finish`].
+    pub fn finish_apart(self, out: &mut Vec<u8>, split: usize, at: u64) -> Result<Vec<(u64, u64)>, NoCode> {
         let origin = self.origin;
         self.rest(Asm::resume_apart(out, origin, split, at))
     }
-    fn rest(self, mut asm: Asm<'_>) -> Vec<(u64, u64)> {
+    fn rest(self, mut asm: Asm<'_>) -> Result<Vec<(u64, u64)>, NoCode> {
         let mut fixups = Vec::new();
         match self.kind {
             Kind::Count(tail) => tail.finish(&mut asm),
@@ -92,7 +100,7 @@ impl<'a> UnfinishedStub<'a> {
                 Timed { machine: &machine, latency: &latency, function, site }.finish(&mut asm, tail);
             }
         }
-        fixups
+        self.lacks.or(asm.lacks()).map_or(Ok(fixups), Err)
     }
 }
 
@@ -201,5 +209,34 @@ pub fn return_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Unfin
 fn arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, ahead: bool) -> Option<UnfinishedStub<'static>> {
     let mut asm = Asm::new(out, at);
     let tail = timed.arm(&mut asm, ahead)?;
-    Some(UnfinishedStub { origin: asm.origin(), displaced: asm.here(), kind: Kind::timed(timed, tail) })
+    Some(UnfinishedStub {
+        origin: asm.origin(),
+        displaced: asm.here(),
+        lacks: asm.lacks(),
+        kind: Kind::timed(timed, tail),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, UnfinishedStub};
+    use crate::x86_64::stub::{Liveness, Machine};
+    use trapline_code::{NoCode, Unsound};
+
+    #[test]
+    fn a_stub_that_lacks_code_is_not_finished() {
+        let machine = Machine { rseq: None, rdpid: true, lines: 3 };
+        let why = NoCode::Unsound(Unsound::Commit);
+        for lacks in [false, true] {
+            let mut out = Vec::new();
+            let stub = UnfinishedStub::begin(&mut out, 0x1000, |asm| {
+                if lacks {
+                    asm.lack(why);
+                }
+                Kind::Count(super::super::count::count(asm, &machine, 0x2000, &Liveness::default()))
+            });
+            let expected = if lacks { Err(why) } else { Ok(Vec::new()) };
+            assert_eq!(stub.finish(&mut out, None), expected);
+        }
+    }
 }

@@ -36,7 +36,7 @@ mod exit;
 
 use trapline_record::ring::RecordKind;
 
-use super::asm::Asm;
+use super::asm::{Asm, NoWords};
 use super::pending::Code;
 use super::traced::Traced;
 pub(super) use call::{Deferred, Looked, PLACE, asks_for_duration, enter};
@@ -82,7 +82,7 @@ impl Code for UnfinishedDeferred<'_> {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }
-    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
         let Self { mut asm, deferred, tail } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {

@@ -12,7 +12,7 @@
 
 use trapline_record::latency::{self as words, at};
 
-use super::super::asm::{Asm, Cond, Fix, ZERO};
+use super::super::asm::{Asm, Cond, Fix, NoWords, ZERO};
 use super::super::counted::add_one;
 use super::super::machine::Machine;
 use super::super::pending::Code;
@@ -98,7 +98,7 @@ impl Code for UnfinishedLatency<'_> {
     fn displaced_at(&self) -> u64 {
         self.asm.here()
     }
-    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
         let Self { mut asm, timed, tail } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
