@@ -164,9 +164,10 @@ fn faults_stay_where_they_are_looked_up() {
     assert_eq!(kind(&planned(&image, &caught, Action::CountEntry)), "may-fault");
     // cmp rsp, [r14+16]; jbe +1; nop; ret: Go's prologue
     let go = pack(&[&[0x49, 0x3B, 0x66, 0x10, 0x76, 0x01, 0x90, RET]], 8);
-    let traits = ProcessTraits { go: true, ..caught };
-    assert!(planned(&go, &traits, Action::CountEntry).refused.is_empty());
-    assert_eq!(kind(&planned(&go, &caught, Action::CountEntry)), "may-fault");
+    // No function table says that Go's compiler made it, so r14 may be any value (`real.rs` has programs of Go's).
+    for traits in [caught, ProcessTraits { go: true, ..caught }] {
+        assert_eq!(kind(&planned(&go, &traits, Action::CountEntry)), "may-fault");
+    }
 }
 
 /// With handlers that see original addresses, what may fault is displaced: the first instruction, and others to
