@@ -87,7 +87,9 @@ fn redis_with_every_function_probed_under_its_benchmark() {
     let before = text::signals(server.pid());
     let pid = server.pid().to_string();
     let bare = benchmark(port);
-    let tracing = Tracing::start("count", &["-p", &pid, &format!("{}:*", path.display())]).expect("attaches");
+    let tracing =
+        Tracing::start("count", &["--kernel-uprobes", "-p", &pid, &format!("{}:*", path.display())])
+            .expect("attaches");
     let traced = benchmark(port);
     ping(port).expect("redis answers while traced");
     let report = tracing.stop();
