@@ -162,7 +162,7 @@ impl Taking {
         Self { trampolines: *trampolines, taken, full, look, found }
     }
     /// Appends the rest, for the case that another thread was faster, or that eight neighbours are taken. Only
-    /// then does the next search begin elsewhere: [rsi] = rcx. If
+    /// then does the next search begin elsewhere: `[rsi] = rcx`. If
     /// there is no free trampoline at all, it counts `missed` and goes to `leave`. r8 counts the groups of
     /// eight that are left, and is saved at rsp + `scratch`.
     pub(super) fn finish(self, asm: &mut Asm<'_>, scratch: i32, missed: Mem, leave: u64) {

@@ -14,7 +14,7 @@
 //! | step | what | if the process is killed right after |
 //! |---|---|---|
 //! | A1 to A4 | the call is armed | one call too few is reported |
-//! | A5 | a commit of its own: [BEGUN] += 1 | the call is reported as under way, which it was |
+//! | A5 | a commit of its own: `[BEGUN] += 1` | the call is reported as under way, which it was |
 //! | B4 | a commit of its own: [BUCKETS + …] += 1 | the call has ended |
 //!
 //! Begun - ended - UNRETURNED calls are under way or were left. The reader sums up BEGUN of all lines before it
