@@ -80,7 +80,7 @@ pub enum KernelUprobes {
     /// The tracer may set none.
     #[default]
     Unavailable,
-    /// It may, but was not told to: a hit costs microseconds. The refusal says that it may.
+    /// It may, but the user did not ask for them, as a hit costs microseconds. The refusal says that it may.
     NotAsked,
     /// It sets them.
     Asked,

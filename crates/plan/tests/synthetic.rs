@@ -144,11 +144,11 @@ fn kernel_where_allowed() {
     let functions = pack(&[&[RET], &[RET]], 0);
     for kernel_uprobes in [KernelUprobes::Unavailable, KernelUprobes::NotAsked] {
         let plan = planned(&functions, &with(kernel_uprobes), Action::CountEntry);
-        let is_told =
+        let is_hint =
             |r: &Refused| r.why.kind() == "kernel-only" && r.why.to_string().contains("jump needs 5; a");
-        let told = plan.refused.iter().filter(|r| is_told(r)).count();
+        let hints = plan.refused.iter().filter(|r| is_hint(r)).count();
         let expected = if kernel_uprobes == KernelUprobes::NotAsked { 2 } else { 0 };
-        assert_eq!((plan.kernel.len(), plan.refused.len(), told), (0, 2, expected), "{:?}", plan.refused);
+        assert_eq!((plan.kernel.len(), plan.refused.len(), hints), (0, 2, expected), "{:?}", plan.refused);
     }
     let plan = planned(&functions, &with(KernelUprobes::Asked), Action::CountEntry);
     assert_eq!(plan.kernel.len(), 2);

@@ -63,6 +63,14 @@ pub(super) struct Prober {
 /// A thread waits at least this long in a held call (`plan`'s `stub::hold`).
 const LEAST_WAIT: Duration = Duration::from_millis(400);
 
+/// The time in which sites are not probed, since they are being probed anew.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    begun: Instant,
+    /// The thread that makes the change, which waits, was the only one. So no call is missed, and no thread is born.
+    is_alone: bool,
+}
+
 /// Notice about a thread that may have made a change before its functions were probed anew.
 fn too_slow_notice(pid: u32, change: Change) -> String {
     format!(
@@ -240,11 +248,13 @@ impl Prober {
         let process = &with.target.process;
         let Some(change) = Change::find(process, &self.patches.attached, look) else { return false };
         following.pause();
-        let (mut executed, begun) = (false, Instant::now());
+        let mut executed = false;
+        let is_alone = process.threads().is_ok_and(|threads| threads.len() == 1);
+        let gap = Gap { begun: Instant::now(), is_alone };
         let pid = process.pid();
-        let slow = || (begun.elapsed() > LEAST_WAIT).then(|| too_slow_notice(pid, change));
+        let slow = || (gap.begun.elapsed() > LEAST_WAIT).then(|| too_slow_notice(pid, change));
         if change.facts == fact::FAULTS
-            && self.deliver_anew(with, files, requested, (change, begun), &mut executed)
+            && self.deliver_anew(with, files, requested, (change, gap), &mut executed)
         {
             with.notices.extend(following.resume());
             let process = &with.target.process;
@@ -262,7 +272,7 @@ impl Prober {
                 if closed.left > 0 {
                     with.notices.push(change.left_notice(process.pid(), closed.left));
                 }
-                let looked = self.probe_anew(with, files, requested, (change, begun), &closed.probes);
+                let looked = self.probe_anew(with, files, requested, (change, gap), &closed.probes);
                 executed = looked == Some(Looked::Executed);
                 with.notices.extend(slow().filter(|_| looked.is_some()));
             }
@@ -281,7 +291,7 @@ impl Prober {
         with: &mut LookWith<'_>,
         files: &mut Files,
         requested: &SessionRequest,
-        (change, begun): (Change, Instant),
+        (change, gap): (Change, Gap),
         executed: &mut bool,
     ) -> bool {
         let process = &with.target.process;
@@ -292,7 +302,7 @@ impl Prober {
             self.delivery.end_change();
             return false;
         };
-        let looked = self.probe_anew(with, files, requested, (change, begun), &closed.probes);
+        let looked = self.probe_anew(with, files, requested, (change, gap), &closed.probes);
         *executed |= looked == Some(Looked::Executed);
         self.delivery.end_change();
         closed.left == 0 && new.iter().all(|handler| self.patches.attached.handles(*handler))
@@ -304,7 +314,7 @@ impl Prober {
         with: &mut LookWith<'_>,
         files: &mut Files,
         requested: &SessionRequest,
-        (change, begun): (Change, Instant),
+        (change, gap): (Change, Gap),
         closed: &HashSet<(usize, u32)>,
     ) -> Option<Looked> {
         let sites = self.sites.closed(closed);
@@ -323,11 +333,8 @@ impl Prober {
         } else {
             (None, Some(change.loses(all)))
         };
-        // The thread that makes the change waits. Others go on, and their calls are not seen before this.
-        let process = &with.target.process;
-        let is_alone = process.threads().is_ok_and(|threads| threads.len() == 1);
-        let unseen = (!is_alone).then(|| begun.elapsed());
-        with.notices.push(change.closed_notice(process.pid(), all, lost, unseen));
+        let unseen = (!gap.is_alone).then(|| gap.begun.elapsed());
+        with.notices.push(change.closed_notice(with.target.pid(), all, lost, unseen));
         found
     }
 }
