@@ -105,7 +105,7 @@ fn splitting_by_cpu_and_by_thread() {
     assert_eq!(cpus.iter().filter_map(Value::as_u64).sum::<u64>(), reported["shared"], "CPUs add up");
 }
 
-/// LOSS-2: the summary says how many hits were missed. The victim calls until it is told to stop.
+/// LOSS-2: the summary says how many hits were missed. The victim calls until a line ends it.
 #[test]
 fn a_regular_run_prints_a_table_and_a_summary() {
     let path = or_skip!(victims::plain("threads"));

@@ -35,11 +35,11 @@ fn send(victim: &mut Running, line: &str) {
 
 fn assert_closed(case: &str, report: &Report) {
     assert_eq!(report.status.code(), Some(0), "{case}: {}", report.errors);
-    let told =
+    let reported =
         report.errors.contains("had to be probed anew") || report.errors.contains("not probed any more");
     // A call that is found late might have been fatal.
     let late = report.errors.contains("in the moment before");
-    assert!(told && !late, "{case}: {}", report.errors);
+    assert!(reported && !late, "{case}: {}", report.errors);
 }
 
 fn changes(path: &Path, what: (&str, &str, &str), how: &str) {

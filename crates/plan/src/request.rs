@@ -147,7 +147,7 @@ pub enum Action {
     },
 }
 
-/// Where a program changes such a fact (`record::control::fact`), and how the change is told there.
+/// Where a program changes such a fact (`record::control::fact`), and how the code there shows the change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hold {
     /// C's `sigaction`.

@@ -92,9 +92,9 @@ fn assert_same(path: &Path) {
     for index in (0..lines.len()).filter(|index| lines[*index].name == "svc") {
         let at = lines[index].at;
         all += 1;
-        let said = number(&lines, index, &targets);
-        said.iter().for_each(|number| *constant.entry(*number).or_default() += 1);
-        match (said, found.remove(&at)) {
+        let known = number(&lines, index, &targets);
+        known.iter().for_each(|number| *constant.entry(*number).or_default() += 1);
+        match (known, found.remove(&at)) {
             (Some(number), Some(call)) => {
                 held += 1;
                 let Hold::Call(words) = call.hold else { panic!("{call:?}") };
