@@ -9,10 +9,13 @@
 
 mod sweep;
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trapline_image::{FunctionIndex, Image};
 use trapline_insn::x86_64::padding_len;
 use trapline_record::Svma;
+
+use crate::x86_64::return_address::names_return_address;
 
 /// Padding is examined up to this many bytes.
 const MAX_PADDING: u64 = 4096;
@@ -76,6 +79,9 @@ pub(crate) struct BranchMap {
     looped: Vec<bool>,
     /// For each function: whether it was swept.
     is_swept: Vec<bool>,
+    /// For each function that was asked about: the instruction by which it names its return address. The
+    /// answer is the same in every process, and takes longer to find than the rest of a plan.
+    named: OnceLock<Vec<OnceLock<Option<Svma>>>>,
 }
 
 impl BranchMap {
@@ -88,6 +94,7 @@ impl BranchMap {
             exits: vec![0; functions],
             looped: vec![false; functions],
             is_swept: vec![false; functions],
+            named: OnceLock::new(),
         }
     }
 
@@ -161,6 +168,14 @@ impl BranchMap {
     /// pointer may be in use there.
     pub(crate) fn is_looped(&self, function: FunctionIndex) -> bool {
         self.looped.get(function.0 as usize).copied().unwrap_or(false)
+    }
+
+    /// The instruction by which a function names its return address, if one does
+    /// (`x86_64::return_address`). Found once for all processes and threads.
+    pub(crate) fn names_return_address(&self, image: &Image, function: FunctionIndex) -> Option<Svma> {
+        let find = || names_return_address(image, image.function(function).start);
+        let all = self.named.get_or_init(|| image.functions().iter().map(|_| OnceLock::new()).collect());
+        all.get(function.0 as usize).map_or_else(find, |known| *known.get_or_init(find))
     }
 }
 

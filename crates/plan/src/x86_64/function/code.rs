@@ -8,7 +8,7 @@ use crate::x86_64::body::body_of;
 use crate::x86_64::env::Env;
 use crate::x86_64::window::Stretch;
 use trapline_image::{FunctionIndex, Image};
-use trapline_insn::x86_64::{Body, ExitKind};
+use trapline_insn::x86_64::{Body, Exit, ExitKind};
 use trapline_record::Svma;
 
 /// A function's code in full.
@@ -20,6 +20,10 @@ pub(super) struct Code {
 }
 
 impl Code {
+    /// The first exit that leads into another function.
+    pub(super) fn tail(&self) -> Option<&Exit> {
+        self.body.exits.iter().find(|exit| exit.kind != ExitKind::Ret)
+    }
     pub(super) fn stretch_of(&self, at: u64) -> Option<(Stretch<'_>, usize)> {
         self.parts.iter().find_map(|part| {
             let insns = &self.body.insns[part.clone()];

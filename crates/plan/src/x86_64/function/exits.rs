@@ -11,7 +11,6 @@ use crate::plan::PatchRole;
 use crate::refusal::{NoTrampoline, Refusal};
 use crate::request::{Action, ActionRequest};
 use crate::x86_64::action::{Detour, PlacedAction, SiteAction, Stack, When};
-use crate::x86_64::return_address::names_return_address;
 use crate::x86_64::site::Owner;
 use crate::x86_64::stub;
 use trapline_image::FunctionIndex;
@@ -97,7 +96,7 @@ impl Planner<'_> {
         if self.env.map.is_looped(function) {
             return refuse(NoTrampoline::Looped(self.env.place(at, 1)));
         }
-        if let Some(reads) = names_return_address(self.env.image, at) {
+        if let Some(reads) = self.env.map.names_return_address(self.env.image, function) {
             return refuse(NoTrampoline::Named(self.env.place(reads, 4)));
         }
         Ok(())

@@ -117,7 +117,7 @@ impl<'a> Planner<'a> {
         self.requests_of(order.iter().filter_map(|(_, w)| w.function));
         let groups: Vec<&[(u32, ActionRequest)]> =
             order.chunk_by(|a, b| a.1.function == b.1.function).collect();
-        let env = self.env;
+        let (env, arms) = (self.env, self.or_trampolines || self.by_trampolines);
         for round in groups.chunks(ROUND) {
             let (next, codes) = (AtomicUsize::new(0), Vec::from_iter(round.iter().map(|_| OnceLock::new())));
             let work = || {
@@ -126,7 +126,12 @@ impl<'a> Planner<'a> {
                     round.get(nth).copied().zip(codes.get(nth))
                 };
                 while let Some((group, code)) = take() {
-                    drop(code.set(code_for(env, group[0].1.function, group)));
+                    let found = code_for(env, group[0].1.function, group);
+                    // The answer is kept for the plan below.
+                    if let Some(code) = found.as_ref().filter(|code| arms && code.tail().is_some()) {
+                        env.map.names_return_address(env.image, code.function);
+                    }
+                    drop(code.set(found));
                 }
             };
             std::thread::scope(|scope| {
@@ -306,7 +311,7 @@ impl<'a> Planner<'a> {
             let by_trampolines = self.by_trampolines;
             return self.whole(|p| plan(p, by_trampolines));
         }
-        let goes_on = code.and_then(|code| code.body.exits.iter().find(|exit| exit.kind != ExitKind::Ret));
+        let goes_on = code.and_then(Code::tail);
         let goes_on = goes_on.map(|exit| self.env.place(Svma(exit.insn.addr), exit.insn.len.into()));
         let trampoline = |p: &mut Self, why: Refusal| {
             p.whole(|p| plan(p, true)).is_ok().then(|| {
