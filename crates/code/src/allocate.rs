@@ -43,6 +43,8 @@ pub(crate) struct Pool<'a> {
     pub words: usize,
     /// Where the result is wanted.
     pub result: u8,
+    /// Where what a part hands on must be, each in its register.
+    pub handed: &'a [u8],
 }
 
 /// Where a variable is.
@@ -76,6 +78,9 @@ pub struct Allocated {
     registers: Vec<u8>,
     /// For each operation, and for the end: a bit for each register with a variable.
     busy: Vec<u32>,
+    /// For each variable: how often operations and the end read it.
+    reads: Vec<u32>,
+    divides: bool,
 }
 
 /// From a variable's first write to its last read, as numbers of operations; the end counts as one.
@@ -107,8 +112,12 @@ impl Allocated {
             let waiting = scan.run(&pool.registers[..kept], &mut locations);
             words(&waiting, pool.words, &mut locations)?;
             let busy = busy(&program, &spans, &locations);
-            if is_enough(&program, pool, &locations, &busy) {
-                return Ok(Self { program, locations, registers: pool.registers.to_vec(), busy });
+            if is_enough(&program, pool, &locations, &busy) && is_handed(&program, pool, &locations) {
+                let mut reads = vec![0; program.vars.into()];
+                let all = program.ops.iter().flat_map(Op::read).chain(program.read_at_end());
+                all.for_each(|var| reads[var.index()] += 1);
+                let (registers, divides) = (pool.registers.to_vec(), !divisions.is_empty());
+                return Ok(Self { program, locations, registers, busy, reads, divides });
             }
         }
         Err(NoRoom { needed: pool.words + 1, words: pool.words })
@@ -117,6 +126,14 @@ impl Allocated {
     pub(crate) fn free(&self, at: usize) -> impl Iterator<Item = u8> + use<'_> {
         let busy = self.busy[at];
         self.registers.iter().rev().copied().filter(move |register| busy >> register & 1 == 0)
+    }
+    /// Whether one operation reads a variable, once.
+    pub(crate) fn is_read_once(&self, var: Var) -> bool {
+        self.reads[var.index()] == 1
+    }
+    /// Whether the program divides.
+    pub(crate) const fn divides(&self) -> bool {
+        self.divides
     }
     /// The program.
     #[must_use]
@@ -140,6 +157,15 @@ fn is_enough(program: &Program, pool: &Pool<'_>, locations: &[Location], busy: &
         free(program.ops.len()) >= (pool.ways)(&Op::Add { place: commit.place }, locations) + value
     });
     commit && program.ops.iter().enumerate().all(|(at, op)| free(at) >= (pool.ways)(op, locations))
+}
+
+/// Whether each value that is handed on is in its register.
+fn is_handed(program: &Program, pool: &Pool<'_>, locations: &[Location]) -> bool {
+    let mut handed = program.handed.iter().enumerate();
+    handed.all(|(nth, var)| {
+        let register = pool.handed.get(nth).copied().map(Location::Register);
+        register == Some(locations[var.index()])
+    })
 }
 
 /// The spans of all variables that are read, by their begin.
@@ -223,7 +249,7 @@ impl Scan<'_> {
             let may_use = |register: &u8| self.may_use(*span, *register);
             let is_free = |register: &u8| active.iter().all(|(_, used)| used != register);
             let wanted = self.wanted(*span, locations);
-            let is_for_result = |register: &u8| *register == self.pool.result && self.is_beside_result(*span);
+            let is_for_result = |register: &u8| self.is_for_end(*span, *register);
             let free = registers.iter().copied().filter(|register| may_use(register) && is_free(register));
             let chosen = free
                 .clone()
@@ -259,15 +285,25 @@ impl Scan<'_> {
         let is_end = |op: &Op| matches!(op, Op::Bound(walk) if walk.end == span.var);
         (self.program.ops.get(span.first).is_some_and(is_end), span.last)
     }
-    /// Whether it is in use together with the result, and is another variable.
-    fn is_beside_result(&self, span: Span) -> bool {
-        let other = self.spans.iter().find(|other| Some(other.var) == self.program.result);
-        other.is_some_and(|other| other.var != span.var && other.first < span.last && span.first < other.last)
+    /// Whether another variable that is in use together with this one is wanted in a register at the end.
+    fn is_for_end(&self, span: Span, register: u8) -> bool {
+        let is_beside =
+            |other: &Span| other.var != span.var && other.first < span.last && span.first < other.last;
+        let mut spans = self.spans.iter().filter(|other| self.at_end(other.var) == Some(register));
+        spans.any(is_beside)
+    }
+    /// The register in which a variable is wanted at the end.
+    fn at_end(&self, var: Var) -> Option<u8> {
+        if self.program.result == Some(var) {
+            return Some(self.pool.result);
+        }
+        let nth = self.program.handed.iter().position(|handed| *handed == var)?;
+        self.pool.handed.get(nth).copied()
     }
     /// The register that saves a move.
     fn wanted(&self, span: Span, locations: &[Location]) -> Option<u8> {
-        if self.program.result == Some(span.var) {
-            return Some(self.pool.result);
+        if let Some(register) = self.at_end(span.var) {
+            return Some(register);
         }
         let from = self.program.ops.get(span.first)?.read().next()?;
         match locations[from.index()] {

@@ -204,7 +204,9 @@ impl Builder {
     /// The rule that it breaks, with the operation's number.
     pub fn finish(mut self, result: Option<Value>) -> Result<Program, Unsound> {
         let result = result.map(|value| self.in_var(value));
-        self.end(result, None)
+        let Self { ops, vars, labels } = self;
+        let (commit, handed) = (None, Vec::new());
+        verified(Program { ops, vars, labels, result, commit, handed, is_sequence: false })
     }
     /// Ends the body of a restartable sequence: what is not left by a branch adds a value to the word there.
     ///
@@ -212,18 +214,24 @@ impl Builder {
     /// As [`Self::finish`].
     pub fn commit(mut self, place: Place, value: Value) -> Result<Program, Unsound> {
         let value = match value {
-            Value::Number(number) if i8::try_from(number.cast_signed()).is_ok() => self.operand(value),
+            Value::Number(number) if Commit::holds(number.cast_signed()) => self.operand(value),
             _ => Operand::Var(self.in_var(value)),
         };
-        self.end(None, Some(Commit { place, value }))
+        let Self { ops, vars, labels } = self;
+        let commit = Some(Commit { place, value });
+        verified(Program { ops, vars, labels, result: None, commit, handed: Vec::new(), is_sequence: true })
+    }
+    /// Ends a part of a sequence's body that another part follows: what is not left by a branch goes on behind its code,
+    /// with these values for that part.
+    ///
+    /// # Errors
+    /// As [`Self::finish`].
+    pub fn hand_on(self, handed: &[Var]) -> Result<Program, Unsound> {
+        let Self { ops, vars, labels } = self;
+        let (handed, is_sequence) = (handed.to_vec(), true);
+        verified(Program { ops, vars, labels, result: None, commit: None, handed, is_sequence })
     }
 
-    fn end(self, result: Option<Var>, commit: Option<Commit>) -> Result<Program, Unsound> {
-        let Self { ops, vars, labels } = self;
-        let program = Program { ops, vars, labels, result, commit };
-        verify(&program)?;
-        Ok(program)
-    }
     fn operand(&mut self, value: Value) -> Operand {
         match value {
             Value::Number(number) => match i32::try_from(number.cast_signed()) {
@@ -233,4 +241,9 @@ impl Builder {
             Value::Var(var) => Operand::Var(var),
         }
     }
+}
+
+fn verified(program: Program) -> Result<Program, Unsound> {
+    verify(&program)?;
+    Ok(program)
 }

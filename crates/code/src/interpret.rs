@@ -100,6 +100,11 @@ impl<'a> Run<'a> {
     pub fn op(&self) -> Option<&'a Op> {
         self.program.ops.get(self.next)
     }
+    /// What a part of a sequence's body leaves to the next one. It must have ended with outcome 0.
+    #[must_use]
+    pub fn handed(&self) -> Vec<u64> {
+        self.program.handed.iter().map(|var| self.vars[var.index()]).collect()
+    }
     /// Runs one operation; the last one is the end, with its commit.
     pub fn step(&mut self, memory: &mut Bytes) -> Option<End> {
         let Some(op) = self.op().copied() else { return Some(self.end(memory)) };

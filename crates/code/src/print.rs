@@ -105,6 +105,11 @@ impl Display for Program {
         match (self.result, self.commit) {
             (_, Some(commit)) => writeln!(f, "commit {} += {}", commit.place, commit.value),
             (Some(result), None) => writeln!(f, "end, result {result}"),
+            (None, None) if self.is_sequence => {
+                write!(f, "go on")?;
+                self.handed.iter().try_for_each(|var| write!(f, ", {var}"))?;
+                writeln!(f)
+            }
             (None, None) => writeln!(f, "end"),
         }
     }

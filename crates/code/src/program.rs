@@ -261,6 +261,8 @@ pub struct Program {
     pub(crate) labels: u16,
     pub(crate) result: Option<Var>,
     pub(crate) commit: Option<Commit>,
+    pub(crate) handed: Vec<Var>,
+    pub(crate) is_sequence: bool,
 }
 
 /// How a restartable sequence ends: one store to this CPU's table, or none.
@@ -268,11 +270,15 @@ pub struct Program {
 pub struct Commit {
     /// The word to which the value is added.
     pub place: Place,
-    /// What is added: a variable, or a number from -128 to 127.
+    /// What is added: a variable, or a number of 24 bits and a sign.
     pub value: Operand,
 }
 
 impl Commit {
+    /// Whether a number may be added.
+    pub(crate) const fn holds(number: i64) -> bool {
+        number.unsigned_abs() < 1 << 24
+    }
     /// The variables that it reads.
     pub(crate) fn read(self) -> impl Iterator<Item = Var> {
         let value = if let Operand::Var(var) = self.value { Some(var) } else { None };
@@ -296,9 +302,20 @@ impl Program {
     pub const fn commit(&self) -> Option<Commit> {
         self.commit
     }
+    /// Whether it is the body of a restartable sequence, or a part of one.
+    #[must_use]
+    pub const fn is_sequence(&self) -> bool {
+        self.is_sequence
+    }
+    /// What a part of a sequence's body leaves to the next one, at outcome 0.
+    #[must_use]
+    pub fn handed(&self) -> &[Var] {
+        &self.handed
+    }
     /// The variables that are read at outcome 0, behind all operations.
     pub(crate) fn read_at_end(&self) -> impl Iterator<Item = Var> {
-        self.result.into_iter().chain(self.commit.into_iter().flat_map(Commit::read))
+        let handed = self.handed.iter().copied();
+        self.result.into_iter().chain(self.commit.into_iter().flat_map(Commit::read)).chain(handed)
     }
     /// The begin of each walk's operations, and their last step.
     pub(crate) fn walks(&self) -> Vec<(usize, usize)> {

@@ -15,7 +15,7 @@
 use crate::allocate::{Allocated, Location};
 use crate::compute::{Compare, Compute, Unary};
 use crate::operand::{Operand, Place, Target, Var, Walk};
-use crate::program::{Commit, Op};
+use crate::program::{Commit, Op, Program};
 
 /// What a processor has for each kind of operation.
 pub(crate) trait BackEnd {
@@ -52,6 +52,14 @@ pub(crate) trait BackEnd {
     fn multiply_add(&mut self, _to: Self::Reg, _product: (Operand, Operand), _plus: Operand) -> bool {
         false
     }
+    /// `to = left op [place]`, if there are instructions for that. Returns whether there are.
+    fn compute_word(&mut self, _op: Compute, _to: Self::Reg, _left: Operand, _place: Place) -> bool {
+        false
+    }
+    /// Two words, one behind the other, = `from`, if there is an instruction for that. Returns whether there is one.
+    fn store_two(&mut self, _place: Place, _from: [Operand; 2]) -> bool {
+        false
+    }
     /// A stack word = `from`.
     fn store(&mut self, word: u8, from: Self::Reg);
     /// `to` = an address.
@@ -84,10 +92,13 @@ pub(crate) fn walk<B: BackEnd>(allocated: &Allocated, back_end: &mut B) -> Vec<(
     // Jumps that are not bound yet, and where they lead.
     let mut open: Vec<(Target, B::Fix)> = Vec::new();
     let mut begin = back_end.here();
-    // A sum that was made together with its product.
-    let mut added = None;
+    // An operation that was made together with the one before.
+    let mut joined = None;
     for (at, op) in program.ops.iter().enumerate() {
         back_end.at(at);
+        if joined == Some(at) {
+            continue;
+        }
         match *op {
             Op::Jump { to } if is_next(to, program.ops.get(at + 1)) => {}
             Op::Jump { to } => open.push((to, back_end.jump())),
@@ -95,7 +106,10 @@ pub(crate) fn walk<B: BackEnd>(allocated: &Allocated, back_end: &mut B) -> Vec<(
                 open.push((to, back_end.branch(when, left.into(), right)));
             }
             Op::Bind { label } => bind(back_end, &mut open, Target::Label(label)),
-            Op::Store { place, from } => back_end.store_to(place, from),
+            Op::Store { place, from } => match next_word(program, at) {
+                Some(next) if back_end.store_two(place, [from, next]) => joined = Some(at + 1),
+                _ => back_end.store_to(place, from),
+            },
             Op::StoreByte { place, value } => back_end.store_byte(place, value),
             Op::BranchWord { when, place, right, to } => {
                 open.push((to, back_end.branch_word(when, place, right)));
@@ -109,9 +123,8 @@ pub(crate) fn walk<B: BackEnd>(allocated: &Allocated, back_end: &mut B) -> Vec<(
             Op::Add { place } => back_end.add_one(place),
             Op::Begin(_) => begin = back_end.here(),
             Op::Next(walk) => back_end.next(walk, begin),
-            _ if added == Some(at) => {}
-            op => match add_product(allocated, back_end, at) {
-                true => added = Some(at + 1),
+            op => match add_product(allocated, back_end, at) || with_word(allocated, back_end, at) {
+                true => joined = Some(at + 1),
                 false => write(allocated, back_end, op),
             },
         }
@@ -140,22 +153,51 @@ fn add_product<B: BackEnd>(allocated: &Allocated, back_end: &mut B, at: usize) -
     else {
         return false;
     };
-    let Op::Compute { op: Compute::Add, to, left: one, right: other @ Operand::Var(_) } = *next else {
-        return false;
+    let (to, one, other) = match *next {
+        Op::Compute { op: Compute::Add, to, left, right: right @ Operand::Var(_) } => (to, left, right),
+        Op::Address { to, place: Place { base, index: Some((index, 0)), offset: 0 } } => {
+            (to, base, index.into())
+        }
+        _ => return false,
     };
+    let is_read_once = allocated.is_read_once(*product);
     let product: Operand = (*product).into();
     let plus = match (Operand::from(one), other) {
         (one, other) if one == product && other != product => other,
         (one, other) if other == product && one != product => one,
         _ => return false,
     };
-    let reads = program.ops.iter().flat_map(Op::read).chain(program.read_at_end());
-    let is_read_once = reads.filter(|var| Operand::from(*var) == product).count() == 1;
     match allocated.location(to) {
         Location::Register(to) if is_read_once => {
             back_end.multiply_add(B::Reg::from(to), ((*left).into(), *right), plus)
         }
         _ => false,
+    }
+}
+
+/// Makes a load and the computation that comes next by one instruction, if there is one and nothing else reads the word.
+fn with_word<B: BackEnd>(allocated: &Allocated, back_end: &mut B, at: usize) -> bool {
+    let ops = &allocated.program().ops;
+    let (Some(&Op::Load { to: word, place, byte: false }), Some(&Op::Compute { op, to, left, right })) =
+        (ops.get(at), ops.get(at + 1))
+    else {
+        return false;
+    };
+    let is_right = right == word.into() && left != word && allocated.is_read_once(word);
+    match allocated.location(to) {
+        Location::Register(to) if is_right => back_end.compute_word(op, to.into(), left.into(), place),
+        _ => false,
+    }
+}
+
+/// What is stored next, if that is in the word behind the one that is stored here.
+fn next_word(program: &Program, at: usize) -> Option<Operand> {
+    match (program.ops.get(at)?, program.ops.get(at + 1)?) {
+        (Op::Store { place: here, .. }, Op::Store { place: next, from }) => {
+            let offset = here.offset.checked_add(8)?;
+            (*next == Place { offset, ..*here }).then_some(*from)
+        }
+        _ => None,
     }
 }
 

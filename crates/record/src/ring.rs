@@ -10,7 +10,7 @@
 //! ring's beginning that it would have filled. Those bytes and the room become free when the record was
 //! taken, and not before. A writer does not know how long its record will be, and needs room for the longest.
 //!
-//! # A record is written (`plan::x86_64::stub::trace`)
+//! # A record is written (`plan::programs::records`)
 //!
 //! W1 read the CPU's number, `HEAD` and `TAIL`; without room for a record it is dropped, and counted. W2 fill
 //! the slots behind the head. W3 store `HEAD`, that many slots further. W1 to W3 are one restartable

@@ -58,6 +58,9 @@ impl Asm {
     /// `to` = a number of 32 bits.
     #[inline]
     pub fn number(&mut self, to: Reg, value: u32) {
+        if value != 0 && value as u16 == 0 {
+            return self.word(encode::movz(Gpr::field(to, 0), (value >> 16) as u16, 1));
+        }
         self.word(encode::movz(Gpr::field(to, 0), value as u16, 0));
         if value >> 16 != 0 {
             self.word(encode::movk(Gpr::field(to, 0), (value >> 16) as u16, 1));

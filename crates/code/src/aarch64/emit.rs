@@ -30,7 +30,7 @@ pub(super) const C: Reg = 11;
 pub trait Inputs {
     /// The register that holds an input. The program's code reads it there, and does not write it.
     fn register(&self, nth: u16) -> Option<Reg>;
-    /// Loads an input that is in no register. The code may use `to`.
+    /// Loads an input that is in no register. The code may use `to` and x11.
     fn load(&self, asm: &mut Asm, nth: u16, to: Reg);
 }
 
@@ -155,8 +155,14 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
         self.asm.store(from, SP, self.word(word));
     }
     fn multiply_add(&mut self, to: Reg, (left, right): (Operand, Operand), plus: Operand) -> bool {
-        let [left, right, plus] = [left, right, plus].map(|operand| self.register(operand));
-        let (Some(left), Some(right), Some(plus)) = (left, right, plus) else { return false };
+        let (Some(left), Some(plus)) = (self.register(left), self.register(plus)) else { return false };
+        let right = match right {
+            Operand::Number(_) => self.fetch(right),
+            Operand::Var(_) => match self.register(right) {
+                Some(right) => right,
+                None => return false,
+            },
+        };
         self.asm.mul_add(to, left, right, plus);
         true
     }
@@ -189,6 +195,17 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
             _ => self.fetch(from),
         };
         self.asm.store_word(from, base, at);
+    }
+    fn store_two(&mut self, place: Place, from: [Operand; 2]) -> bool {
+        let from = from.map(|from| if from == Operand::Number(0) { Some(ZERO) } else { self.register(from) });
+        let ([Some(one), Some(other)], Some(base)) = (from, self.register(place.base.into())) else {
+            return false;
+        };
+        if place.index.is_some() || !(0..512).contains(&place.offset) || place.offset % 8 != 0 {
+            return false;
+        }
+        self.asm.store_two(one, other, base, place.offset as u32);
+        true
     }
     fn store_byte(&mut self, place: Place, value: u8) {
         let (base, at) = self.reach(place, is_byte_reach);
@@ -364,6 +381,15 @@ fn by_number(asm: &mut Asm, op: Compute, (to, from): (Reg, Reg), number: i32) ->
     match op {
         Compute::Add if is_short => asm.add_imm(to, from, number),
         Compute::Subtract if is_short => asm.add_imm(to, from, -number),
+        Compute::And if number > 0 && (number as u32 + 1).is_power_of_two() => {
+            asm.bits(to, from, 0, number.count_ones());
+        }
+        Compute::Or if number > 0 && (number as u32 + 1).is_power_of_two() => {
+            asm.set_low(to, from, number.count_ones());
+        }
+        Compute::And if number < -1 && number.unsigned_abs().is_power_of_two() => {
+            asm.clear_low(to, from, number.trailing_zeros());
+        }
         Compute::ShiftLeft => asm.shift_left_by(to, from, by),
         Compute::ShiftRight => asm.shift_right_by(to, from, by),
         Compute::ShiftSigned => asm.shift_signed_by(to, from, by),

@@ -14,7 +14,8 @@ use crate::program::{Op, Program};
 /// The registers that hold variables if the stub does not say which.
 pub const REGISTERS: &[Reg] = &[A, 17];
 
-/// Chooses locations for a program that has these registers and `words` stack words.
+/// Chooses locations for a program that has these registers and `words` stack words. What a part hands on is in the first
+/// registers.
 ///
 /// # Errors
 /// There are too few.
@@ -32,6 +33,7 @@ pub fn allocate(
         ways: needs,
         words,
         result: A as u8,
+        handed: &registers,
     };
     Allocated::new(program, &pool, |nth| inputs.register(nth).is_some())
 }

@@ -6,16 +6,19 @@
 //! |---|---|
 //! | an address begins at a pointer, and a variable leads to one kind of memory | the other rules know what is stored to |
 //! | the commit is to this CPU's table; no other store has its base and offset | no other CPU writes it, and it counts once |
-//! | before a commit, stores are to this CPU's table, and nothing is atomic but looks | a sequence that begins again finds its inputs |
-//! | without a commit, nothing is stored to this CPU's table | only restartable sequences may |
+//! | in a sequence's body, stores are to this CPU's table, and nothing is atomic but looks | a sequence that begins again finds its inputs |
+//! | elsewhere nothing is stored to this CPU's table | only restartable sequences may |
 //! | atomic operations are about tables that others change | what they cost has a reason |
 //! | plain stores to those stand between a claim and its end | others see whole rows |
 //! | a walk's entry and end change by its steps alone | it ends |
 //!
-//! Does not: know how long a table is; that an index is within it is the program's to see to.
+//! A body may have several parts; each is checked by itself. Only the last one commits.
+//!
+//! Does not: know how long a table is; that an index is within it is the program's to see to. Neither that no part before a
+//! commit stores to its word.
 
 use crate::operand::{Memory, Operand, Place, Var, Walk};
-use crate::program::{MAX_STEPS, Op, Program};
+use crate::program::{Commit, MAX_STEPS, Op, Program};
 use crate::unsound::Unsound;
 
 /// Checks the rules.
@@ -28,14 +31,14 @@ pub(super) fn check(program: &Program) -> Result<Vec<Option<Memory>>, Unsound> {
         let Some(place) = op.place() else { continue };
         let memory = kind(place).ok_or(Unsound::NoPointer(nth))?;
         let is_plain = matches!(op, Op::Store { .. } | Op::StoreByte { .. });
-        let is_allowed = match (memory, program.commit) {
+        let is_allowed = match (memory, program.is_sequence) {
             // A look changes nothing.
-            (Memory::Mine, Some(_)) if matches!(op, Op::Look { .. }) => true,
-            _ if op.is_atomic() => memory == Memory::Shared && program.commit.is_none(),
+            (Memory::Mine, true) if matches!(op, Op::Look { .. }) => true,
+            _ if op.is_atomic() => memory == Memory::Shared && !program.is_sequence,
             _ if !is_plain => true,
-            (Memory::Mine, Some(commit)) => !is_same(place, commit.place),
+            (Memory::Mine, true) => program.commit.is_none_or(|commit| !is_same(place, commit.place)),
             // Whether a shared word is claimed here, the paths say.
-            (Memory::Own | Memory::Shared, None) => true,
+            (Memory::Own | Memory::Shared, false) => true,
             _ => false,
         };
         if !is_allowed {
@@ -43,8 +46,7 @@ pub(super) fn check(program: &Program) -> Result<Vec<Option<Memory>>, Unsound> {
         }
     }
     if let Some(commit) = program.commit {
-        let is_byte = |number: i32| i8::try_from(number).is_ok();
-        let is_short = !matches!(commit.value, Operand::Number(number) if !is_byte(number));
+        let is_short = !matches!(commit.value, Operand::Number(number) if !Commit::holds(number.into()));
         if kind(commit.place) != Some(Memory::Mine) || !is_short {
             return Err(Unsound::Commit);
         }
@@ -191,6 +193,25 @@ mod tests {
             None
         });
         assert_eq!(mixed, Some(Unsound::Mixed { op: 2, var: 1 }));
+    }
+
+    #[test]
+    fn code_5_a_part_stores_as_the_body_of_a_sequence_may() {
+        let part = |memory, is_atomic: bool| {
+            let mut builder = Builder::new();
+            let table = builder.pointer(0, memory);
+            match is_atomic {
+                true => builder.add_one(Place::at(table, 0)),
+                false => builder.store(Place::at(table, 0), Value::Number(1)),
+            }
+            builder.hand_on(&[table]).err()
+        };
+        assert_eq!(part(Memory::Mine, false), None);
+        assert_eq!(part(Memory::Own, false), Some(Unsound::Store(1)), "an abort would not undo it");
+        assert_eq!(part(Memory::Shared, true), Some(Unsound::Store(1)));
+        let mut builder = Builder::new();
+        let never = builder.var();
+        assert_eq!(builder.hand_on(&[never]).err(), Some(Unsound::Unwritten { op: 0, var: 0 }));
     }
 
     #[test]

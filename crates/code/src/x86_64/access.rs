@@ -55,6 +55,17 @@ impl Asm<'_> {
         self.mem(lock, true, &[0x83], op as u8, to, 1);
         self.raw(&value.to_le_bytes());
     }
+    /// `add qword [to], imm`, in its shortest form.
+    #[inline]
+    pub fn add_mem_imm(&mut self, to: Mem, value: i32) {
+        match i8::try_from(value) {
+            Ok(value) => self.alu_mem_imm(Alu::Add, to, value, false),
+            Err(_) => {
+                self.mem(false, true, &[0x81], Alu::Add as u8, to, 4);
+                self.raw(&value.to_le_bytes());
+            }
+        }
+    }
     /// Adds one to a word that many threads write, wherever it lies. Uses rax and flags.
     #[inline]
     pub fn add_one(&mut self, word: u64) {

@@ -67,6 +67,9 @@ pub fn emit(
 /// How many divisions may run before rdx is read for the last time. An operation runs for the last time where it stands
 /// (CODE-2), or, within a walk, at the walk's last step: what stands before a division there runs again after it.
 fn reloads(allocated: &Allocated, inputs: &impl Inputs) -> usize {
+    if !allocated.divides() {
+        return 0;
+    }
     let program = allocated.program();
     let ops = program.ops();
     let in_rdx = |nth| inputs.register(nth) == Some(RDX);
@@ -209,6 +212,17 @@ impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
         self.put(to, left);
         with_source(self.asm, op, to, with);
     }
+    fn compute_word(&mut self, op: Compute, to: Reg, left: Operand, place: Place) -> bool {
+        let (left_is, base) = (self.source(left), self.source(place.base));
+        let (Source::Register(base), None) = (base, place.index) else { return false };
+        let is_there = matches!(left_is, Source::Register(left) if left == to);
+        if op.shifts() || op.divides() || base == to && !is_there {
+            return false;
+        }
+        self.put(to, left);
+        with_source(self.asm, op, to, Source::Memory(Mem::At(base, place.offset)));
+        true
+    }
     fn store(&mut self, word: u8, from: Reg) {
         self.asm.store(self.frame.words[usize::from(word)], from);
     }
@@ -299,7 +313,7 @@ impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
     fn commit(&mut self, commit: Commit, _ordered: bool) {
         let mem = self.mem(commit.place);
         match self.source(commit.value) {
-            Source::Number(number) => self.asm.alu_mem_imm(Alu::Add, mem, number as i8, false),
+            Source::Number(number) => self.asm.add_mem_imm(mem, number),
             _ => {
                 let value = self.fetch(commit.value);
                 self.asm.alu_store(Alu::Add, mem, value, false);

@@ -13,7 +13,8 @@ use crate::program::{Op, Program};
 /// The registers that hold variables if the stub does not say which.
 pub const REGISTERS: &[Reg] = &[RAX, R11];
 
-/// Chooses locations for a program that has these registers and `words` stack words.
+/// Chooses locations for a program that has these registers and `words` stack words. What a part hands on is in the first
+/// registers.
 ///
 /// # Errors
 /// There are too few.
@@ -26,7 +27,15 @@ pub fn allocate(
     let registers: Vec<u8> = registers.iter().map(|register| register.0).collect();
     let divided = &[RAX.0, R11.0, RDX.0];
     let claims = Some(RAX.0);
-    let pool = Pool { registers: &registers, divided, claims, ways: needs, words, result: RAX.0 };
+    let pool = Pool {
+        registers: &registers,
+        divided,
+        claims,
+        ways: needs,
+        words,
+        result: RAX.0,
+        handed: &registers,
+    };
     Allocated::new(program, &pool, |nth| inputs.register(nth).is_some())
 }
 
@@ -74,6 +83,6 @@ pub fn most_bytes(program: &Program, input: usize) -> usize {
         // An address, and an instruction with an immediate.
         _ => 5 * WORD + 18,
     };
-    let commit = program.commit().map_or(0, |_| 5 * WORD);
+    let commit = program.commit().map_or(0, |_| 5 * WORD + 4);
     commit + program.ops().iter().map(most).sum::<usize>() + WORD
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   x0         the inputs: 0 to 2 and 7 are loaded into registers before; the others are loaded where they are read
-//!   x1         where the result goes: outcome, x16, and whether a register was changed
+//!   x1         where the result goes: outcome, x16, whether a register was changed, what is handed on
 //!   sp + 0 …   words of the program
 //! ```
 
@@ -45,6 +45,9 @@ pub(crate) fn function(program: &Program, (seed, words): (u64, usize), at: u64) 
     let outcomes = emit(&mut asm, &allocated, &FromMemory, Frame { words: 0, lse: seed % 2 == 0 });
     let length = asm.here() - begin;
     assert!(length <= most_bytes(program, 8) as u64, "{length} bytes\n{program}");
+    for (nth, reg) in (0..).zip(&registers(seed)[..program.handed().len()]) {
+        asm.store(*reg, 1, 24 + 8 * nth);
+    }
     leave(&mut asm, 0);
     for (outcome, fix) in outcomes {
         asm.bind(fix);

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use machine::{function, kept};
 use memory::Memory;
-use programs::{INPUTS, NUMBERS, REACH, Random, program};
-use trapline_code::{Builder, Bytes, Compute, End, Memory as Kind, Program, Value, interpret_in};
+use programs::{HANDED, INPUTS, NUMBERS, REACH, Random, program};
+use trapline_code::{Builder, Bytes, Compute, End, Memory as Kind, Program, Run, Value};
 
 /// Stack words of a program.
 const WORDS: usize = 8;
@@ -25,19 +25,21 @@ const WORDS: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Left {
     end: End,
+    /// What a part of a sequence hands on.
+    handed: [u64; HANDED],
     /// Whether all else is as it was.
     kept: bool,
 }
 
 /// Calls a function that `machine` made.
 fn run(at: u64, program: &Program, inputs: &[u64; INPUTS]) -> Left {
-    let mut left = [0_u64; 3];
+    let mut left = [0_u64; 3 + HANDED];
     // SAFETY: `function` has made one of this type, which stays within its frame (what this test is about).
     let run: extern "C" fn(*const u64, *mut u64) = unsafe { core::mem::transmute(at as *const u8) };
     run(inputs.as_ptr(), left.as_mut_ptr());
     let outcome = left[0] as u8;
     let result = program.result().filter(|_| outcome == 0).map(|_| left[1]);
-    Left { end: End { outcome, result }, kept: left[2] == 0 }
+    Left { end: End { outcome, result }, handed: [left[3], left[4]], kept: left[2] == 0 }
 }
 
 /// Memory that programs load from and store to, with small numbers, ends of texts and claimed words.
@@ -72,8 +74,14 @@ fn agree(memory: &mut Memory, program: &Program, seed: u64, random: &mut Random)
                 0..NUMBERS => random.number(),
                 nth => pointer + 8 * (nth as u64 & 1),
             });
-            let end = interpret_in(program, &inputs, &mut expected_bytes);
-            let expected = Left { end, kept: true };
+            let mut steps = Run::new(program, &inputs);
+            let end = core::iter::repeat_with(|| steps.step(&mut expected_bytes)).flatten().next();
+            let end = end.expect("a program ends");
+            let mut handed = [0; HANDED];
+            if end.outcome == 0 {
+                handed.iter_mut().zip(steps.handed()).for_each(|(to, value)| *to = value);
+            }
+            let expected = Left { end, handed, kept: true };
             let left = run(at, program, &inputs);
             assert_eq!(left, expected, "seed {seed}: inputs {inputs:x?}\n{program}");
             let differs = native.iter().zip(&expected_bytes.bytes).position(|(one, other)| one != other);

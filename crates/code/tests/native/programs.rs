@@ -6,6 +6,8 @@ use trapline_code::{Builder, Compare, Compute, Memory, Place, Program, Target, U
 pub(crate) const INPUTS: usize = NUMBERS + 2;
 /// Those that are numbers.
 pub(crate) const NUMBERS: usize = 6;
+/// Upper bound of the values that a part of a sequence hands on.
+pub(crate) const HANDED: usize = 2;
 /// Bytes that a program may load and store in front of a pointer and behind it.
 pub(crate) const REACH: usize = 512;
 
@@ -84,7 +86,7 @@ const COMPUTATIONS: [Compute; 13] = [
 
 /// A sound program of up to some 40 operations: values that stay in use for long and shortly, branches ahead over other
 /// branches, variables that several paths write, and outcomes. Two of three load and store, and walk over entries; of
-/// these, one in three is the body of a restartable sequence.
+/// these, one in three is the body of a restartable sequence, or a part of one.
 pub(crate) fn program(random: &mut Random) -> Program {
     let mut builder = Builder::new();
     let kind = random.one_of(&[None, None, Some(Memory::Mine), Some(Memory::Shared), Some(Memory::Own)]);
@@ -100,11 +102,21 @@ pub(crate) fn program(random: &mut Random) -> Program {
     let length = 2 + random.below(20);
     let mut made = Made { builder, random, shared: &shared, pointers, kind, walks: false };
     made.block(&mut values, length, 0);
+    if kind == Some(Memory::Mine) && made.random.below(3) == 0 {
+        let number = made.random.below(1 + HANDED as u64);
+        let handed: Vec<Var> = (0..number).map(|_| made.builder.var()).collect();
+        for var in &handed {
+            let value = made.random.one_of(&values);
+            made.builder.set(*var, value);
+        }
+        return made.builder.hand_on(&handed).expect("a sound program");
+    }
     if kind == Some(Memory::Mine) {
         // No other place is at this offset.
         let place = aligned(Place { offset: 496, ..made.place(&values) });
         let value = made.random.one_of(&values);
-        let value = if made.random.below(2) == 0 { Value::Number(1) } else { value };
+        let number = Value::Number(made.random.one_of(&[1, 64, 127, 128, 0x1000, u64::MAX, 0x00ff_ffff]));
+        let value = if made.random.below(2) == 0 { number } else { value };
         return made.builder.commit(place, value).expect("a sound program");
     }
     let result = (made.random.below(4) != 0).then(|| made.random.one_of(&values));
@@ -186,7 +198,20 @@ impl Made<'_> {
         let skip = self.builder.label();
         let is_shared = self.kind == Some(Memory::Shared);
         match self.random.below(9) {
+            0 if self.random.below(2) == 0 => {
+                let word = self.builder.load(place);
+                let op = self.random.one_of(&COMPUTATIONS[..6]);
+                let left = self.random.one_of(values);
+                values.push(self.builder.compute(op, left, word));
+            }
             0 => values.push(self.builder.load(place)),
+            2 if !is_shared => {
+                // One word behind the other, in any order.
+                let (other, next) = (self.random.one_of(values), self.random.one_of(&[8, 8, -8, 16]));
+                let next = if place.offset < -8 { 8 } else { next };
+                self.builder.store(place, value);
+                self.builder.store(Place { offset: place.offset + next, ..place }, other);
+            }
             1 => values.push(self.builder.load_byte(place)),
             2 | 3 if !is_shared => self.builder.store(place, value),
             4 if !is_shared => self.builder.store_byte(place, value_byte(value)),

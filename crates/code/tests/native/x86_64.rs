@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   rdi        the inputs: 0 to 2 and 7 are loaded into registers before; the others are loaded where they are read
-//!   r9         where the result goes: outcome, rax, and whether a register was changed
+//!   r9         where the result goes: outcome, rax, whether a register was changed, what is handed on
 //!   rsp - 32 … words of the program; rsp - 24: rdx, which every other program need not load again at its end
 //! ```
 
@@ -50,6 +50,9 @@ pub(crate) fn function(program: &Program, (seed, words): (u64, usize), at: u64) 
     let outcomes = emit(&mut asm, &allocated, &FromMemory, frame);
     let length = asm.here() - begin;
     assert!(length <= most_bytes(program, 8) as u64, "{length} bytes\n{program}");
+    for (nth, reg) in registers(seed).iter().take(program.handed().len()).enumerate() {
+        asm.store(Mem::At(R9, 24 + 8 * nth as i32), *reg);
+    }
     leave(&mut asm, 0, rdx_is_read);
     for (outcome, fix) in outcomes {
         asm.bind(fix);

@@ -5,7 +5,7 @@
 //! code.
 
 /// How many are kept.
-const KEPT: usize = 8;
+const KEPT: usize = 16;
 
 /// Answers, each with its question.
 #[derive(Debug)]

@@ -5,6 +5,7 @@
 //! hits in an emulator that shows every store (COST-2).
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+mod aborted;
 mod apart;
 mod arena;
 mod call;

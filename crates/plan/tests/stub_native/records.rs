@@ -9,6 +9,7 @@ use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::ring::{HEAD, Record, RecordKind, RingArea, first_float};
 use trapline_record::view::View;
 
+use crate::aborted::at_each_instruction;
 use crate::arena::{Arena, LINES, call, get, machines, unregister};
 use crate::counts::{everywhere, storm};
 use crate::state::{ONE, Random, assert_kept, back, sets_vectors, tl_run};
@@ -132,37 +133,44 @@ fn records_hold_what_was_there(machine: &Machine) {
                 reader.tails[ring as usize] = view(&rings).get(rings.area.ring(ring) + HEAD);
             }
             assert_kept(&format!("{kind:?} {values} {site:?}"), code, &site, &mut random);
-            reader.take(|_| ());
-            let before = random.state();
-            let mut after = before.clone();
-            // SAFETY: as in `assert_kept`: the code runs from tl_run's loaded state to tl_back.
-            unsafe { tl_run(code, &mut after) };
-            let mut seen = Vec::new();
-            reader.take(|record| seen.push(*record));
-            let [record] = seen[..] else { panic!("{seen:?}") };
-            let vector = |n: usize| before.zmm[n][0];
-            let expected: Vec<u64> = match kind {
-                RecordKind::Entry => {
-                    let integers = [7, 6, 2, 1, 8, 9][..values].iter().map(|&reg: &usize| before.regs[reg]);
-                    let vectors = (0..8).filter(|n| floats.arguments >> n & 1 == 1).map(vector);
-                    assert_eq!(first_float(values, 0), (3 + values) as u64);
-                    integers.chain(vectors).collect()
-                }
-                RecordKind::Return if floats.returned => vec![vector(0)],
-                RecordKind::Return => vec![before.regs[0]],
-                RecordKind::Tail => vec![],
+            let mut is_whole = || {
+                reader.take(|_| ());
+                let before = random.state();
+                let mut after = before.clone();
+                // SAFETY: as in `assert_kept`: the code runs from tl_run's loaded state to tl_back.
+                unsafe { tl_run(code, &mut after) };
+                let mut seen = Vec::new();
+                reader.take(|record| seen.push(*record));
+                let [record] = seen[..] else { panic!("{seen:?}") };
+                let vector = |n: usize| before.zmm[n][0];
+                let expected: Vec<u64> = match kind {
+                    RecordKind::Entry => {
+                        let integers =
+                            [7, 6, 2, 1, 8, 9][..values].iter().map(|&reg: &usize| before.regs[reg]);
+                        let vectors = (0..8).filter(|n| floats.arguments >> n & 1 == 1).map(vector);
+                        assert_eq!(first_float(values, 0), (3 + values) as u64);
+                        integers.chain(vectors).collect()
+                    }
+                    RecordKind::Return if floats.returned => vec![vector(0)],
+                    RecordKind::Return => vec![before.regs[0]],
+                    RecordKind::Tail => vec![],
+                };
+                assert_eq!(
+                    (record.kind, record.probe, &record.values[..expected.len()]),
+                    (kind, PROBE, &expected[..])
+                );
+                // SAFETY: gettid has no precondition.
+                let tid = unsafe { libc::gettid() } as u32;
+                let asks = kind == RecordKind::Entry || rings.id != ThreadId::Call;
+                assert_eq!(record.tid, if asks { tid } else { 0 });
+                // SAFETY: rdtsc has no precondition.
+                let now = unsafe { core::arch::x86_64::_rdtsc() };
+                assert!(record.ticks < now && now - record.ticks < 10_000_000_000, "{record:?}");
             };
-            assert_eq!(
-                (record.kind, record.probe, &record.values[..expected.len()]),
-                (kind, PROBE, &expected[..])
-            );
-            // SAFETY: gettid has no precondition.
-            let tid = unsafe { libc::gettid() } as u32;
-            let asks = kind == RecordKind::Entry || rings.id != ThreadId::Call;
-            assert_eq!(record.tid, if asks { tid } else { 0 });
-            // SAFETY: rdtsc has no precondition.
-            let now = unsafe { core::arch::x86_64::_rdtsc() };
-            assert!(record.ticks < now && now - record.ticks < 10_000_000_000, "{record:?}");
+            is_whole();
+            if machine.rseq.is_some() {
+                assert!(at_each_instruction(code, arena.next(), is_whole) > 10);
+            }
         }
         assert!(arena.counted(0) > 0, "the ring was full at times");
     }

@@ -9,6 +9,7 @@ use trapline_record::ring::{HEAD, LEAST_SLOT, Record, RecordKind, TAIL};
 use trapline_record::stack::{FIRST, Stack, room_for_copy, room_for_frames};
 use trapline_record::trampolines::{Trampolines, at};
 
+use crate::aborted::at_each_instruction;
 use crate::arena::{Arena, machines, thread_pointer};
 use crate::records::{PROBE, built, rings_for, view, with_rseq};
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
@@ -373,6 +374,46 @@ fn a_copy_is_the_top_of_the_stack() {
             if whole {
                 assert_eq!(copied[there - WORDS..], words);
             }
+        }
+    }
+}
+
+/// Whatever instruction of its sequence is the last one before an abort, a record holds what it holds without one.
+#[test]
+fn an_aborted_sequence_reads_the_stack_again_and_no_further() {
+    let _one = ONE.lock();
+    if with_rseq().is_none() {
+        return;
+    }
+    let mut words = [0_u64; WORDS];
+    (0..).zip(&mut words).for_each(|(n, word)| *word = 0xc0de_0000 + n);
+    let at = words.as_mut_ptr() as u64;
+    (words[0], words[10], words[20]) = (at + 80, at + 160, 0);
+    std::hint::black_box(&mut words);
+    let end = at + WORDS as u64 * 8;
+    let stacks = Stacks { main: (end - (64 << 10), end), ..Stacks::default() };
+    for unwind in [Unwind::Copy(64 << 10), Unwind::Copy(256), Unwind::Frames(FRAMES)] {
+        let mut bench = Bench::new(stacks, unwind);
+        for site in sites() {
+            let code = bench.code(unwind, site, true);
+            let code_end = bench.arena.next();
+            let (_, usual) = bench.hit(code, at);
+            let aborted = at_each_instruction(code, code_end, || {
+                let (record, recorded) = bench.hit(code, at);
+                let there = ((end - record.sp) / 8) as usize;
+                match unwind {
+                    Unwind::Copy(bytes) => {
+                        assert_eq!(recorded.len(), there.min((u64::from(bytes) / 8 - FIRST) as usize));
+                        if there == recorded.len() {
+                            assert_eq!(recorded[there - WORDS..], words);
+                        }
+                    }
+                    // The first one is the harness' own return address.
+                    _ => assert_eq!(recorded[1..], usual[1..], "{site:?}"),
+                }
+                assert_eq!(record.probe, PROBE);
+            });
+            assert!(aborted > 20, "{aborted}");
         }
     }
 }

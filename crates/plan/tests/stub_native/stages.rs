@@ -8,9 +8,10 @@ use trapline_plan::{Floats, Unwind};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
 use trapline_record::ring::{Record, RecordKind, RingArea, TEXT_BYTES, TEXT_WORDS, first_float};
 
+use crate::aborted::at_each_instruction;
 use crate::arena::{Arena, LINES, call, get, machines, set};
 use crate::filters::{float, leaf, number, tree};
-use crate::records::{PROBE, Reader, rings_for, view};
+use crate::records::{PROBE, Reader, rings_for, view, with_rseq};
 use crate::state::{Goroutine, ONE, Random, assert_kept, back, runs, sets_vectors, tl_run};
 
 /// Number of the group of lines that holds the filter's words.
@@ -384,4 +385,30 @@ fn what_pointers_lead_to_is_that_of_the_entry() {
         assert_eq!(first_float(2, 2), 9 + 18);
         arena.unmap();
     }
+}
+
+/// Whatever instruction of its sequence is the last one before an abort, both records hold what they hold without one.
+#[test]
+fn an_aborted_sequence_writes_both_records() {
+    let _one = ONE.lock();
+    let Some(machine) = with_rseq() else { return };
+    let mut arena = Arena::new();
+    let rings = rings_for(&arena, &machine, 1 << 12, 64);
+    let filter = late(read("dur >= 0 && ret == 7"));
+    let traced = Traced { marks: Some(arena.deferred(64)), ..traced(&arena, &machine, &rings, &filter) };
+    let exit = exit(&mut arena, &traced, (RecordKind::Return, 1), &[0xC3]);
+    let entry = entry(&mut arena, &traced, 2, &[0x48, 0x89, 0xF8], exit); // mov rax, rdi
+    let mut reader = Reader::new(&rings);
+    let mut is_whole = || {
+        assert_eq!(call(entry, 7), 7);
+        let mut seen = Vec::new();
+        reader.take(|record| seen.push((record.kind, record.values[0], record.probe, record.sp)));
+        let [(RecordKind::Entry, 7, PROBE, sp), end] = seen[..] else { panic!("{seen:?}") };
+        assert_eq!(end, (RecordKind::Return, 7, PROBE, sp));
+    };
+    is_whole();
+    let aborted = at_each_instruction(exit, entry, &mut is_whole);
+    assert!(aborted > 20, "{aborted}");
+    at_each_instruction(entry, arena.next(), &mut is_whole);
+    assert_eq!(arena.counted(0), 0, "none is dropped");
 }

@@ -45,6 +45,7 @@ mod machine;
 mod own_trampolines;
 mod pending;
 mod put;
+mod record_parts;
 mod rseq;
 mod saves;
 mod stack;

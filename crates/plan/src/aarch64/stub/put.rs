@@ -1,46 +1,35 @@
 //! How a record gets into a ring: which ring, which slot, and the record's words.
 //!
-//! In: where the rings lie, what a record of this kind holds. Out: code that finds this CPU's ring or locks
-//! one (`record::ring`), fills the slot behind its head, and commits it by storing the head.
+//! In: where the rings lie, what a record of this kind holds. Out: code that finds this CPU's ring or locks one
+//! (`record::ring`), fills the slot behind its head, and publishes it. The steps are those of `programs::records`; this file
+//! puts its parts together with what no program can do.
 //!
 //! ```text
-//!   ring = base + stride·cpu                           `find`
 //!   ring = base + 2·stride·n, + stride at each try     `lock`; n = by_thread(lines - 1), below the number of CPUs
-//!   room: head - [ring + TAIL] < full
-//!   slot = ring + SLOTS + head mod bytes
 //!
-//!           x16 A     x17 B          x14 RING   x15 AT           x13 SLOT       x12 TIME     x11 C
-//!   find    scratch   the area       ring       [ring + HEAD]    -              -            scratch
-//!   lock    scratch   store failed   ring       its head         head + LOCKED  tries left   scratch
-//!   write   scratch   scratch        ring       head             slot           the time     scratch
-//!   end     -         -              ring       head + record    -              -            -
-//!
-//!   slot +  0   probe | number << 32, the time         number: of the thread; 0 unless ThreadId::At
-//!   slot + 16   key + kind
-//!   slot + 24   FIRST_VALUE: arguments, texts, floats, fields; or the value; or a stack (`stack`)
+//!                  x16 A     x17 B          x14 RING   x15 AT           x13 SLOT       x12 TIME     x11 C
+//!   find           scratch   the area       ring       [ring + HEAD]    -              -            scratch
+//!   lock           scratch   store failed   ring       its head         head + LOCKED  tries left   scratch
+//!   slot           -         -              ring       head             slot           -            -
+//!   walk, copies   scratch   scratch        ring       bytes, if long   slot           scratch      scratch
+//!   clock, words   scratch   scratch        ring       the same         slot           the time     scratch
 //! ```
 //!
-//! All of them use flags.
-//!
-//! Memory is ordered no more than necessary. The head is stored with release, so that a reader that sees it
-//! sees the slots. A lock is taken with acquire, so that what its last holder wrote comes before what we
-//! publish with it. A slot's stores come behind the load of the tail, since a branch that depends on it lies
-//! between them.
+//! All of them use flags. A lock is taken with acquire, so that what its last holder wrote comes before what we publish
+//! with it. The number of a thread is 0 in records unless it is kept (`ThreadId::At`).
 
-use trapline_record::ring::{
-    FIRST_VALUE, HEAD, LOCKED, RecordKind, RingArea, SLOTS, TAIL, TRIES, first_float,
-};
+use trapline_record::ring::{FIRST_VALUE, LOCKED, RecordKind, RingArea, TAIL, TRIES, first_float};
 
-use super::asm::{Asm, Cond, Fix, Reg, SP};
+use super::asm::{Asm, Cond, Fix};
 use super::counted::by_thread;
 use super::filter::ARGUMENTS;
-use super::latency::{G, STACK_END};
 use super::machine::Machine;
-use super::rseq::CPU_ID;
+use super::record_parts::{RecordInputs, RecordKey};
 use super::saves::{A, AT, B, C, RING, SLOT, TIME};
 use super::stack::Walk;
 use super::text::Texts;
 use crate::machine::{Stacks, ThreadId};
+use crate::programs::records::{Part, Publish};
 use crate::request::Floats;
 
 /// Where records go.
@@ -58,18 +47,6 @@ pub struct Rings {
     pub stacks: Stacks,
 }
 
-/// How records are identified: both records of a call have this key, and no other open call has it.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum RecordKey {
-    /// The stack pointer at the entry, which is this many bytes above the stack pointer.
-    Stack(u32),
-    /// The address to which the record is written.
-    Itself,
-    /// The address to which the entry's record was written. It is in the frame, at this offset from the stack
-    /// pointer.
-    Left(u32),
-}
-
 /// The way of one probe's records of one kind into their ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingWriter<'a> {
@@ -84,25 +61,24 @@ pub(super) struct RingWriter<'a> {
     pub(super) stack: bool,
     /// By how many bytes the stack pointer is below the program's, without the copies.
     pub(super) step: u32,
-    /// The key is a goroutine's place ([`place`]).
+    /// The key is a goroutine's place.
     pub(super) goroutine: bool,
 }
 
 impl RingWriter<'_> {
+    fn inputs(&self, key: RecordKey) -> RecordInputs {
+        let (rings, id) = (self.rings.base, self.rings.id);
+        RecordInputs { rings, kind: self.kind, id, probe: self.probe, key }
+    }
     /// Finds this CPU's ring. Jumps if the thread has no area, or if the ring is `full`.
     pub(super) fn find(&self, asm: &mut Asm, full: u32) -> (Fix, Fix) {
-        let area = &self.rings.area;
-        asm.load32(A, B, CPU_ID);
-        // The number is negative, or of a CPU that was not known when the plan was made.
-        asm.number(C, self.machine.lines.saturating_sub(1));
-        asm.compare(A, C);
-        let unregistered = asm.if_later(Cond::AboveEq);
-        asm.constant(C, area.stride());
-        asm.constant(RING, self.rings.base);
-        asm.mul_add(RING, A, C, RING);
-        asm.load(AT, RING);
-        let full = unless_room(asm, full);
-        (unregistered, full)
+        let cpus = self.machine.lines.saturating_sub(1);
+        let leave = self.inputs(RecordKey::Itself).append(asm, Part::find(&self.rings.area, cpus, full));
+        let mut of = |outcome: u8| {
+            let found = leave.iter().find(|(other, _)| *other == outcome);
+            found.map_or_else(|| asm.b_later(), |(_, fix)| *fix)
+        };
+        (of(Part::NO_CPU), of(Part::NO_ROOM))
     }
     /// Steps L1 to L3: locks a ring. Jumps if all rings were locked, or if one is `full`.
     pub(super) fn lock(&self, asm: &mut Asm, full: u32) -> (Fix, Fix) {
@@ -142,72 +118,43 @@ impl RingWriter<'_> {
         asm.bind(locked);
         (busy, full)
     }
-    /// `SLOT = RING + SLOTS + AT mod bytes`
-    pub(super) fn slot(&self, asm: &mut Asm) {
-        asm.bits(SLOT, AT, 0, self.rings.area.bytes.trailing_zeros());
-        asm.add(SLOT, RING, SLOT);
-        asm.add_imm(SLOT, SLOT, SLOTS as i32);
+    /// `SLOT` = the slot that is `ahead` of the head in `AT`.
+    pub(super) fn slot(&self, asm: &mut Asm, ahead: u32) {
+        let part = Part::Slot { bytes: self.rings.area.bytes, ahead };
+        self.inputs(RecordKey::Itself).append(asm, part);
     }
-    /// Writes a record, and commits it by a store, as `find` or `lock` left `RING` and `AT`.
+    /// Writes a record, and publishes it, as `find` or `lock` left `RING` and `AT`.
     pub(super) fn write(&self, asm: &mut Asm, values: usize, walk: Option<Walk>) {
-        let slot = self.rings.area.slot;
+        self.slot(asm, 0);
+        if let Some(walk) = walk {
+            walk.fill(asm);
+        }
+        let values = if walk.is_some() { 0 } else { values };
+        self.copies(asm, values);
         asm.clock(TIME);
-        self.slot(asm);
-        let key = RecordKey::Stack(self.texts.depth() + self.step);
-        self.put(asm, if walk.is_some() { 0 } else { values }, key);
-        match walk {
-            Some(walk) => {
-                walk.fill(asm);
-                // As many whole slots as the record fills.
-                asm.number(A, slot - 1);
-                asm.add(C, C, A);
-                asm.clear_low(C, C, slot.trailing_zeros());
-                asm.add(AT, AT, C);
-            }
-            None => asm.add_imm(AT, AT, slot.cast_signed()),
-        }
-        const { assert!(HEAD == 0, "the head is stored through the ring's own address") };
-        asm.store_release(AT, RING);
+        let above = self.texts.depth() + self.step;
+        let key = if self.goroutine { RecordKey::Goroutine(above) } else { RecordKey::Stack(above) };
+        self.words(asm, values, key, Some(self.publish(self.rings.area.slot, walk.is_some())));
     }
-    /// Writes the words of a record at `SLOT`, with `TIME`. Uses `A` and `C`.
-    pub(super) fn put(&self, asm: &mut Asm, values: usize, key: RecordKey) {
-        let (kind, texts) = (self.kind, self.texts);
-        asm.number(A, self.probe);
-        if let ThreadId::At(offset) = self.rings.id {
-            asm.thread_pointer(C);
-            asm.add_imm(C, C, offset);
-            asm.load32(C, C, 0);
-            asm.add_shifted(A, A, C, 32);
-        }
-        asm.store_two(A, TIME, SLOT, 0);
-        match key {
-            RecordKey::Stack(above) if self.goroutine => {
-                asm.add_imm(A, SP, above as i32);
-                place(asm);
-                asm.add_imm(A, A, kind as i32);
-            }
-            RecordKey::Stack(above) => asm.add_imm(A, SP, above as i32 + kind as i32),
-            RecordKey::Itself => {
-                asm.mov(A, SLOT);
-                asm.add_imm(A, A, kind as i32);
-            }
-            RecordKey::Left(at) => {
-                asm.load_at(A, SP, at);
-                asm.add_imm(A, A, kind as i32);
-            }
-        }
-        asm.store(A, SLOT, 16);
-        let all = match kind {
+    /// How a record of so many bytes is published.
+    pub(super) const fn publish(&self, bytes: u32, is_long: bool) -> Publish {
+        Publish { bytes, is_long, is_locked: self.machine.rseq.is_none() }
+    }
+    /// Fills the words of the record at `SLOT`, with `TIME`, and publishes it if that is in a ring. Uses `A`, `B` and `C`.
+    pub(super) fn words(&self, asm: &mut Asm, values: usize, key: RecordKey, publish: Option<Publish>) {
+        let all = match self.kind {
             RecordKind::Entry => values.min(ARGUMENTS),
-            RecordKind::Return if self.floats.returned => {
-                asm.store_vector(0, SLOT, FIRST_VALUE as u32 * 8);
-                0
-            }
-            RecordKind::Return => 1,
-            RecordKind::Tail => 0,
+            RecordKind::Return if !self.floats.returned => 1,
+            RecordKind::Return | RecordKind::Tail => 0,
         };
-        for (reg, word) in (0..all.min(self.rings.area.values()) as Reg).zip(FIRST_VALUE as u32..) {
-            asm.store(reg, SLOT, word * 8);
+        let values = all.min(self.rings.area.values()) as u8;
+        self.inputs(key).append(asm, Part::Words { values, publish });
+    }
+    /// Copies into the record at `SLOT` what no program can: texts, fields and floats. Uses `A`.
+    pub(super) fn copies(&self, asm: &mut Asm, values: usize) {
+        let (kind, texts) = (self.kind, self.texts);
+        if kind == RecordKind::Return && self.floats.returned {
+            asm.store_vector(0, SLOT, FIRST_VALUE as u32 * 8);
         }
         let first = first_float(values.min(ARGUMENTS), texts.count() as usize);
         texts.fill(asm, first as u32 + self.floats.arguments.count_ones());
@@ -227,20 +174,4 @@ fn unless_room(asm: &mut Asm, full: u32) -> Fix {
     asm.number(A, full);
     asm.compare(C, A);
     asm.if_later(Cond::AboveEq)
-}
-
-/// From `A` = S to the number of a place on a goroutine's stack. It is the same wherever that stack is, and
-/// different for any other place. The low 40 bits are g's, since Go's heap lies there. Deeper calls have
-/// smaller numbers. Uses `C`.
-///
-/// ```text
-///   A = ((S - [g + STACK_END]) << 36) + g     S if g = 0
-/// ```
-fn place(asm: &mut Asm) {
-    let no_goroutine = asm.if_zero_later(G);
-    asm.load_at(C, G, STACK_END);
-    asm.sub(A, A, C);
-    asm.shift_left_by(A, A, 36);
-    asm.add(A, A, G);
-    asm.bind(no_goroutine);
 }

@@ -54,7 +54,7 @@
 //!   copy    a word    S       bytes copied         bytes      SLOT + 56       -           the program's, stripped
 //!   end     -         S       bytes in use         -          -               x29         -
 //!
-//!   SLOT + 24   USED: bytes of the record in use    SLOT = x13
+//!   SLOT + 24   USED, which the record's program stores    SLOT = x13
 //!   SLOT + 32   FRAME_WORD: x29
 //!   SLOT + 40   END_WORD: E, from [sp + END]
 //!   SLOT + 48   FIRST_BYTE: addresses; or x30 and the words from S on
@@ -63,11 +63,11 @@
 //! The twin of this file describes what x29 may be, and what may come in between. On each new start of a
 //! section, x30 is loaded from where it was saved.
 
-use trapline_record::stack::{END as END_WORD, FIRST, FRAME as FRAME_WORD, USED};
+use trapline_record::stack::{END as END_WORD, FIRST, FRAME as FRAME_WORD};
 
 use super::asm::{Asm, Cond, Fix, SP, ZERO};
 use super::latency::G;
-use super::saves::{A, B, C, END, FRAME, LIMIT, LINK, SAVED_LINK, SLOT, TIME};
+use super::saves::{A, AT, B, C, END, FRAME, LIMIT, LINK, SAVED_LINK, SLOT, TIME};
 use crate::machine::Stacks;
 use crate::request::Unwind;
 
@@ -133,7 +133,7 @@ impl Walk {
         done.push(asm.if_later(Cond::AboveEq));
         asm.bind(above);
     }
-    /// Fills the record at `SLOT`, as `bound` left `LIMIT` and `[sp + END]`.
+    /// Fills the record at `SLOT`, but not its word USED; `AT` = how many of its bytes are used. `bound` left `LIMIT` and `[sp + END]`.
     pub(super) fn fill(&self, asm: &mut Asm) {
         asm.add_imm(B, SP, self.step.cast_signed());
         match self.unwind {
@@ -141,7 +141,7 @@ impl Walk {
             Unwind::Frames(frames) => self.walk(asm, frames),
             Unwind::Copy(_) => copy(asm),
         }
-        asm.store(C, SLOT, USED as u32 * 8);
+        asm.mov(AT, C);
         asm.store(FRAME, SLOT, FRAME_WORD as u32 * 8);
         asm.load_at(A, SP, END);
         asm.store(A, SLOT, END_WORD as u32 * 8);

@@ -12,7 +12,7 @@
 //! | T0 | if a filter decides: save what its code uses, decide (`pass`), load it again. A hit that does not pass adds one to the counter of those, and goes on behind T5. If exits are recorded too, the entry leaves a mark (`latency::mark`), and an exit that finds none goes on behind T5 | nothing was written |
 //! | T1 | save what is used; find the stack's end, or copy texts and fields (`text`), if requested; if fields decide, a hit that does not pass goes to T7 | its handler's hits write records of their own |
 //! | T2 | announce the section; read the CPU's number, `HEAD` and `TAIL`. No area, or no room: T6 | back to T2 |
-//! | T3 | read the counter, fill the slot behind the head | back to T2: the slot is written over |
+//! | T3 | copy texts or the stack, read the counter, fill the slot behind the head | back to T2: the slot is written over |
 //! | T4 | store `HEAD`, with release: the commit, and the last of the section | before it, back to T2; behind it, written |
 //! | T5 | clear the announcement, load what was saved | written; the kernel clears it too |
 //! | T6 | add one to the probe's counter on this CPU's line, by a section of its own; without an area on the last line, atomically. T5 | once |
@@ -25,7 +25,7 @@
 //!   T1       sp = S - step             registers saved (`saves`), E at [sp + END] if a stack is recorded
 //!            sp = Q = S - step - depth texts and fields copied, if any (`text`); then to the end of T4
 //!   T2       sp = Q                    RING = ring, AT = head, B = area        (`put`)
-//!   T3, T4   sp = Q                    SLOT = slot, TIME = time; AT = the new head at T4
+//!   T3, T4   sp = Q                    SLOT = slot, TIME = time
 //!   T5       sp = S - step, then S     all registers are the program's
 //!   T6       sp = Q                    goes back to T5's beginning, where the copies are given back
 //!   T7       sp = S - step             goes back to T5 behind that

@@ -39,6 +39,7 @@ mod machine;
 mod own_trampolines;
 mod pending;
 mod put;
+mod record_parts;
 mod remote;
 mod rseq;
 mod saves;

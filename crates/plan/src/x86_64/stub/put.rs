@@ -1,48 +1,36 @@
 //! How a record gets into a ring: which ring, which slot, and the record's words.
 //!
-//! In: where the rings lie, what a record of this kind holds. Out: code that finds this CPU's ring or locks
-//! one (`record::ring`), fills the slot behind its head, and commits it by storing the head.
+//! In: where the rings lie, what a record of this kind holds. Out: code that finds this CPU's ring or locks one
+//! (`record::ring`), fills the slot behind its head, and publishes it. The steps are those of `programs::records`; this file
+//! puts its parts together with what no program can do.
 //!
 //! The registers behind each step; what is saved lies where `saves` shows it:
 //!
 //! ```text
-//!   step            r11     rax       r10               rdx
-//!   clock           free    used      as it was         time
-//!   find            ring    head      bytes in use      as it was
-//!   slot            ring    head      slot              time           = clock, find, behind
-//!   lock            ring    head      used              used           the ring is locked
-//!   fill, put       ring    head      slot, record      used
-//!   the commit      [r11 + HEAD] = head + bytes of the record, as whole slots
+//!   step            r11     rax       r10       rdx      rcx
+//!   find            ring    head      used      as was   as was
+//!   lock            ring    head      used      used     as was     the ring is locked
+//!   slot            ring    head      slot      as was   as was
+//!   walk, copies    ring    head      slot      used     bytes of a record with a stack
+//!   clock           ring    used      slot      time     the same
+//!   words           ring    used      slot      used     the same   [r11 + HEAD] += length of the record
 //! ```
 //!
-//! ```text
-//!   ring  = base + stride · CPU            with rseq; without, lock begins at ring 2 · CPU
-//!   used  = head - [ring + TAIL]           the ring is full if used >= full
-//!   slot  = ring + SLOTS + head mod (bytes of a ring)
-//! ```
-//!
-//! A record, from r10 on. `key` is S, or the address of the call's stamp cell ([`Placed`]):
-//!
-//! ```text
-//!   r10 + 0                  thread << 32 | probe
-//!   r10 + 8                  time
-//!   r10 + 16                 key + kind
-//!   r10 + 8 · FIRST_VALUE    values: arguments, or the returned value; then texts, floats, fields; or a stack
-//! ```
+//! Without rseq, `lock` begins at ring 2 · CPU. `key` is S, or the address of the call's stamp cell ([`Placed`]).
 
 use trapline_record::ring::{
-    FIRST_TEXT, FIRST_VALUE, HEAD, LOCKED, RecordKind, RingArea, SLOTS, TAIL, TRIES, first_float,
+    FIRST_TEXT, FIRST_VALUE, HEAD, LOCKED, RecordKind, RingArea, TAIL, TRIES, first_float,
 };
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
-use super::filter::{ARGUMENT, ARGUMENTS};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg};
+use super::filter::ARGUMENTS;
 use super::machine::Machine;
-use super::rseq::{self, CPU_ID};
-use super::saves::{SAVED_RAX, SAVED_RDX};
+use super::record_parts::{Ids, RecordInputs};
+use super::rseq;
 use super::stack::Walk;
 use super::text::{PageNotes, Texts};
-use super::threads;
-use crate::machine::{Rseq, Stacks, ThreadId};
+use crate::machine::{Stacks, ThreadId};
+use crate::programs::records::{Part, Publish};
 use crate::request::Floats;
 
 /// Where records go.
@@ -100,9 +88,9 @@ pub(super) struct RingWriter<'a> {
 impl RingWriter<'_> {
     /// How a record gets its thread's number. Exits and stacks make no system call for it: an
     /// exit's entry did, and sums of stacks need no number.
-    pub(super) fn number(&self) -> ThreadId {
+    pub(super) const fn number(&self) -> ThreadId {
         match self.rings.id {
-            ThreadId::Call if self.kind != RecordKind::Entry || self.stack => ThreadId::Unknown,
+            ThreadId::Call if !matches!(self.kind, RecordKind::Entry) || self.stack => ThreadId::Unknown,
             id => id,
         }
     }
@@ -115,21 +103,30 @@ impl RingWriter<'_> {
             _ => 1,
         }
     }
-    /// Writes a record, and commits it by a store. The registers are those behind `slot`.
+    /// The inputs of the record's program. `placed`: how the records of a call with a stamp cell are identified.
+    fn inputs(&self, placed: Option<Placed>) -> RecordInputs {
+        let depth = self.texts.depth();
+        let (key, ids) = match placed {
+            Some(Placed { at, names: true }) => ((at, 0), Ids::Kept(at)),
+            Some(Placed { at, .. }) => ((at, 0), Ids::Of(self.number(), self.probe)),
+            None => ((RSP, depth + self.step), Ids::Of(self.number(), self.probe)),
+        };
+        let area = self.machine.rseq.map_or(0, |rseq| rseq.offset);
+        RecordInputs { rings: self.rings.base, area, kind: self.kind, ids, key, depth }
+    }
+    /// Writes a record, and publishes it. The registers are those behind `find` or `lock`.
     pub(super) fn write(&self, asm: &mut Asm<'_>, values: usize, walk: Option<Walk>) {
-        self.fill(asm, if walk.is_some() { 0 } else { values });
-        let slot = self.rings.area.slot as i32;
-        match walk {
-            Some(walk) => {
-                walk.fill(asm);
-                // As many whole slots as the record fills.
-                asm.alu_imm(Alu::Add, RDX, slot - 1, false);
-                asm.alu_imm(Alu::And, RDX, -slot, false);
-                asm.alu(Alu::Add, RAX, RDX);
-            }
-            None => asm.lea(RAX, Mem::At(RAX, slot)),
+        let slot = self.rings.area.slot;
+        self.slot(asm, 0);
+        let ahead = AHEAD.max(SLOTS_AHEAD * slot as i32);
+        (0..self.lines()).for_each(|line| asm.prefetchw(Mem::At(R10, ahead + line * LINE)));
+        if let Some(walk) = walk {
+            walk.fill(asm);
         }
-        asm.store(Mem::At(R11, HEAD as i32), RAX);
+        let values = if walk.is_some() { 0 } else { values };
+        self.copies(asm, values);
+        asm.clock(RDX);
+        self.words(asm, values, None, Some(self.publish(slot, walk.is_some())));
     }
     /// Steps L1 to L3. Jumps if all rings were locked, or if one is `full`.
     ///
@@ -137,11 +134,12 @@ impl RingWriter<'_> {
     ///   out   r11 = a ring, now locked;  rax = its head h;  [r11 + HEAD] = h + LOCKED
     ///   uses  rdx = rings left to try;  r10;  flags
     /// ```
-    pub(super) fn lock(&self, asm: &mut Asm<'_>, full: u32) -> (Fix, Fix, Fix) {
+    pub(super) fn lock(&self, asm: &mut Asm<'_>, full: u32) -> (Fix, Fix) {
         let area = &self.rings.area;
         rseq::likely_cpu(asm, R11, self.machine);
         asm.imul_imm(R11, R11, 2 * area.stride() as i32, true);
-        let ring = asm.alu_load_later(Alu::Add, R11);
+        asm.mov_imm64(R10, self.rings.base);
+        asm.alu(Alu::Add, R11, R10);
         asm.mov_imm32(RDX, TRIES);
         let again = asm.here();
         asm.load(RAX, Mem::At(R11, HEAD as i32));
@@ -160,87 +158,53 @@ impl RingWriter<'_> {
         asm.jcc(Cond::NotEqual, again);
         let busy = asm.jmp_later();
         asm.bind(locked);
-        (ring, busy, full)
-    }
-    /// r10 = the slot behind the head in r10; r11 = ring.
-    pub(super) fn behind(&self, asm: &mut Asm<'_>) {
-        asm.alu_imm(Alu::And, R10, self.rings.area.bytes as i32 - 1, false);
-        asm.lea(R10, Mem::Sum(R11, R10, 0, SLOTS as i32));
-    }
-    /// r11 = this CPU's ring, rax = its head, r10 = the slot behind it, rdx = time. Jumps as `find` does.
-    pub(super) fn slot(&self, asm: &mut Asm<'_>, rseq: Rseq) -> (Fix, Fix, Fix) {
-        asm.clock(RDX);
-        let fixes = self.find(asm, rseq, self.rings.area.full());
-        asm.mov(R10, RAX);
-        self.behind(asm);
-        fixes
+        (busy, full)
     }
     /// r11 = this CPU's ring, rax = its head. Jumps if the thread has no area, or if the ring is `full`.
-    /// Uses r10 and flags.
-    pub(super) fn find(&self, asm: &mut Asm<'_>, rseq: Rseq, full: u32) -> (Fix, Fix, Fix) {
-        let area = &self.rings.area;
-        asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
-        let unregistered = asm.unbroken(|asm| {
-            asm.alu_imm(Alu::Cmp, R11, self.machine.lines as i32 - 1, false);
-            asm.jcc_later(Cond::AboveEq)
-        });
-        asm.imul_imm(R11, R11, area.stride() as i32, true);
-        let ring = asm.alu_load_later(Alu::Add, R11);
-        asm.load(RAX, Mem::At(R11, HEAD as i32));
-        asm.mov(R10, RAX);
-        asm.alu_load(Alu::Sub, R10, Mem::At(R11, TAIL as i32));
-        let full = asm.unbroken(|asm| {
-            asm.alu_imm(Alu::Cmp, R10, full as i32, true);
-            asm.jcc_later(Cond::AboveEq)
-        });
-        (ring, unregistered, full)
-    }
-    /// The registers are those behind `slot`. Uses rdx.
-    fn fill(&self, asm: &mut Asm<'_>, values: usize) {
-        let ahead = AHEAD.max(SLOTS_AHEAD * self.rings.area.slot as i32);
-        (0..self.lines()).for_each(|line| asm.prefetchw(Mem::At(R10, ahead + line * LINE)));
-        self.put(asm, values, None);
-    }
-    /// Writes the words of a record: r10 = its address, rdx = time. Uses rdx.
-    pub(super) fn put(&self, asm: &mut Asm<'_>, values: usize, placed: Option<Placed>) {
-        let (kind, depth) = (self.kind, self.texts.depth());
-        let word = |n: u64| Mem::At(R10, n as i32 * 8);
-        asm.store(word(1), RDX);
-        match (placed.filter(|placed| placed.names), self.number()) {
-            (Some(placed), _) => asm.load(RDX, Mem::At(placed.at, 0)),
-            (None, ThreadId::Unknown) => asm.mov_imm32(RDX, self.probe),
-            (None, id) => {
-                threads::load(id, asm, RDX, depth);
-                asm.shift(Shift::Left, RDX, 32, true);
-                asm.alu_imm(Alu::Or, RDX, self.probe as i32, true);
-            }
-        }
-        asm.store(word(0), RDX);
-        let key = placed.map_or((RSP, depth + self.step), |placed| (placed.at, 0));
-        asm.lea(RDX, Mem::At(key.0, key.1 + kind as i32));
-        asm.store(word(2), RDX);
-        let all: &[Reg] = match kind {
-            RecordKind::Entry => &ARGUMENT[..values.min(ARGUMENTS)],
-            RecordKind::Return if self.floats.returned => {
-                asm.store_vector(word(FIRST_VALUE), 0);
-                &[]
-            }
-            RecordKind::Return => &[RAX],
-            RecordKind::Tail => &[],
+    pub(super) fn find(&self, asm: &mut Asm<'_>, full: u32) -> (Fix, Fix) {
+        let cpus = self.machine.lines.saturating_sub(1);
+        let leave = self.inputs(None).append(asm, Part::find(&self.rings.area, cpus, full));
+        let mut of = |outcome: u8| {
+            let found = leave.iter().find(|(other, _)| *other == outcome);
+            found.map_or_else(|| asm.jmp_later(), |(_, fix)| *fix)
         };
-        for (&reg, n) in all.iter().take(self.rings.area.values()).zip(FIRST_VALUE..) {
-            let saved = [(RAX, SAVED_RAX), (RDX, SAVED_RDX)].into_iter().find(|(other, _)| *other == reg);
-            let from = saved.map_or(reg, |(_, at)| {
-                asm.load(RDX, Mem::At(RSP, depth + at));
-                RDX
-            });
-            asm.store(word(n), from);
+        (of(Part::NO_CPU), of(Part::NO_ROOM))
+    }
+    /// r10 = the slot that is `ahead` of the head.
+    pub(super) fn slot(&self, asm: &mut Asm<'_>, ahead: u32) {
+        self.inputs(None).append(asm, Part::Slot { bytes: self.rings.area.bytes, ahead });
+    }
+    /// How a record of so many bytes is published.
+    pub(super) const fn publish(&self, bytes: u32, is_long: bool) -> Publish {
+        Publish { bytes, is_long, is_locked: self.machine.rseq.is_none() }
+    }
+    /// Fills the words of the record at r10, and publishes it if that is in a ring; rdx = time. Uses rax and rdx.
+    pub(super) fn words(
+        &self,
+        asm: &mut Asm<'_>,
+        values: usize,
+        placed: Option<Placed>,
+        publish: Option<Publish>,
+    ) {
+        let all = match self.kind {
+            RecordKind::Entry => values.min(ARGUMENTS),
+            RecordKind::Return if !self.floats.returned => 1,
+            RecordKind::Return | RecordKind::Tail => 0,
+        };
+        let values = all.min(self.rings.area.values()) as u8;
+        self.inputs(placed).append(asm, Part::Words { values, publish });
+    }
+    /// Copies into the record at r10 what no program can: texts, fields and floats. Uses rdx.
+    pub(super) fn copies(&self, asm: &mut Asm<'_>, values: usize) {
+        let word = |n: u64| Mem::At(R10, n as i32 * 8);
+        if self.kind == RecordKind::Return && self.floats.returned {
+            asm.store_vector(word(FIRST_VALUE), 0);
         }
         let first = first_float(values.min(ARGUMENTS), self.texts.count() as usize);
-        if depth > 0 {
+        if self.texts.depth() > 0 {
             self.texts.fill(asm, first + u64::from(self.floats.arguments.count_ones()));
         }
-        if kind == RecordKind::Entry && !self.stack {
+        if self.kind == RecordKind::Entry && !self.stack {
             let vectors = (0..8u8).filter(|n| self.floats.arguments >> n & 1 == 1);
             for (vector, n) in vectors.zip(first..u64::from(self.rings.area.slot) / 8) {
                 asm.store_vector(word(n), vector);

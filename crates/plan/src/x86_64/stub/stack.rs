@@ -2,8 +2,8 @@
 //! (`record::stack`).
 //!
 //! In: what is known about stacks in the process ([`Stacks`]), how much is requested. Out: code in two parts.
-//! `bound`, before the restartable sequence, leaves in rcx how far the stack may be read. `fill`, inside the
-//! sequence, reads it. General registers only.
+//! `bound` leaves in rcx how far the stack may be read. `fill` reads it, and leaves another number there. So both
+//! are inside the restartable sequence, which begins with `bound`. General registers only.
 //!
 //! # Protocol
 //!
@@ -69,7 +69,7 @@
 //!                                    for a copy:  rcx = min((E - S) rounded down to 8, room)
 //!   walk    r10 = record, rsi = rbp, rdi = rsi - S or the address, rdx = bytes used;  on while rsi - S < rcx
 //!   copy    r10 = record, rsi = bytes copied, rdi = the word
-//!   end     rdx = bytes used, rsi = the rbp that was reached;  the record's words USED, FRAME, END = rdx, rsi, E
+//!   end     rcx = bytes used, rsi = the rbp that was reached;  the record's words FRAME, END = rsi, E
 //! ```
 //!
 //! Return trampolines: a call with a replaced return address has a trampoline's address on the stack
@@ -87,14 +87,14 @@
 //! Entries are mapped as long as stubs are (the plan ensures that), so nothing faults. The repetition ends:
 //! REAL was written when the trampoline that it names was taken, so that one's own REAL was written before.
 //!
-//! Interleavings. S and rcx are computed once. A thread that is moved or interrupted in the sequence walks
+//! Interleavings. A thread that is moved or interrupted in the sequence computes S and rcx again, and walks
 //! again from the start, into another slot. A signal handler runs below S - 128 and changes nothing above S
 //! except what the program lets it change. A word that changes during the walk has one value or the other. It
 //! is checked after it was loaded, in the register that is then used (it is never loaded again). If another
 //! thread unmaps this stack, or mprotects it, it takes it away from the program too.
 
 use trapline_record::ring::FIRST_VALUE;
-use trapline_record::stack::{END, FIRST, FRAME, USED};
+use trapline_record::stack::{END, FIRST, FRAME};
 use trapline_record::trampolines::{self, Trampolines, at};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, RBP, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
@@ -212,16 +212,18 @@ impl Walk {
         done.push(asm.jcc_later(Cond::AboveEq));
         asm.bind(above);
     }
-    /// Fills the record at r10; rcx is from `bound`. rdx = how many of its bytes are used. Uses rsi, rdi and
-    /// flags.
+    /// Fills the record at r10, but not its word USED; rcx is from `bound`. rcx = how many of its bytes are used. Uses rdx,
+    /// rsi, rdi and flags.
     pub(super) fn fill(&self, asm: &mut Asm<'_>) {
         let real = self.trampolines.map(|trampolines| Real::lay(asm, trampolines));
         match self.unwind {
             Unwind::None => {}
-            Unwind::Frames(frames) => self.walk(asm, frames, real),
+            Unwind::Frames(frames) => {
+                self.walk(asm, frames, real);
+                asm.mov(RCX, RDX);
+            }
             Unwind::Copy(_) => copy(asm, self.step, real),
         }
-        asm.store(word(USED), RDX);
         asm.store(word(FRAME), RSI);
         asm.load(RDI, Mem::At(RSP, LIMIT));
         asm.store(word(END), RDI);
@@ -290,7 +292,7 @@ fn thread(asm: &mut Asm<'_>, block: i32, done: &mut Vec<Fix>) {
     asm.bind(below);
 }
 
-/// Copies rcx bytes from S on. rdx = bytes used of the record, rsi = rbp. Uses rdi and flags.
+/// Copies rcx bytes from S on. rcx = bytes used of the record, rsi = rbp. Uses rdi and flags.
 fn copy(asm: &mut Asm<'_>, step: i32, real: Option<Real>) {
     asm.mov_imm32(RSI, 0);
     asm.test(RCX, RCX, true);
@@ -305,7 +307,7 @@ fn copy(asm: &mut Asm<'_>, step: i32, real: Option<Real>) {
         asm.jcc(Cond::Below, again);
     });
     asm.bind(none);
-    asm.lea(RDX, Mem::At(RCX, FIRST as i32 * 8));
+    asm.lea(RCX, Mem::At(RCX, FIRST as i32 * 8));
     asm.mov(RSI, RBP);
 }
 

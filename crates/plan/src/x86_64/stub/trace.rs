@@ -3,8 +3,8 @@
 //! In: where the rings lie, which probe, what is recorded (arguments at an entry, the value at a return),
 //! what is dead. Out: code that writes the record, or counts it as dropped if the ring is full, and runs into
 //! the displaced code.
-//! One restartable sequence reads the clock, finds the CPU's ring, fills the slot behind the head and commits
-//! by storing the head. In a process without rseq, a ring is locked for that by a compare-and-swap. If no
+//! One restartable sequence finds the CPU's ring, fills the slot behind the head and commits by storing the head
+//! (`programs::records`). In a process without rseq, a ring is locked for that by a compare-and-swap. If no
 //! ring is free right away, the record is dropped.
 //! A dropped record adds one to the probe's counter. So does the record of a thread without an rseq area in a
 //! process where other threads have one. A filter comes before all that: a hit that it rejects adds one to a

@@ -28,7 +28,7 @@
 
 use trapline_record::ring::RecordKind;
 
-use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX, RDX};
+use super::asm::{Alu, Asm, Fix, Mem, R11};
 use super::counted::{Counted, count};
 use super::filtering::FilterExits;
 use super::latency::{Mark, Marks};
@@ -44,8 +44,6 @@ use super::traced::Traced;
 pub(super) struct Written {
     machine: Machine,
     commit: Commit,
-    ring: Fix,
-    base: u64,
     full: Fix,
     /// The jump of hits on a goroutine's stack without room for texts.
     cramped: Option<Fix>,
@@ -69,32 +67,24 @@ enum Commit {
     Lock(Fix),
 }
 
-/// Finds a ring and writes. Also returns the fix that waits for the rings' address, and the jump of records that
-/// found their ring full.
-fn commit(
-    asm: &mut Asm<'_>,
-    writer: &RingWriter<'_>,
-    values: usize,
-    walk: Option<Walk>,
-) -> (Commit, Fix, Fix) {
-    if let Some(walk) = walk {
-        walk.bound(asm);
-    }
+/// Finds a ring and writes. Also returns the jump of records that found their ring full.
+fn commit(asm: &mut Asm<'_>, writer: &RingWriter<'_>, values: usize, walk: Option<Walk>) -> (Commit, Fix) {
+    let bound = |asm: &mut Asm<'_>| walk.iter().for_each(|walk| walk.bound(asm));
+    let full = writer.rings.area.full();
     if let Some(rseq) = writer.machine.rseq {
-        let (section, (ring, unregistered, full)) = rseq::section_with(asm, rseq, R11, |asm| {
-            let fixes = writer.slot(asm, rseq);
+        let (section, (unregistered, full)) = rseq::section_with(asm, rseq, R11, |asm| {
+            // What `bound` leaves in rcx is used up by the walk, so a new start needs it again.
+            bound(asm);
+            let fixes = writer.find(asm, full);
             writer.write(asm, values, walk);
             fixes
         });
-        return (Commit::Section(section, unregistered), ring, full);
+        return (Commit::Section(section, unregistered), full);
     }
-    let (ring, busy, full) = writer.lock(asm, writer.rings.area.full());
-    asm.mov(R10, RAX);
-    asm.clock(RDX);
-    asm.mov(RAX, R10);
-    writer.behind(asm);
+    bound(asm);
+    let (busy, full) = writer.lock(asm, full);
     writer.write(asm, values, walk);
-    (Commit::Lock(busy), ring, full)
+    (Commit::Lock(busy), full)
 }
 
 impl Written {
@@ -122,7 +112,7 @@ impl Written {
         let cramped = texts.room(asm);
         let fixups = texts.fetch(asm);
         passed.deep = hits.pass_fields(asm);
-        let (commit, ring, full) = commit(asm, &writer, values, traced.walk(kind));
+        let (commit, full) = commit(asm, &writer, values, traced.walk(kind));
         let written = asm.here();
         texts.drop(asm);
         let marks = early.or(mark(asm, by_fields));
@@ -134,8 +124,6 @@ impl Written {
         Self {
             machine,
             commit,
-            ring,
-            base: traced.rings.base,
             full,
             cramped,
             written,
@@ -182,8 +170,6 @@ impl Written {
             self.machine.rseq.into_iter().for_each(|rseq| rseq::descriptors(asm, rseq, &[section]));
         }
         asm.align(8);
-        asm.bind(self.ring);
-        asm.u64(self.base);
         asm.bind(dropped.line);
         cramped.into_iter().for_each(|cramped| asm.bind(cramped.line));
         asm.u64(self.dropped);

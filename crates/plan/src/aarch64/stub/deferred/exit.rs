@@ -4,8 +4,8 @@
 //!   X1   sp = S - DEPTH     x14 = cell, and [sp + PLACE] = cell
 //!   X2   the same           [sp + STAMP] = the time, [sp + TOOK] = nanoseconds, if the condition asks
 //!        the same           x14 RING = ring, x15 AT = head, x17 B = area (`put`)
-//!        the same           record at head + slot: the exit's; record at head: the entry's, copied from the cell
-//!        the same           [ring + HEAD] = head + 2 slot
+//!        the same           record at head: the entry's, copied from the cell; record at head + slot: the exit's
+//!        the same           [ring + HEAD] += 2 slot
 //!   X4   the same           x16 = [sp + PLACE], [x16 + MARK] = 0
 //!   end  sp = S             all registers are the program's
 //! ```
@@ -13,13 +13,14 @@
 //! In: a probe's records, with a late condition. Out: code that decides about a marked call, and writes both records
 //! by one commit; the paths of calls that are not marked, rejected or dropped.
 
-use trapline_record::ring::{HEAD, RecordKind};
+use trapline_record::ring::RecordKind;
 
 use super::call::{Deferred, Looked, PLACE, STAMP, asks_for_duration, enter};
 use crate::aarch64::stub::asm::{Asm, Fix, SP};
-use crate::aarch64::stub::put::{RecordKey, RingWriter};
+use crate::aarch64::stub::put::RingWriter;
+use crate::aarch64::stub::record_parts::RecordKey;
 use crate::aarch64::stub::rseq::{self, Section};
-use crate::aarch64::stub::saves::{A, AT, B, C, RING, SLOT, TIME};
+use crate::aarch64::stub::saves::{A, B, C, SLOT, TIME};
 use crate::aarch64::stub::{text, threads};
 use crate::filter::Tree;
 
@@ -103,13 +104,8 @@ impl Exit<'_> {
     /// of a record's code are free.
     fn write(&self, asm: &mut Asm) {
         let Self { deferred, writer } = self;
-        let slot = writer.rings.area.slot.cast_signed();
-        asm.add_imm(AT, AT, slot);
-        writer.slot(asm);
-        asm.load_at(TIME, SP, STAMP);
-        writer.put(asm, deferred.values, RecordKey::Left(PLACE));
-        asm.add_imm(AT, AT, -slot);
-        writer.slot(asm);
+        let slot = writer.rings.area.slot;
+        writer.slot(asm, 0);
         asm.load_at(A, SP, PLACE);
         let words = self.length();
         if words <= UNROLLED {
@@ -125,9 +121,11 @@ impl Exit<'_> {
             asm.store_past(C, SLOT, B);
             asm.unless_zero(B, again);
         }
-        asm.add_imm(AT, AT, 2 * slot);
-        const { assert!(HEAD == 0, "the head is stored through the ring's own address") };
-        asm.store_release(AT, RING);
+        writer.slot(asm, slot);
+        writer.copies(asm, deferred.values);
+        asm.load_at(TIME, SP, STAMP);
+        let publish = Some(writer.publish(2 * slot, false));
+        writer.words(asm, deferred.values, RecordKey::Left(PLACE), publish);
     }
 }
 

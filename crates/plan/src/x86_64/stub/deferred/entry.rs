@@ -6,7 +6,7 @@
 //!   E3                           rsi = the cell
 //!   E4                           [rsi + 16] = 0;  [rsp - 120] (PLACE) = rsi;  rsi = [rsp - 112]
 //!         rsp lower by depth     texts and fields are copied (`text`)
-//!                                r10 = the cell, rdx = time; the record is put at r10
+//!                                r10 = the cell, rdx = time; the record is written at r10
 //!                                [r10 + 16] = key + kind = r10: the mark
 //!         S - step               all loaded
 //! ```
@@ -62,8 +62,10 @@ impl EntryTail {
         let cramped = texts.room(asm);
         let fixups = texts.fetch(asm);
         asm.load(R10, Mem::At(RSP, texts.depth() + PLACE));
+        let writer = traced.ring_writer(kind);
+        writer.copies(asm, deferred.values);
         asm.clock(RDX);
-        traced.ring_writer(kind).put(asm, deferred.values, cell.placed(R10, kind));
+        writer.words(asm, deferred.values, cell.placed(R10, kind), None);
         texts.drop(asm);
         let leave = asm.here();
         if let Some(rseq) = cell.machine.rseq {

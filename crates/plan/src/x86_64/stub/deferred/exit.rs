@@ -5,9 +5,9 @@
 //!   X2    [rsp - 120] = time, [rsp - 128] = nanoseconds     rax, rdx, r11 used
 //!         the condition                                     rax, r11 used
 //!         r11 = ring, rax = its head h                      r10 used; without rseq: locked, rdx used
-//!         r10 = slot of h + slot, rdx = time                the exit's record is put there
 //!         r10 = slot of h                                   the entry's words are copied from rsi to r10
-//!         [r11 + HEAD] = h + 2 · slot                       the commit; without rseq it also unlocks
+//!         r10 = slot of h + slot, rdx = time                the exit's record is written there
+//!         [r11 + HEAD] += 2 · slot                          the commit; without rseq it also unlocks
 //!   X4    [rsi + 16] = 0;  rsi = [rsp - 112]
 //! ```
 //!
@@ -33,12 +33,10 @@ const UNROLLED: u64 = 8;
 pub(in crate::x86_64::stub) struct ExitTail {
     cell: CallCell,
     words: Words,
-    base: u64,
     /// With rseq: the section, and the jump of threads without an area; otherwise the jump of calls that
     /// found all rings locked.
     section: Option<Section>,
     astray: Fix,
-    ring: Fix,
     full: Fix,
     rejected: Vec<Fix>,
     lookup: Lookup,
@@ -63,11 +61,11 @@ impl Exit<'_> {
         saves.enter(asm);
         let lookup = cell.look(asm);
         let unmarked = self.deferred.look(asm);
-        let (section, (rejected, (ring, astray, full))) = match cell.machine.rseq {
+        let (section, (rejected, (astray, full))) = match cell.machine.rseq {
             Some(rseq) => {
                 let (section, fixes) = rseq::section_with(asm, rseq, R11, |asm| {
                     let rejected = self.decide(asm);
-                    let fixes = self.writer.find(asm, rseq, self.full());
+                    let fixes = self.writer.find(asm, self.full());
                     self.write(asm);
                     (rejected, fixes)
                 });
@@ -88,8 +86,7 @@ impl Exit<'_> {
             rseq::clear(asm, rseq);
         }
         saves.leave(asm);
-        let base = traced.rings.base;
-        ExitTail { cell, words, base, section, astray, ring, full, rejected, lookup, unmarked, done, leave }
+        ExitTail { cell, words, section, astray, full, rejected, lookup, unmarked, done, leave }
     }
 
     /// A ring with this many bytes in use, or more, has no room for two records.
@@ -119,20 +116,14 @@ impl Exit<'_> {
     /// flags.
     fn write(&self, asm: &mut Asm<'_>) {
         let Self { deferred, kind, writer } = self;
-        let slot = writer.rings.area.slot as i32;
-        asm.lea(R10, Mem::At(RAX, slot));
-        writer.behind(asm);
-        asm.load(RDX, TIME);
-        writer.put(asm, deferred.values, deferred.cell.placed(RSI, *kind));
-        asm.mov(R10, RAX);
-        writer.behind(asm);
+        let slot = writer.rings.area.slot;
+        writer.slot(asm, 0);
         let words = self.length();
         if words <= UNROLLED {
             for word in 0..words as i32 {
                 asm.load(RDX, Mem::At(RSI, word * 8));
                 asm.store(Mem::At(R10, word * 8), RDX);
             }
-            asm.lea(RAX, Mem::At(RAX, 2 * slot));
         } else {
             asm.mov_imm32(RAX, words as u32);
             let again = asm.here();
@@ -141,11 +132,16 @@ impl Exit<'_> {
             asm.alu_imm(Alu::Sub, RAX, 1, false);
             asm.jcc(Cond::NotEqual, again);
             // The ring is still this CPU's, or still locked by this thread.
-            let locked = if deferred.cell.machine.rseq.is_some() { 0 } else { LOCKED as i32 };
             asm.load(RAX, Mem::At(R11, HEAD as i32));
-            asm.lea(RAX, Mem::At(RAX, 2 * slot - locked));
+            if deferred.cell.machine.rseq.is_none() {
+                asm.lea(RAX, Mem::At(RAX, -(LOCKED as i32)));
+            }
         }
-        asm.store(Mem::At(R11, HEAD as i32), RAX);
+        writer.slot(asm, slot);
+        writer.copies(asm, deferred.values);
+        asm.load(RDX, TIME);
+        let publish = Some(writer.publish(2 * slot, false));
+        writer.words(asm, deferred.values, deferred.cell.placed(RSI, *kind), publish);
     }
 }
 
@@ -181,8 +177,6 @@ impl ExitTail {
         asm.jmp(self.leave);
         cell.descriptors(asm, &[self.section, dropped.section(), rejected.section()]);
         asm.align(8);
-        asm.bind(self.ring);
-        asm.u64(self.base);
         asm.bind(dropped.line);
         asm.u64(words.dropped);
         asm.bind(rejected.line);

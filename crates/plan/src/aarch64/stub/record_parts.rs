@@ -1,0 +1,175 @@
+//! What writes a record, as code: the parts of that program (`programs::records`), with the registers and words of a stub.
+//! The same as x86-64's twin.
+//!
+//! In: a part; where the stub has its inputs. Out: the part's code, appended; the branches by which it is left.
+//!
+//! ```text
+//!             in                                             out                        uses
+//!   Find      x17 B = the thread's area                      x14 RING, x15 AT = head    x16 A, x11 C, flags
+//!   Slot      x14 RING, x15 AT                               x13 SLOT                   -
+//!   Words     x14 RING, x13 SLOT, x12 TIME; x15 AT = used    [RING + HEAD] += length    x16 A, x17 B, x11 C
+//!             x0 to x5
+//! ```
+//!
+//! Memory is ordered no more than necessary. The head is stored with release, so that a reader that sees it sees the slots.
+//! A slot's stores come behind the load of the tail, since a branch that depends on it lies between them.
+
+use std::cell::RefCell;
+
+use trapline_code::Allocated;
+use trapline_code::aarch64::{Frame, Inputs, Piece, allocate, emit};
+use trapline_record::ring::RecordKind;
+
+use super::asm::{Asm, Fix, Reg, SP};
+use super::latency::{G, STACK_END};
+use super::rseq::CPU_ID;
+use super::saves::{A, AT, B, C, RING, SLOT, TIME};
+use crate::machine::ThreadId;
+use crate::programs::Kept;
+use crate::programs::records::{Part, input};
+
+/// A part with its locations; and its code, if that is the same for all probes.
+#[derive(Debug)]
+struct Made {
+    question: Question,
+    allocated: Allocated,
+    pieces: RefCell<Pieces>,
+}
+
+/// Code for each kind of place, with the outcomes of its jumps.
+type Pieces = Vec<Option<(Piece, Vec<u8>)>>;
+
+/// The part, and where the rings are.
+type Question = (Part, u64);
+
+thread_local! {
+    static MADE: RefCell<Kept<Made>> = const { RefCell::new(Kept::new()) };
+}
+
+/// How records are identified: both records of a call have this key, and no other open call has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RecordKey {
+    /// The stack pointer at the entry, which is this many bytes above the stack pointer.
+    Stack(u32),
+    /// The same as a goroutine's place ([`place`]).
+    Goroutine(u32),
+    /// The address to which the record is written.
+    Itself,
+    /// The address to which the entry's record was written. It is in the frame, at this offset from the stack
+    /// pointer.
+    Left(u32),
+}
+
+impl Made {
+    /// Appends the part. Returns the jumps of its outcomes.
+    fn append(&self, asm: &mut Asm, inputs: &RecordInputs) -> Vec<(u8, Fix)> {
+        let (place, begin) = (Piece::place(asm), asm.here());
+        let mut pieces = self.pieces.borrow_mut();
+        if let Some(Some((piece, outcomes))) = pieces.get(place) {
+            return outcomes.iter().copied().zip(piece.append(asm)).collect();
+        }
+        // Nothing is added by an atomic access.
+        let frame = Frame { words: 0, lse: false };
+        let leave = emit(asm, &self.allocated, inputs, frame);
+        // The words of a record have the probe's number in them.
+        if !matches!(self.question.0, Part::Words { .. }) {
+            let (outcomes, fixes): (Vec<u8>, Vec<Fix>) = leave.iter().copied().unzip();
+            let len = pieces.len().max(place + 1);
+            pieces.resize_with(len, || None);
+            pieces[place] = Some((Piece::since(asm, begin, &fixes), outcomes));
+        }
+        leave
+    }
+}
+
+/// Where a part's inputs are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecordInputs {
+    /// Address of ring 0.
+    pub(super) rings: u64,
+    pub(super) kind: RecordKind,
+    pub(super) id: ThreadId,
+    pub(super) probe: u32,
+    pub(super) key: RecordKey,
+}
+
+impl RecordInputs {
+    /// Appends a part, or notes why there is no code. Returns the branches of its outcomes.
+    pub(super) fn append(&self, asm: &mut Asm, part: Part) -> Vec<(u8, Fix)> {
+        let registers: &[Reg] = match part {
+            Part::Find { .. } => &[RING, AT, A],
+            Part::Slot { .. } => &[SLOT],
+            Part::Words { .. } => &[A, B],
+        };
+        let question = (part, self.rings);
+        let appended = MADE.with_borrow_mut(|made| {
+            let make = || {
+                let allocated = allocate(part.program()?, registers, 0, self)?;
+                Ok(Made { question, allocated, pieces: RefCell::default() })
+            };
+            made.answer(|made| made.question == question, make).map(|made| made.append(asm, self))
+        });
+        appended.unwrap_or_else(|why| {
+            asm.lack(why);
+            Vec::new()
+        })
+    }
+}
+
+impl Inputs for RecordInputs {
+    fn register(&self, nth: u16) -> Option<Reg> {
+        match nth {
+            input::RING => Some(RING),
+            input::HEAD | input::USED => Some(AT),
+            input::SLOT => Some(SLOT),
+            input::TIME => Some(TIME),
+            input::VALUE.. => Some(Reg::from(nth - input::VALUE)),
+            _ => None,
+        }
+    }
+    fn load(&self, asm: &mut Asm, nth: u16, to: Reg) {
+        match nth {
+            input::RINGS => asm.constant(to, self.rings),
+            input::CPU => asm.load32(to, B, CPU_ID),
+            input::IDS => {
+                asm.number(to, self.probe);
+                if let ThreadId::At(offset) = self.id {
+                    asm.thread_pointer(C);
+                    asm.add_imm(C, C, offset);
+                    asm.load32(C, C, 0);
+                    asm.add_shifted(to, to, C, 32);
+                }
+            }
+            // The key; the others are in registers.
+            _ => {
+                let kind = self.kind as i32;
+                match self.key {
+                    RecordKey::Stack(above) => return asm.add_imm(to, SP, above as i32 + kind),
+                    RecordKey::Goroutine(above) => {
+                        asm.add_imm(to, SP, above as i32);
+                        place(asm, to);
+                    }
+                    RecordKey::Itself => asm.mov(to, SLOT),
+                    RecordKey::Left(at) => asm.load_at(to, SP, at),
+                }
+                asm.add_imm(to, to, kind);
+            }
+        }
+    }
+}
+
+/// From `to` = S to the number of a place on a goroutine's stack. It is the same wherever that stack is, and
+/// different for any other place. The low 40 bits are g's, since Go's heap lies there. Deeper calls have
+/// smaller numbers. Uses `C`.
+///
+/// ```text
+///   to = ((S - [g + STACK_END]) << 36) + g     S if g = 0
+/// ```
+fn place(asm: &mut Asm, to: Reg) {
+    let no_goroutine = asm.if_zero_later(G);
+    asm.load_at(C, G, STACK_END);
+    asm.sub(to, to, C);
+    asm.shift_left_by(to, to, 36);
+    asm.add(to, to, G);
+    asm.bind(no_goroutine);
+}

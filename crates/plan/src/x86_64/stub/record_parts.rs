@@ -1,0 +1,157 @@
+//! What writes a record, as code: the parts of that program (`programs::records`), with the registers and words of a stub.
+//!
+//! In: a part; where the stub has its inputs. Out: the part's code, appended; the jumps by which it is left.
+//!
+//! ```text
+//!             in                                   out                             uses
+//!   Find      fs:[area + CPU_ID]                   r11 = ring, rax = head          r10, flags
+//!   Slot      r11, rax                             r10 = slot                      flags
+//!   Words     r11, r10, rdx = time; rcx = used     [r11 + HEAD] += length          rax, rdx, flags
+//!             arguments, [rsp + saved] (`saves`)
+//! ```
+//!
+//! Each thread keeps some programs that it made, with locations. What differs from probe to probe is in no program.
+
+use std::cell::RefCell;
+
+use trapline_code::Allocated;
+use trapline_code::x86_64::{Frame, Inputs, Piece, allocate, emit};
+use trapline_record::ring::RecordKind;
+
+use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX, RCX, RDX, RSP, Reg, Shift};
+use super::filter::ARGUMENT;
+use super::rseq::CPU_ID;
+use super::saves::{SAVED_RAX, SAVED_RDX};
+use super::threads;
+use crate::machine::ThreadId;
+use crate::programs::Kept;
+use crate::programs::records::{Part, input};
+
+/// A part with its locations; and its code, if that is the same for all probes.
+#[derive(Debug)]
+struct Made {
+    question: Question,
+    allocated: Allocated,
+    pieces: RefCell<Pieces>,
+}
+
+/// Code for each kind of place, with the outcomes of its jumps.
+type Pieces = Vec<Option<(Piece, Vec<u8>)>>;
+
+/// The part, whether it is an entry's, where the rings and the areas are.
+type Question = (Part, bool, u64, i32);
+
+thread_local! {
+    static MADE: RefCell<Kept<Made>> = const { RefCell::new(Kept::new()) };
+}
+
+/// How a record gets its first word.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ids {
+    /// The thread's number, and the probe.
+    Of(ThreadId, u32),
+    /// The word that the entry kept in the cell at this address.
+    Kept(Reg),
+}
+
+impl Made {
+    /// Appends the part. Returns the jumps of its outcomes.
+    fn append(&self, asm: &mut Asm<'_>, inputs: &RecordInputs) -> Vec<(u8, Fix)> {
+        let (place, begin) = (Piece::place(asm), asm.here());
+        let mut pieces = self.pieces.borrow_mut();
+        if let Some(Some((piece, outcomes))) = pieces.get(place) {
+            return outcomes.iter().copied().zip(piece.append(asm)).collect();
+        }
+        // No program divides or claims.
+        let none = Mem::At(RSP, SAVED_RDX);
+        let frame = Frame { words: &[], rdx: none, rdx_is_read: false, spare: [none; 2], unbroken: true };
+        let leave = emit(asm, &self.allocated, inputs, frame);
+        // The words of a record have the probe's number in them.
+        if !matches!(self.question.0, Part::Words { .. }) {
+            let (outcomes, fixes): (Vec<u8>, Vec<Fix>) = leave.iter().copied().unzip();
+            let len = pieces.len().max(place + 1);
+            pieces.resize_with(len, || None);
+            pieces[place] = Some((Piece::since(asm, begin, &fixes), outcomes));
+        }
+        leave
+    }
+}
+
+/// Where a part's inputs are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecordInputs {
+    /// Address of ring 0.
+    pub(super) rings: u64,
+    /// Offset of the threads' areas.
+    pub(super) area: i32,
+    pub(super) kind: RecordKind,
+    pub(super) ids: Ids,
+    /// The key, as the address of this operand.
+    pub(super) key: (Reg, i32),
+    /// By how many bytes the stack pointer is lower than where it was saved.
+    pub(super) depth: i32,
+}
+
+impl RecordInputs {
+    /// Appends a part, or notes why there is no code. Returns the jumps of its outcomes.
+    pub(super) fn append(&self, asm: &mut Asm<'_>, part: Part) -> Vec<(u8, Fix)> {
+        let registers: &[Reg] = match part {
+            Part::Find { .. } => &[R11, RAX, R10],
+            Part::Slot { .. } => &[R10],
+            Part::Words { .. } => &[RDX, RAX],
+        };
+        let question = (part, self.kind == RecordKind::Entry, self.rings, self.area);
+        let appended = MADE.with_borrow_mut(|made| {
+            let make = || {
+                let allocated = allocate(part.program()?, registers, 0, self)?;
+                Ok(Made { question, allocated, pieces: RefCell::default() })
+            };
+            made.answer(|made| made.question == question, make).map(|made| made.append(asm, self))
+        });
+        appended.unwrap_or_else(|why| {
+            asm.lack(why);
+            Vec::new()
+        })
+    }
+    /// The saved register of a value, unless the value is where it was.
+    fn saved(&self, nth: u16) -> Result<Reg, i32> {
+        match (self.kind, ARGUMENT[usize::from(nth) % ARGUMENT.len()]) {
+            (RecordKind::Entry, RDX) => Err(SAVED_RDX),
+            (RecordKind::Entry, argument) => Ok(argument),
+            _ => Err(SAVED_RAX),
+        }
+    }
+}
+
+impl Inputs for RecordInputs {
+    fn register(&self, nth: u16) -> Option<Reg> {
+        match nth {
+            input::RING => Some(R11),
+            input::HEAD => Some(RAX),
+            input::SLOT => Some(R10),
+            input::USED => Some(RCX),
+            input::VALUE.. => self.saved(nth - input::VALUE).ok(),
+            _ => None,
+        }
+    }
+    fn load(&self, asm: &mut Asm<'_>, nth: u16, to: Reg) {
+        match (nth, self.ids) {
+            (input::RINGS, _) => asm.mov_imm64(to, self.rings),
+            (input::CPU, _) => asm.load32(to, Mem::Fs(self.area + CPU_ID)),
+            (input::TIME, _) if to == RDX => {}
+            (input::TIME, _) => asm.mov(to, RDX),
+            (input::IDS, Ids::Kept(at)) => asm.load(to, Mem::At(at, 0)),
+            (input::IDS, Ids::Of(ThreadId::Unknown, probe)) => asm.mov_imm32(to, probe),
+            (input::IDS, Ids::Of(id, probe)) => {
+                threads::load(id, asm, to, self.depth);
+                asm.shift(Shift::Left, to, 32, true);
+                asm.alu_imm(Alu::Or, to, probe as i32, true);
+            }
+            (input::KEY, _) => asm.lea(to, Mem::At(self.key.0, self.key.1 + self.kind as i32)),
+            (_, _) => match self.saved(nth.wrapping_sub(input::VALUE)) {
+                Ok(register) => asm.mov(to, register),
+                Err(at) => asm.load(to, Mem::At(RSP, self.depth + at)),
+            },
+        }
+    }
+}
