@@ -269,8 +269,8 @@ fn what_is_broken_off_before_its_last_word_is_written_once() {
 /// Makes code for a room's next place. Its first section is aborted before its last word, `turns` less one
 /// times. Also returns the word that counts these down.
 pub(crate) fn broken_off(room: &CodeMemory, words: Vec<u32>, turns: u64) -> (u64, &AtomicU64) {
-    // stlr x15, [x14]
-    broken_off_at(room, words, 0xC89F_FDCF, turns)
+    // stlr x17, [x14]
+    broken_off_at(room, words, 0xC89F_FDD1, turns)
 }
 
 /// The same with `store` as the last word; x11 and x16 must be free.

@@ -28,7 +28,7 @@ use code::{Code, code_for};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use trapline_image::FunctionIndex;
-use trapline_insn::x86_64::{ExitKind, Insn, Look};
+use trapline_insn::x86_64::{Insn, Look};
 use trapline_record::Svma;
 use trapline_record::addr::Bias;
 use trapline_record::ring::RecordKind;
