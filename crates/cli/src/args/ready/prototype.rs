@@ -6,12 +6,12 @@
 use std::rc::Rc;
 
 use trapline::ProbeSpec;
-use trapline::filter::{MAX_FIELDS, Misread};
+use trapline::filter::Misread;
 use trapline::probes::{Pattern, ProbeKind};
 use trapline::prototypes::{DeclaredParameter, ParameterPlace, ProbedFunction, Prototype, ValueType};
 
 use super::error::UsageError;
-use super::fields::{find, is_path};
+use super::fields::{PATHS, find, is_path};
 use super::run::run;
 use super::signature::{self, SignatureError};
 use crate::args::command::Run;
@@ -165,8 +165,8 @@ fn selected(
             parameters.push(parameter);
             continue;
         }
-        if fields.len() == MAX_FIELDS {
-            let why = format!("this is one field too many; {MAX_FIELDS} can be read");
+        if fields.len() == PATHS {
+            let why = format!("this is one field too many; {PATHS} can be read");
             return Err(wrong(Misread { at: 0..word.len(), why }));
         }
         let field = find(all.as_ref().and_then(|all| all.noted.as_deref()), word).map_err(wrong)?;
