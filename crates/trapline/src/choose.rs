@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use trapline_image::{Convention, Image, MarkArgument, ProbeSpec};
-use trapline_plan::{Action, Floats, Unwind};
+use trapline_plan::{Action, Floats, Read, Unwind};
 use trapline_tracee::Process;
 
 use crate::files::Files;
@@ -83,6 +83,7 @@ fn of_function(
         "Go's strings end by their length, which is the argument behind: say buf(len=n) text, u64 n";
     const STACK: &str = "Go passes what this function takes and returns on the stack, or at unknown places; \
                          probe it without a signature and conditions";
+    const REGISTERS: &str = "Go passes more than six arguments in registers of its own, and has none on the stack where C has them";
     let filter = place.filter.as_ref();
     // The target aggregates texts only if they end at a zero byte.
     let tally = filter.and_then(|filter| filter.tallied());
@@ -92,7 +93,11 @@ fn of_function(
         || requested.texts.get(nth).is_some_and(|texts| *texts != 0)
         || requested.floats.get(nth).is_some_and(|floats| *floats != Floats::default())
         || filter.is_some_and(|filter| filter.asks_for_values());
+    let is_beyond = |reads: &[Read]| reads.iter().any(|read| read.register >= Read::STACK);
     match place.convention(image) {
+        Convention::Go if filter.is_some_and(|filter| is_beyond(filter.read_memory())) => {
+            Err(("go-arguments", REGISTERS))
+        }
         Convention::Go if ends => Err(("go-text", TEXT)),
         Convention::Unknown if asks => Err(("go-assembly", STACK)),
         Convention::Unknown => {

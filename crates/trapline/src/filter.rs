@@ -81,6 +81,10 @@ impl Filter {
     pub fn reads(self, reads: Vec<Read>) -> Self {
         Self { reads, ..self }
     }
+    /// What records hold besides.
+    pub(crate) fn read_memory(&self) -> &[Read] {
+        &self.reads
+    }
     /// Words that the fields take in a record.
     pub(crate) fn field_words(&self) -> u16 {
         self.reads.iter().map(|read| read.words() as u16).sum()

@@ -186,7 +186,11 @@ fn noted(
             let btf = if debug.is_none() { file.image.btf() } else { None };
             FileNotes { debug, btf }
         });
-        let prototype = if is_whole(place) { notes.prototype(place) } else { None };
+        let prototype = match form(place) {
+            Form::Whole => notes.prototype(place),
+            Form::Copy => notes.debug.as_ref().and_then(|debug| debug.prototype_of_copy(place.at)),
+            Form::Part => None,
+        };
         let debug = notes.debug.clone();
         let spec = if found.len() == 1 { requested.specs[0].clone() } else { place.probe.parse().ok()? };
         match all.iter_mut().find(|other| other.spec.text == spec.text) {
@@ -270,10 +274,21 @@ impl FileNotes {
     }
 }
 
-/// Whether the function is whole. Copies that the compiler made for some callers do not take what was noted
-/// for the source.
-fn is_whole(place: &NamedSite) -> bool {
+/// What a symbol of a function means.
+enum Form {
+    Whole,
+    /// A copy that the compiler made for some callers. It does not take what was noted for the source.
+    Copy,
+    /// An instruction, or a part to which the function jumps.
+    Part,
+}
+
+fn form(place: &NamedSite) -> Form {
     let names = || place.aliases.iter().chain([&place.probe]);
-    let copied = [".isra.", ".constprop.", ".part.", ".cold"];
-    place.function.is_some() && !names().any(|name| copied.iter().any(|mark| name.contains(mark)))
+    let is_any = |marks: &[&str]| names().any(|name| marks.iter().any(|mark| name.contains(mark)));
+    match () {
+        () if place.function.is_none() || is_any(&[".cold"]) => Form::Part,
+        () if is_any(&[".isra.", ".constprop.", ".part."]) => Form::Copy,
+        () => Form::Whole,
+    }
 }

@@ -35,6 +35,9 @@ pub(crate) enum SignatureError {
         "`{0}` is no argument that could be a length; write buf(len=NAME), with an argument's name or its number, as arg1"
     )]
     Length(String),
+    /// The register does not exist.
+    #[error("`{0}` is no general register here; write reg(NAME) with one of 64 bits")]
+    Register(String),
     /// There are more arguments than records hold.
     #[error("{0} arguments; {1} can be shown")]
     Many(usize, usize),
@@ -109,6 +112,10 @@ fn parameters(words: &[&str]) -> Result<(Vec<Parameter>, Vec<FieldOf>), Signatur
     let (mut general, mut vectors, mut stacked_words) = (0, 0, 0);
     let mut places = Vec::new();
     for word in words {
+        if register(word).is_some() {
+            places.push(At::Named);
+            continue;
+        }
         let (next, most) = match is_float(word) {
             true => (&mut vectors, VECTORS),
             false => (&mut general, beyond::ARGUMENT_REGISTERS),
@@ -124,6 +131,15 @@ fn parameters(words: &[&str]) -> Result<(Vec<Parameter>, Vec<FieldOf>), Signatur
     let names: Vec<(&str, u8)> = names.collect();
     let mut fields = Vec::new();
     let mut one = |(nth, (word, at)): (usize, (&&str, &At))| {
+        if let Some((register, name)) = register(word) {
+            let read =
+                beyond::register(register).ok_or_else(|| SignatureError::Register(register.to_owned()))?;
+            let name = if name.is_empty() { register } else { name };
+            if fields.len() == PATHS {
+                return Err(SignatureError::Many(words.len(), nth));
+            }
+            return Ok(stacked(name.to_owned(), Type::Hex, read, &mut fields));
+        }
         let (name, shown) = parameter(word, &names)?;
         let bytes = shown.int().map_or(8, |int| int.bits / 8);
         let bytes = if shown == Type::Float(Float::Single) { 4 } else { bytes };
@@ -136,6 +152,7 @@ fn parameters(words: &[&str]) -> Result<(Vec<Parameter>, Vec<FieldOf>), Signatur
                 None => return Ok(Parameter { name, shown, place: ArgumentPlace::General(n) }),
             },
             At::Stack(word) => beyond::stack_argument(word, bytes),
+            At::Named => return Err(SignatureError::Type((*word).to_owned())),
         };
         if fields.len() == PATHS {
             return Err(SignatureError::Many(words.len(), nth));
@@ -153,6 +170,14 @@ enum At {
     Register(u8),
     /// In this word on the stack.
     Stack(u8),
+    /// It is no argument, but a register of that name.
+    Named,
+}
+
+/// The register of `reg(rax) name`, and the name.
+fn register(word: &str) -> Option<(&str, &str)> {
+    let (register, name) = word.strip_prefix("reg(")?.split_once(')')?;
+    Some((register.trim(), name.trim()))
 }
 
 fn is_word(text: &str) -> bool {
@@ -309,6 +334,24 @@ mod tests {
             split(&format!("f({ints}, int n, buf(len=n) p)")),
             Err(SignatureError::Length("n".into()))
         );
+    }
+
+    #[test]
+    fn a_register_takes_no_arguments_place() {
+        let name = if beyond::ARGUMENT_REGISTERS == 6 { "rax" } else { "x9" };
+        let signature =
+            split(&format!("f(int a, reg({name}), reg({name}) count, int b)")).unwrap().1.unwrap();
+        let shown: Vec<_> = signature.parameters.iter().map(|p| (p.name.as_str(), p.place)).collect();
+        let expected = [
+            ("a", ArgumentPlace::General(0)),
+            (name, ArgumentPlace::Field(0)),
+            ("count", ArgumentPlace::Field(1)),
+            ("b", ArgumentPlace::General(1)),
+        ];
+        assert_eq!(shown, expected);
+        assert_eq!(signature.fields[0].read, beyond::register(name).unwrap());
+        assert_eq!(split("f(reg(eax))"), Err(SignatureError::Register("eax".into())));
+        assert!(split("usdt:x:y(reg(rax))").is_err());
     }
 
     #[test]
