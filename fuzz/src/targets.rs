@@ -3,7 +3,9 @@
 use std::sync::atomic::AtomicU64;
 
 use trapline::saved::{Saved, Step, example};
-use trapline_image::{Image, NoDebugFiles, ProbeSpec};
+use trapline_image::{
+    Image, MARK_ARGUMENTS, Machine, MarkClass, MarkPlace, NoDebugFiles, ProbeSpec, mark_arguments,
+};
 use trapline_insn::aarch64;
 use trapline_insn::effect::Stored;
 use trapline_insn::x86_64::{Accessor, Options, RegFile, relocate_bytes, sweep};
@@ -29,7 +31,7 @@ pub(crate) struct Target {
 }
 
 /// All targets.
-pub(crate) const TARGETS: [Target; 14] = [
+pub(crate) const TARGETS: [Target; 15] = [
     Target { name: "image", corpus: programs, run: image },
     Target { name: "decode", corpus: code, run: decode },
     Target { name: "relocate", corpus: code, run: relocate },
@@ -44,6 +46,7 @@ pub(crate) const TARGETS: [Target; 14] = [
     Target { name: "tally", corpus: tallies, run: tally },
     Target { name: "filter", corpus: conditions, run: condition },
     Target { name: "recording", corpus: recordings, run: recording },
+    Target { name: "operands", corpus: operands, run: operand },
 ];
 
 /// Largest file in the corpus, in bytes: mutation needs many small inputs.
@@ -321,6 +324,42 @@ fn condition(bytes: &[u8]) {
         }
         Err(error) => {
             assert!(error.at() <= text.chars().count() && error.to_string().contains('^'), "a mark below")
+        }
+    }
+}
+
+/// Argument strings of USDT probes, with operands of every form.
+fn operands() -> Vec<Vec<u8>> {
+    let texts = [
+        "-4@%edi 8@-24(%rbp) 8@$5 4@sym+4(%rip) 8f@%xmm0 1@%ah 8@16(%rax,%r12,8) 2@%r15w 8@$sym 4@%fs:-4",
+        "4@w0 -8@[sp, #24] 8f@d0 8@[x0, x1, lsl #3] 4@[x2, w3, sxtw 2] 8@sp 4@wzr -4@5 4f@v31 8@[x0], 8",
+    ];
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+/// Whatever a string says, each place is one that code can be made for.
+fn operand(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    for (machine, registers, vectors) in [(Machine::X86_64, 16, 16), (Machine::Aarch64, 32, 32)] {
+        let all = mark_arguments(&text, machine);
+        assert!(all.len() <= MARK_ARGUMENTS, "bounded");
+        for one in all {
+            assert!(matches!(one.bytes, 1 | 2 | 4 | 8), "{one:?}");
+            let is_float = one.class == MarkClass::Float;
+            assert!(!is_float || one.bytes >= 4, "{one:?}");
+            match one.place {
+                MarkPlace::Register(nth) => assert!(nth < registers && !is_float, "{nth}"),
+                MarkPlace::Vector(nth) => assert!(nth < vectors && is_float, "{nth}"),
+                MarkPlace::Memory { base, index, .. } => {
+                    assert!(base < registers, "{base}");
+                    assert!(
+                        index.is_none_or(|index| index.register < registers.min(31) && index.scale < 4),
+                        "{index:?}"
+                    );
+                }
+                MarkPlace::Constant(_) | MarkPlace::Address { .. } => assert!(!is_float, "{one:?}"),
+                MarkPlace::Symbol { .. } | MarkPlace::Unknown(_) => {}
+            }
         }
     }
 }

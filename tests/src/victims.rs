@@ -72,7 +72,7 @@ impl Variant {
 }
 
 /// What C victims include.
-const HEADERS: [&str; 4] = ["victim.h", "changes.h", "changes_x86_64.h", "changes_aarch64.h"];
+const HEADERS: [&str; 5] = ["victim.h", "marks.h", "changes.h", "changes_x86_64.h", "changes_aarch64.h"];
 
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("victims")

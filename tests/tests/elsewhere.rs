@@ -156,7 +156,7 @@ fn conditions_and_sums_know_marks() {
     let pid = victim.pid().to_string();
     let output_text =
         output_text(&["stack", "-d", "0.2", "-p", &pid, "--if", "arg0 == 1", "usdt:marked:marked:twice"]);
-    assert!(output_text.contains("only trace and hist read a mark's arguments"), "{output_text}");
+    assert!(output_text.contains("with stacks, only arguments in registers decide"), "{output_text}");
 }
 
 /// Arguments are shown without a signature, as wide as the ELF note says.

@@ -270,7 +270,7 @@ impl Image {
     /// The places of a USDT probe's arguments, from the first on.
     #[must_use]
     pub fn mark_arguments(&self, marker: &Usdt) -> Vec<MarkArgument> {
-        operands::parse(&marker.args, self.machine())
+        operands::mark_arguments(&marker.args, self.machine())
     }
     /// Whether Go linked it.
     #[must_use]

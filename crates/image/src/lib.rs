@@ -47,7 +47,9 @@ pub use function::{
 };
 pub use image::Image;
 pub use notes::Usdt;
-pub use operands::{MarkArgument, MarkPlace};
+pub use operands::{
+    Extend, MARK_ARGUMENTS, MarkArgument, MarkClass, MarkIndex, MarkPlace, NoPlace, mark_arguments,
+};
 pub use pattern::{Exact, Glob, Pattern, Version};
 pub use prototype::{Btf, DeclaredParameter, ParameterPlace, Prototype, ValueType};
 pub use spec::{ProbeKind, ProbeSpec};

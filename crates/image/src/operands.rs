@@ -1,22 +1,38 @@
 //! The arguments of a USDT probe (*mark* in identifiers): their places when the probe is reached, according
 //! to the compiler.
 //!
-//! In: a note's argument string, in assembler syntax (`-4@%edi 8@-24(%rbp) 8@$5 4@sym(%rip)`; arm64: `4@w0
-//! 8@[sp, 24] -4@5`), and the processor. Out: for each argument its width and its place. An argument that
-//! cannot be read is [`MarkPlace::Unknown`] and stays in the list, so that the others keep their numbers.
-//! Does not: find symbols, read memory.
+//! In: a note's argument string, in assembler syntax (`-4@%edi 8@-24(%rbp) 8@$5 4@sym(%rip) 8f@%xmm0`; arm64:
+//! `4@w0 8@[sp, 24] -4@5 8f@d0`), and the processor. Out: for each argument its width and its place. An argument
+//! that cannot be read is [`MarkPlace::Unknown`], with the reason, and stays in the list, so that the others keep
+//! their numbers. Does not: find symbols, read memory.
+//!
+//! ```text
+//!   string    = { argument }                          separated by spaces
+//!   argument  = [ "-" ] bytes [ "f" ] "@" operand     "-": it is signed; "f": it is a float
+//! ```
 
 use crate::Machine;
 
 /// An argument of a USDT probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MarkArgument {
-    /// Width in bytes: 1, 2, 4 or 8.
+    /// Width in bytes: 1, 2, 4 or 8; of floats 4 or 8.
     pub bytes: u8,
-    /// Whether it is signed.
-    pub signed: bool,
+    /// What its bits mean.
+    pub class: MarkClass,
     /// Its place.
     pub place: MarkPlace,
+}
+
+/// What the bits of an argument mean.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MarkClass {
+    /// A number without a sign, or an address.
+    Unsigned,
+    /// A number with a sign.
+    Signed,
+    /// A float.
+    Float,
 }
 
 /// Place of a USDT probe's argument. Registers have their hardware numbers: x86-64's as in instructions,
@@ -25,15 +41,16 @@ pub struct MarkArgument {
 pub enum MarkPlace {
     /// In the low bytes of a general register.
     Register(u8),
+    /// In the low bytes of a vector register.
+    Vector(u8),
     /// It is this constant.
     Constant(i64),
-    /// In memory, at this distance from a register. With an index, that register times a power of two is
-    /// added.
+    /// In memory, at this distance from a register. With an index, that is added too.
     Memory {
         /// The register.
         base: u8,
-        /// The index register, and the exponent of the power.
-        index: Option<(u8, u8)>,
+        /// The index.
+        index: Option<MarkIndex>,
         /// The distance in bytes.
         offset: i32,
     },
@@ -44,16 +61,66 @@ pub enum MarkPlace {
         /// The distance in bytes.
         offset: i64,
     },
+    /// It is the address at this distance from a symbol of the file.
+    Address {
+        /// The symbol's name.
+        name: String,
+        /// The distance in bytes.
+        offset: i64,
+    },
     /// The place is unknown.
-    Unknown,
+    Unknown(NoPlace),
+}
+
+/// The index of an address: a register times a power of two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MarkIndex {
+    /// The register.
+    pub register: u8,
+    /// The exponent of the power; 3 at most.
+    pub scale: u8,
+    /// Which of its bits count.
+    pub extend: Extend,
+}
+
+/// Which bits of an index register count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extend {
+    /// All of them.
+    Whole,
+    /// The low 32, with their sign.
+    Signed,
+    /// The low 32, without a sign.
+    Unsigned,
+}
+
+/// Why the place of an argument is unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoPlace {
+    /// It has no size, or one that is none of a number's.
+    #[error("its size is none that a number or a float has")]
+    Size,
+    /// Its operand has none of the known forms.
+    #[error("its operand has no form that can be read")]
+    Form,
+    /// It is in bits 8 to 15 of a register.
+    #[error("it is in the second byte of a register")]
+    SecondByte,
+    /// Each thread has another one.
+    #[error("it is in thread-local memory")]
+    ThreadLocal,
+    /// A float in a general register, or a number in a vector register.
+    #[error("its register is not of the kind that its size says")]
+    Class,
 }
 
 /// Maximum number of arguments of a USDT probe.
-const MOST: usize = 12;
+pub const MARK_ARGUMENTS: usize = 12;
 
-/// All arguments of a note.
-pub(crate) fn parse(text: &str, machine: Machine) -> Vec<MarkArgument> {
-    words(text).take(MOST).map(|word| argument(word, machine)).collect()
+/// All arguments of a note, as its string names them for this processor.
+#[must_use]
+pub fn mark_arguments(text: &str, machine: Machine) -> Vec<MarkArgument> {
+    words(text).take(MARK_ARGUMENTS).map(|word| argument(word, machine)).collect()
 }
 
 /// Words separated by spaces, except for spaces inside brackets.
@@ -76,18 +143,35 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn argument(word: &str, machine: Machine) -> MarkArgument {
-    let unknown = MarkArgument { bytes: 8, signed: false, place: MarkPlace::Unknown };
-    let Some((size, operand)) = word.split_once('@') else { return unknown };
-    let (signed, digits) = size.strip_prefix('-').map_or((false, size), |digits| (true, digits));
-    // Other sizes are of vectors; those of floats have an `f`.
-    let Some(bytes) = digits.parse::<u8>().ok().filter(|bytes| matches!(bytes, 1 | 2 | 4 | 8)) else {
-        return unknown;
-    };
+    let unknown = |why| MarkArgument { bytes: 8, class: MarkClass::Unsigned, place: MarkPlace::Unknown(why) };
+    let Some((size, operand)) = word.split_once('@') else { return unknown(NoPlace::Form) };
+    let Some((bytes, class)) = sized(size) else { return unknown(NoPlace::Size) };
     let place = match machine {
         Machine::X86_64 => x86_64(operand.trim()),
         Machine::Aarch64 => aarch64(operand.trim()),
     };
-    MarkArgument { bytes, signed, place: place.unwrap_or(MarkPlace::Unknown) }
+    let place = place.and_then(|place| match (&place, class) {
+        (MarkPlace::Vector(_), MarkClass::Float) => Ok(place),
+        (MarkPlace::Vector(_), _) => Err(NoPlace::Class),
+        // No constant and no general register holds what the compiler calls a float.
+        (MarkPlace::Memory { .. } | MarkPlace::Symbol { .. }, _) => Ok(place),
+        (_, MarkClass::Float) => Err(NoPlace::Class),
+        _ => Ok(place),
+    });
+    MarkArgument { bytes, class, place: place.unwrap_or_else(MarkPlace::Unknown) }
+}
+
+/// Width and class: `4`, `-8`, `8f`. Other sizes are of vectors and of `long double`.
+fn sized(text: &str) -> Option<(u8, MarkClass)> {
+    let (signed, text) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
+    let (float, digits) = text.strip_suffix('f').map_or((false, text), |rest| (true, rest));
+    let bytes = ["1", "2", "4", "8"].iter().position(|one| *one == digits).map(|nth| 1 << nth)?;
+    match (float, signed) {
+        // The sign of a float is its own.
+        (true, _) => matches!(bytes, 4 | 8).then_some((bytes, MarkClass::Float)),
+        (false, true) => Some((bytes, MarkClass::Signed)),
+        (false, false) => Some((bytes, MarkClass::Unsigned)),
+    }
 }
 
 /// A decimal or hexadecimal number, with or without sign.
@@ -101,17 +185,38 @@ fn number(text: &str) -> Option<i64> {
     Some(if minus { value.wrapping_neg() } else { value })
 }
 
-/// `$5`, `%eax`, `-24(%rbp)`, `8(%rax,%rbx,4)`, `sym+4(%rip)`.
-fn x86_64(operand: &str) -> Option<MarkPlace> {
+type Read = Result<MarkPlace, NoPlace>;
+
+/// `$5`, `$sym`, `%eax`, `%xmm0`, `-24(%rbp)`, `8(%rax,%rbx,4)`, `sym+4(%rip)`, `sym`.
+fn x86_64(operand: &str) -> Read {
     if let Some(constant) = operand.strip_prefix('$') {
-        return number(constant).map(MarkPlace::Constant);
+        let address = || symbol(constant).map(|(name, offset)| MarkPlace::Address { name, offset });
+        return number(constant).map(MarkPlace::Constant).or_else(address).ok_or(NoPlace::Form);
     }
     if let Some(name) = operand.strip_prefix('%') {
-        return gpr(name).map(MarkPlace::Register);
+        return match name {
+            "ah" | "bh" | "ch" | "dh" => Err(NoPlace::SecondByte),
+            _ if name.starts_with("fs:") || name.starts_with("gs:") => Err(NoPlace::ThreadLocal),
+            _ => gpr(name)
+                .map(MarkPlace::Register)
+                .or_else(|| numbered(name, "xmm", 16).map(MarkPlace::Vector))
+                .ok_or(NoPlace::Form),
+        };
     }
-    let (offset, inside) = operand.strip_suffix(')')?.split_once('(')?;
+    if operand.contains("@tpoff") || operand.contains("@TPOFF") {
+        return Err(NoPlace::ThreadLocal);
+    }
+    addressed(operand).ok_or(NoPlace::Form)
+}
+
+/// An operand in memory.
+fn addressed(operand: &str) -> Option<MarkPlace> {
+    let in_file = |text| symbol(text).map(|(name, offset)| MarkPlace::Symbol { name, offset });
+    let Some((offset, inside)) = operand.strip_suffix(')').and_then(|whole| whole.split_once('(')) else {
+        return in_file(operand);
+    };
     if inside == "%rip" {
-        return symbol(offset);
+        return in_file(offset);
     }
     let offset = if offset.is_empty() { 0 } else { i32::try_from(number(offset)?).ok()? };
     let mut parts = inside.split(',').map(str::trim);
@@ -120,9 +225,10 @@ fn x86_64(operand: &str) -> Option<MarkPlace> {
         (None, None, None) => None,
         (Some(index), scale, None) => {
             let scale = ["1", "2", "4", "8"].iter().position(|&one| one == scale.unwrap_or("1"))?;
-            let index = wide(index)?;
+            let register = wide(index)?;
             // No instruction can have rsp as index.
-            (index != 4).then_some(Some((index, scale as u8)))?
+            let index = MarkIndex { register, scale: scale as u8, extend: Extend::Whole };
+            (register != 4).then_some(Some(index))?
         }
         _ => return None,
     };
@@ -151,71 +257,127 @@ fn gpr(name: &str) -> Option<u8> {
     if let Some(nth) = OLD.iter().position(|names| names.contains(&name)) {
         return Some(nth as u8);
     }
-    let digits = name.strip_prefix('r')?.trim_end_matches(['d', 'w', 'b']);
-    let suffix = name.len() - 1 - digits.len();
-    digits.parse().ok().filter(|nth| (8..16).contains(nth) && suffix <= 1)
+    let digits = name.strip_suffix(['d', 'w', 'b']).unwrap_or(name);
+    numbered(digits, "r", 16).filter(|nth| *nth >= 8)
 }
 
-/// `sym`, `sym+8`, `8+sym`, `sym-4`.
-fn symbol(text: &str) -> Option<MarkPlace> {
+/// The number behind a register's letters, below `end`; without zeros in front.
+fn numbered(name: &str, letters: &str, end: u8) -> Option<u8> {
+    let digits = name.strip_prefix(letters)?;
+    let plain =
+        digits.bytes().all(|byte| byte.is_ascii_digit()) && (digits == "0" || !digits.starts_with('0'));
+    digits.parse().ok().filter(|nth| plain && *nth < end)
+}
+
+/// `sym`, `sym+8`, `8+sym`, `sym-4`: the name, and the distance.
+fn symbol(text: &str) -> Option<(String, i64)> {
     let is_name = |name: &str| {
         let first = name.chars().next()?;
         let plain = name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | '$'));
         (plain && !first.is_ascii_digit()).then(|| name.to_owned())
     };
     if let Some(name) = is_name(text) {
-        return Some(MarkPlace::Symbol { name, offset: 0 });
+        return Some((name, 0));
     }
     if let Some((offset, name)) = text.split_once('+')
         && let (Some(offset), Some(name)) = (number(offset), is_name(name))
     {
-        return Some(MarkPlace::Symbol { name, offset });
+        return Some((name, offset));
     }
     let at = text.rfind(['+', '-'])?;
     let offset = number(text[at..].trim_start_matches('+'))?;
-    Some(MarkPlace::Symbol { name: is_name(&text[..at])?, offset })
+    Some((is_name(&text[..at])?, offset))
 }
 
-/// `x0`, `w0`, `5`, `[sp, 24]`, `[x29, -8]`, `[x1]`.
-fn aarch64(operand: &str) -> Option<MarkPlace> {
+/// `x0`, `w0`, `d0`, `5`, `[sp, 24]`, `[x29, -8]`, `[x1]`, `[x0, x1, lsl 3]`, `[x0, w1, sxtw 2]`.
+fn aarch64(operand: &str) -> Read {
     if let Some(inside) = operand.strip_prefix('[') {
-        let mut parts = inside.strip_suffix(']')?.split(',').map(str::trim);
-        let base = parts.next()?;
-        let base = if base == "sp" { 31 } else { xreg(base, "x")? };
-        let offset = parts.next().map_or(Some(0), |text| number(text.trim_start_matches('#')));
-        let offset = i32::try_from(offset?).ok()?;
-        return parts.next().is_none().then_some(MarkPlace::Memory { base, index: None, offset });
+        let inside = inside.strip_suffix(']').ok_or(NoPlace::Form)?;
+        return based(inside).ok_or(NoPlace::Form);
     }
+    let vector = || ["d", "s", "v"].iter().find_map(|letter| numbered(operand, letter, 32));
     match operand {
-        "sp" => Some(MarkPlace::Register(31)),
-        "xzr" | "wzr" => Some(MarkPlace::Constant(0)),
-        _ => {
-            let register = xreg(operand, "x").or_else(|| xreg(operand, "w")).map(MarkPlace::Register);
-            register.or_else(|| number(operand.trim_start_matches('#')).map(MarkPlace::Constant))
-        }
+        "sp" => Ok(MarkPlace::Register(31)),
+        "xzr" | "wzr" => Ok(MarkPlace::Constant(0)),
+        _ => general(operand, "x")
+            .or_else(|| general(operand, "w"))
+            .map(MarkPlace::Register)
+            .or_else(|| vector().map(MarkPlace::Vector))
+            .or_else(|| number(operand.trim_start_matches('#')).map(MarkPlace::Constant))
+            .ok_or(NoPlace::Form),
     }
 }
 
-fn xreg(name: &str, letter: &str) -> Option<u8> {
-    let digits = name.strip_prefix(letter)?;
-    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|&nth: &u8| plain && nth <= 30)
+/// The inside of brackets: a base, and perhaps a distance or an index.
+fn based(inside: &str) -> Option<MarkPlace> {
+    let mut parts = inside.split(',').map(str::trim);
+    let base = parts.next()?;
+    let base = if base == "sp" { 31 } else { general(base, "x")? };
+    let (second, third) = (parts.next(), parts.next());
+    if parts.next().is_some() {
+        return None;
+    }
+    let Some(second) = second else { return Some(MarkPlace::Memory { base, index: None, offset: 0 }) };
+    let index = |register, scale, extend| {
+        Some(MarkPlace::Memory { base, index: Some(MarkIndex { register, scale, extend }), offset: 0 })
+    };
+    let (kind, scale) = match third {
+        None => (None, 0),
+        Some(third) => {
+            let (kind, scale) = third.split_once(' ').unwrap_or((third, "0"));
+            let scale = number(scale.trim().trim_start_matches('#'))?;
+            (Some(kind), u8::try_from(scale).ok().filter(|scale| *scale <= 3)?)
+        }
+    };
+    match (general(second, "x"), general(second, "w"), kind) {
+        (Some(register), _, None | Some("lsl")) => index(register, scale, Extend::Whole),
+        (_, Some(register), Some("sxtw")) => index(register, scale, Extend::Signed),
+        (_, Some(register), Some("uxtw")) => index(register, scale, Extend::Unsigned),
+        (None, None, None) => {
+            let offset = i32::try_from(number(second.trim_start_matches('#'))?).ok()?;
+            Some(MarkPlace::Memory { base, index: None, offset })
+        }
+        _ => None,
+    }
+}
+
+fn general(name: &str, letter: &str) -> Option<u8> {
+    numbered(name, letter, 31)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST, Machine, MarkArgument, MarkPlace, parse};
+    use super::{
+        Extend, MARK_ARGUMENTS, Machine, MarkArgument, MarkClass, MarkIndex, MarkPlace, NoPlace,
+        mark_arguments,
+    };
     use proptest::prelude::*;
 
     fn one(text: &str, machine: Machine) -> (i8, MarkPlace) {
-        let all = parse(text, machine);
+        let all = mark_arguments(text, machine);
         assert_eq!(all.len(), 1, "{text}");
-        let MarkArgument { bytes, signed, place } = all[0].clone();
-        (if signed { -(bytes as i8) } else { bytes as i8 }, place)
+        let MarkArgument { bytes, class, place } = all[0].clone();
+        let is_float = class == MarkClass::Float;
+        let is_fit = |place: &MarkPlace| {
+            matches!(
+                place,
+                MarkPlace::Vector(_)
+                    | MarkPlace::Memory { .. }
+                    | MarkPlace::Symbol { .. }
+                    | MarkPlace::Unknown(_)
+            )
+        };
+        assert!(!is_float || is_fit(&place), "{text}");
+        (if class == MarkClass::Signed { -(bytes as i8) } else { bytes as i8 }, place)
     }
 
     fn memory(base: u8, index: Option<(u8, u8)>, offset: i32) -> MarkPlace {
+        let index = index.map(|(register, scale)| MarkIndex { register, scale, extend: Extend::Whole });
         MarkPlace::Memory { base, index, offset }
+    }
+
+    fn indexed(base: u8, register: u8, scale: u8, extend: Extend) -> MarkPlace {
+        MarkPlace::Memory { base, index: Some(MarkIndex { register, scale, extend }), offset: 0 }
     }
 
     fn at(name: &str, offset: i64) -> MarkPlace {
@@ -240,18 +402,32 @@ mod tests {
             ("4@table+12(%rip)", 4, at("table", 12)),
             ("4@12+table(%rip)", 4, at("table", 12)),
             ("4@x.0-4(%rip)", 4, at("x.0", -4)),
+            ("8f@%xmm0", 8, MarkPlace::Vector(0)),
+            ("4f@%xmm15", 4, MarkPlace::Vector(15)),
+            ("8f@-8(%rbp)", 8, memory(5, None, -8)),
+            ("-8f@scale(%rip)", 8, at("scale", 0)),
+            ("4@counter", 4, at("counter", 0)),
+            ("8@$table+8", 8, MarkPlace::Address { name: "table".to_owned(), offset: 8 }),
             // These only look like valid operands.
-            ("1@%ah", 1, MarkPlace::Unknown),
-            ("8f@%xmm0", 8, MarkPlace::Unknown),
-            ("8@%xmm0", 8, MarkPlace::Unknown),
-            ("4@%fs:-4", 4, MarkPlace::Unknown),
-            ("8@8(%rax,%rsp,1)", 8, MarkPlace::Unknown),
-            ("8@8(%rax,%rbx,3)", 8, MarkPlace::Unknown),
-            ("8@8(%eax)", 8, MarkPlace::Unknown),
-            ("8@$sym", 8, MarkPlace::Unknown),
-            ("8@%r16", 8, MarkPlace::Unknown),
-            ("8@99999999999(%rax)", 8, MarkPlace::Unknown),
-            ("%edi", 8, MarkPlace::Unknown),
+            ("1@%ah", 1, MarkPlace::Unknown(NoPlace::SecondByte)),
+            ("8@%xmm0", 8, MarkPlace::Unknown(NoPlace::Class)),
+            ("8f@%rax", 8, MarkPlace::Unknown(NoPlace::Class)),
+            ("8f@$5", 8, MarkPlace::Unknown(NoPlace::Class)),
+            ("2f@%xmm0", 8, MarkPlace::Unknown(NoPlace::Size)),
+            ("16f@%xmm0", 8, MarkPlace::Unknown(NoPlace::Size)),
+            ("16@%xmm0", 8, MarkPlace::Unknown(NoPlace::Size)),
+            ("8f@%xmm16", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("8f@%xmm01", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("8f@%ymm0", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("4@%fs:-4", 4, MarkPlace::Unknown(NoPlace::ThreadLocal)),
+            ("4@own@tpoff(%rax)", 4, MarkPlace::Unknown(NoPlace::ThreadLocal)),
+            ("8@8(%rax,%rsp,1)", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("8@8(%rax,%rbx,3)", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("8@8(%eax)", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("8@*%rax", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("8@%r16", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("8@99999999999(%rax)", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("%edi", 8, MarkPlace::Unknown(NoPlace::Form)),
         ] {
             assert_eq!(one(text, Machine::X86_64), (bytes, place), "{text}");
         }
@@ -268,9 +444,27 @@ mod tests {
             ("4@[x1]", 4, memory(1, None, 0)),
             ("-4@5", -4, MarkPlace::Constant(5)),
             ("4@wzr", 4, MarkPlace::Constant(0)),
-            ("8@[x1, x2]", 8, MarkPlace::Unknown),
-            ("8@x31", 8, MarkPlace::Unknown),
-            ("8@d0", 8, MarkPlace::Unknown),
+            ("8@[x1, x2]", 8, indexed(1, 2, 0, Extend::Whole)),
+            ("8@[x0, x1, lsl #3]", 8, indexed(0, 1, 3, Extend::Whole)),
+            ("8@[sp, x1, lsl 2]", 8, indexed(31, 1, 2, Extend::Whole)),
+            ("4@[x0, w1, sxtw 2]", 4, indexed(0, 1, 2, Extend::Signed)),
+            ("4@[x0, w1, uxtw]", 4, indexed(0, 1, 0, Extend::Unsigned)),
+            ("8f@d0", 8, MarkPlace::Vector(0)),
+            ("4f@s31", 4, MarkPlace::Vector(31)),
+            ("8f@v1", 8, MarkPlace::Vector(1)),
+            ("8f@[sp, 8]", 8, memory(31, None, 8)),
+            // These only look like valid operands.
+            ("8@d0", 8, MarkPlace::Unknown(NoPlace::Class)),
+            ("8f@x0", 8, MarkPlace::Unknown(NoPlace::Class)),
+            ("8f@d32", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("16@q0", 8, MarkPlace::Unknown(NoPlace::Size)),
+            ("8@x31", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("8@[x0, w1]", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("8@[x0, x1, lsl #4]", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("8@[x0, x1, ror #2]", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("8@[x0, 8]!", 8, MarkPlace::Unknown(NoPlace::Form)),
+            ("4@[x0, #:lo12:counter]", 4, MarkPlace::Unknown(NoPlace::Form)),
+            ("8@[sp, x1, lsl 2, 8]", 8, MarkPlace::Unknown(NoPlace::Form)),
         ] {
             assert_eq!(one(text, Machine::Aarch64), (bytes, place), "{text}");
         }
@@ -278,25 +472,27 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_keeps_its_number() {
-        let all = parse("4@%edi what 8@[sp, 8] 8@$1", Machine::X86_64);
-        let known: Vec<bool> = all.iter().map(|one| one.place != MarkPlace::Unknown).collect();
+        let all = mark_arguments("4@%edi what 8@[sp, 8] 8@$1", Machine::X86_64);
+        let known: Vec<bool> = all.iter().map(|one| !matches!(one.place, MarkPlace::Unknown(_))).collect();
         assert_eq!(known, [true, false, false, true]);
-        assert_eq!(parse(" ", Machine::X86_64), []);
-        assert_eq!(parse("8@[sp, 8] 4@w1", Machine::Aarch64).len(), 2);
+        assert_eq!(mark_arguments(" ", Machine::X86_64), []);
+        assert_eq!(mark_arguments("8@[sp, 8] 4@w1", Machine::Aarch64).len(), 2);
     }
 
     proptest! {
         #[test]
         fn any_text_is_read(text in "[-$%@()\\[\\],+ 0-9a-z.:]{0,60}") {
             for machine in [Machine::X86_64, Machine::Aarch64] {
-                let all = parse(&text, machine);
-                prop_assert!(all.len() <= MOST);
+                let all = mark_arguments(&text, machine);
+                prop_assert!(all.len() <= MARK_ARGUMENTS);
                 for one in all {
                     prop_assert!(matches!(one.bytes, 1 | 2 | 4 | 8));
                     match one.place {
                         MarkPlace::Register(nth) => prop_assert!(nth < 32),
+                        MarkPlace::Vector(nth) => prop_assert!(nth < 32 && one.class == MarkClass::Float),
                         MarkPlace::Memory { base, index, .. } => {
-                            prop_assert!(base < 32 && index.is_none_or(|(nth, scale)| nth < 16 && nth != 4 && scale < 4));
+                            let most = if machine == Machine::X86_64 { 16 } else { 31 };
+                            prop_assert!(base < 32 && index.is_none_or(|one| one.register < most && one.scale < 4));
                         }
                         _ => {}
                     }
@@ -314,10 +510,11 @@ mod tests {
                 (format!("{offset}({},{},{})", name(nth), name(index), 1 << scale), memory(nth, Some((index, scale)), offset)),
             ];
             let text: Vec<String> = all.iter().map(|(operand, _)| format!("{size}@{operand}")).collect();
-            let read = parse(&text.join(" "), Machine::X86_64);
+            let read = mark_arguments(&text.join(" "), Machine::X86_64);
             prop_assert_eq!(read.len(), all.len());
             for (read, (_, place)) in read.into_iter().zip(all) {
-                prop_assert_eq!(read, MarkArgument { bytes: size.unsigned_abs(), signed: size < 0, place });
+                let class = if size < 0 { MarkClass::Signed } else { MarkClass::Unsigned };
+                prop_assert_eq!(read, MarkArgument { bytes: size.unsigned_abs(), class, place });
             }
         }
     }

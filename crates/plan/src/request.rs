@@ -4,7 +4,7 @@
 //! Does not: know files, processes or code.
 
 use crate::machine::Buckets;
-use trapline_image::FunctionIndex;
+use trapline_image::{Extend, FunctionIndex};
 use trapline_insn::origin::Origin;
 use trapline_record::latency::Stamps;
 use trapline_record::trampolines::Trampolines;
@@ -43,16 +43,28 @@ impl Floats {
 /// A load of what an argument points to, through as many pointers as there are offsets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Read {
-    /// Which of the six argument registers, from 0 on.
+    /// Which of the six argument registers, from 0 on; or [`Self::STACK`], or one from [`Self::GENERAL`] on.
     pub register: u8,
-    /// Offsets, at least one. Each is added to the address so far (the argument, then each loaded word)
-    /// before the next load.
+    /// Offsets. Each is added to the address so far (the argument, then each loaded word) before the next load.
+    /// Without offsets, the register itself is the value.
     pub offsets: Vec<i32>,
     /// Bytes of the last load, 64 at most.
     pub bytes: u8,
 }
 
 impl Read {
+    /// In place of a register: the stack pointer of the hit. At a function's entry that is the one with which it
+    /// was called. At a USDT probe the words there are the operands from the seventh on
+    /// ([`TargetFilter::operands`](crate::filter::TargetFilter::operands)).
+    pub const STACK: u8 = 6;
+    /// From here on: general registers, by their hardware numbers.
+    pub const GENERAL: u8 = 32;
+
+    /// The general register, by its hardware number, if it is not named as an argument.
+    #[must_use]
+    pub const fn general(&self) -> Option<u8> {
+        self.register.checked_sub(Self::GENERAL)
+    }
     /// Number of words that it takes in a record: the kernel's result, then the bytes.
     #[must_use]
     pub const fn words(&self) -> usize {
@@ -60,17 +72,19 @@ impl Read {
     }
 }
 
-/// What takes the place of an argument register at a USDT probe ([`Action::RecordMark`]). Registers are
-/// hardware numbers.
+/// What takes the place of an argument register at a USDT probe ([`Action::RecordMark`]), or of a word on the stack
+/// for those from the seventh on. Registers are hardware numbers; 31 is arm64's sp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operand {
     /// The content of a general register.
     Register(u8),
+    /// The low 64 bits of a vector register.
+    Vector(u8),
     /// A constant number.
     Constant(i64),
     /// The live address of this place in the file.
     Static(Svma),
-    /// An address: `base + (index << scale)`.
+    /// An address: `base + (extended index << scale)`.
     Sum {
         /// Register that is added as it is.
         base: u8,
@@ -78,6 +92,8 @@ pub enum Operand {
         index: u8,
         /// Exponent of the power of two, 3 at most.
         scale: u8,
+        /// Which bits of the index count; on x86-64 all of them.
+        extend: Extend,
     },
     /// A value that cannot be computed: 0.
     Unknown,
@@ -117,7 +133,7 @@ pub enum Action {
     /// Write a record, without values but maybe with a stack, whenever this instruction is about to run.
     RecordAt(Svma, Unwind),
     /// Write a record whenever this instruction, a USDT probe, is about to run. The request's filter names
-    /// six values ([`TargetFilter::operands`](crate::filter::TargetFilter::operands)), and this many words of fields follow.
+    /// its values ([`TargetFilter::operands`](crate::filter::TargetFilter::operands)): the record holds the first six, and this many words of fields follow.
     RecordMark(Svma, u16),
     /// Add one to a value's row in the counter's table, at every entry or at every exit. The request's filter
     /// names the value.

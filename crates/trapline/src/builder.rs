@@ -11,6 +11,7 @@ use trapline_patch::{Durations, Options};
 use trapline_plan::{Floats, KernelUprobes};
 use trapline_tracee::kernel::UprobeMulti;
 
+use crate::calls::OPERANDS;
 use crate::error::Error;
 use crate::filter::{Filter, Undecided};
 use crate::form::Returns;
@@ -43,9 +44,9 @@ pub struct Builder {
     maxactive: Option<u32>,
     ring: Option<u32>,
     filters: Vec<Filter>,
-    texts: Vec<u8>,
+    texts: Vec<u16>,
     floats: Vec<Floats>,
-    ended: Vec<u8>,
+    ended: Vec<u16>,
     min: Duration,
     steps: Option<LinearBuckets>,
 }
@@ -168,17 +169,17 @@ impl Builder {
         self
     }
     /// Selects arguments that point to text; records hold its first
-    /// [`TEXT_BYTES`](crate::calls::TEXT_BYTES). Bit `n` is for argument `n`, the first byte is for the first
+    /// [`TEXT_BYTES`](crate::calls::TEXT_BYTES). Bit `n` is for argument `n`, the first word is for the first
     /// probe, and so on. The target first reads a page by a system call, and then loads from it directly for a
     /// while.
     #[must_use]
-    pub fn texts(mut self, texts: Vec<u8>) -> Self {
+    pub fn texts(mut self, texts: Vec<u16>) -> Self {
         self.texts = texts;
         self
     }
     /// Marks those of these texts that end at a zero byte. Go's texts do not, and are refused there.
     #[must_use]
-    pub fn ended_texts(mut self, ended: Vec<u8>) -> Self {
+    pub fn ended_texts(mut self, ended: Vec<u16>) -> Self {
         self.ended = ended;
         self
     }
@@ -204,7 +205,8 @@ impl Builder {
         let hit_action = self.timing();
         self.start(hit_action)
     }
-    /// Starts recording each hit: with the first `arguments` integer arguments of a function (six at most)
+    /// Starts recording each hit: with the first `arguments` integer arguments of a function (six at most), or arguments of a
+    /// USDT probe,
     /// and, if `returns`, with what it returned and when. [`Session::calls`] reports them. Values that
     /// filters need later, at the return or in the reader, are recorded too: then there may be more
     /// arguments, and more [`floats`](Self::floats), than requested.
@@ -218,7 +220,7 @@ impl Builder {
             self.floats.resize(floats.len(), Floats::default());
         }
         self.floats.iter_mut().zip(floats).for_each(|(asked, needed)| *asked = asked.and(needed));
-        self.start(HitAction::Record { values: arguments.max(needed).min(6), returns })
+        self.start(HitAction::Record { values: arguments.max(needed).min(OPERANDS as u8), returns })
     }
     /// Starts aggregating: [`filters`](Self::filters) say what, see [`Filter::tally`]. [`Session::tallies`]
     /// reports the result.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Which floats and which memory records hold, if requested.
+pub use trapline_plan::filter::{FloatArguments, OPERANDS};
 pub use trapline_plan::{Floats, Read as FieldRead};
 pub use trapline_record::ring::TEXT_BYTES;
 
@@ -39,11 +40,14 @@ pub struct Call {
     pub site: Arc<Site>,
     /// Time of the entry, from the session's start.
     pub at: Duration,
-    /// First integer arguments as registers hold them; as many as requested.
-    pub arguments: [u64; 6],
+    /// First integer arguments as registers hold them, six at most; of a USDT probe, its arguments. As many as
+    /// requested.
+    pub arguments: [u64; OPERANDS],
     /// Bit `n`: argument `n` is not known, because it is neither in a register nor in readable memory. Its
     /// word is 0.
-    pub unseen: u8,
+    pub unseen: u16,
+    /// Which arguments of a USDT probe are floats; the words of these are their bits.
+    pub float_arguments: FloatArguments,
     /// Low 64 bits of the vector registers that hold the first floats; 0 for those that were not requested.
     pub floats: [u64; 8],
     /// What arguments pointed to at the entry, if requested.

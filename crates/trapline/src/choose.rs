@@ -8,31 +8,30 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use trapline_image::{Convention, Image, MarkArgument, ProbeSpec};
-use trapline_plan::{Action, Floats, Unwind};
+use trapline_plan::{Action, Floats, Read, Unwind};
 use trapline_tracee::Process;
 
-use crate::arch::READS_MARKS;
 use crate::files::Files;
 use crate::modules::{Mapped, Module};
 use crate::report::Refused;
 use crate::session_request::{HitAction, SessionRequest};
 use crate::sites::{Miss, NamedSite, NamedSites, miss_text};
 use crate::threads::{are_renumbered, own_number};
-use crate::values::{Marked, NeededArguments, Values};
+use crate::values::{Marked, NeededArguments, NotKnown, Values};
 
 /// Why a place's values cannot be read: the kind of reason, and a text for people.
 type Unseen = (&'static str, &'static str);
 
-/// Fills in what the values of a place are.
+/// Fills in what the values of a place are. Returns the arguments of a USDT probe that are not known.
 fn values(
     image: &Image,
     requested: &SessionRequest,
     nth: usize,
     place: &mut NamedSite,
-) -> Result<(), Unseen> {
+) -> Result<Vec<(usize, NotKnown)>, Unseen> {
     match place.arguments.clone() {
         Some(arguments) => of_mark(image, requested, nth, place, &arguments),
-        None => of_function(image, requested, nth, place),
+        None => of_function(image, requested, nth, place).map(|()| Vec::new()),
     }
 }
 
@@ -42,34 +41,36 @@ fn of_mark(
     nth: usize,
     place: &mut NamedSite,
     arguments: &[MarkArgument],
-) -> Result<(), Unseen> {
-    let texts = requested.texts.get(nth).copied().unwrap_or(0) & 0x3f;
+) -> Result<Vec<(usize, NotKnown)>, Unseen> {
+    let texts = requested.texts.get(nth).copied().unwrap_or(0);
     let filter = place.filter.clone();
     let decides = filter.as_ref().map_or(0, |filter| filter.arguments_named());
     let asks = decides | texts;
-    let (values, at) = match (requested.hit_action, place.action) {
-        (HitAction::Record { values, .. }, Action::RecordAt(at, Unwind::None)) => (values, Some(at)),
-        _ => (0, None),
-    };
-    let at = match at {
-        _ if asks == 0 && values == 0 => return Ok(()),
-        Some(at) => at,
-        None => return Err(("mark-arguments", "only trace and hist read a mark's arguments")),
-    };
-    if !READS_MARKS {
-        place.values = Values::Unknown;
-        let why = ("mark-arguments", "no code reads a mark's arguments on this processor");
-        return if asks == 0 { Ok(()) } else { Err(why) };
+    let values = if let HitAction::Record { values, .. } = requested.hit_action { values } else { 0 };
+    if asks == 0 && values == 0 {
+        return Ok(Vec::new());
     }
-    place.asked = filter.clone();
-    let filter = filter.unwrap_or_default();
     let needed = NeededArguments { values, texts, decides };
-    let (marked, operands, reads) = Marked::new(image, arguments, needed);
-    let filter = filter.at_mark(&marked, operands, reads);
-    place.action = Action::RecordMark(at, filter.field_words());
+    let (marked, code, unknown) = Marked::new(image, arguments, needed);
+    let decided = filter.clone().unwrap_or_default().at_mark(&marked, code);
+    match place.action {
+        Action::RecordAt(at, Unwind::None) => {
+            place.action = Action::RecordMark(at, decided.field_words());
+            place.asked = filter;
+        }
+        // No reader decides about stacks, and their records hold no memory.
+        Action::RecordAt(_, Unwind::Frames(_)) if !decided.is_late() => {}
+        Action::RecordAt(_, Unwind::Frames(_)) => {
+            return Err(("mark-arguments", "with stacks, only arguments in registers decide"));
+        }
+        Action::RecordAt(_, Unwind::Copy(_)) => {
+            return Err(("mark-arguments", "where stacks are copied, no argument of a mark decides"));
+        }
+        _ => return Err(("mark-arguments", "only trace, hist and stack read a mark's arguments")),
+    }
     place.values = Values::Marked(Box::new(marked));
-    place.filter = Some(Arc::new(filter));
-    Ok(())
+    place.filter = Some(Arc::new(decided));
+    Ok(unknown)
 }
 
 fn of_function(
@@ -82,6 +83,7 @@ fn of_function(
         "Go's strings end by their length, which is the argument behind: say buf(len=n) text, u64 n";
     const STACK: &str = "Go passes what this function takes and returns on the stack, or at unknown places; \
                          probe it without a signature and conditions";
+    const REGISTERS: &str = "Go passes more than six arguments in registers of its own, and has none on the stack where C has them";
     let filter = place.filter.as_ref();
     // The target aggregates texts only if they end at a zero byte.
     let tally = filter.and_then(|filter| filter.tallied());
@@ -91,7 +93,11 @@ fn of_function(
         || requested.texts.get(nth).is_some_and(|texts| *texts != 0)
         || requested.floats.get(nth).is_some_and(|floats| *floats != Floats::default())
         || filter.is_some_and(|filter| filter.asks_for_values());
+    let is_beyond = |reads: &[Read]| reads.iter().any(|read| read.register >= Read::STACK);
     match place.convention(image) {
+        Convention::Go if filter.is_some_and(|filter| is_beyond(filter.read_memory())) => {
+            Err(("go-arguments", REGISTERS))
+        }
         Convention::Go if ends => Err(("go-text", TEXT)),
         Convention::Unknown if asks => Err(("go-assembly", STACK)),
         Convention::Unknown => {
@@ -228,7 +234,7 @@ impl Search<'_> {
             let own = u32::try_from(tid).ok().and_then(|tid| own_number(process.pid(), tid));
             own.unwrap_or(u32::MAX).into()
         };
-        let Chosen { modules, places, .. } = &mut self.chosen;
+        let Chosen { modules, places, notices, .. } = &mut self.chosen;
         let known = places.found.len();
         let selected = places.select(Some(process), modules, module, spec, requested.hit_action);
         places.found[known..].iter_mut().for_each(|place| {
@@ -237,16 +243,26 @@ impl Search<'_> {
                 filter.filter(|_| is_renumbered).map(|filter| Arc::new(filter.with_threads(&own)));
             place.filter = renumbered.or_else(|| filter.cloned());
             if let Action::Record { texts, floats, fields, .. } = &mut place.action {
-                *texts = requested.texts.get(nth).copied().unwrap_or(0) & 0x3f;
+                *texts = requested.texts.get(nth).copied().unwrap_or(0) as u8 & 0x3f;
                 *fields = place.filter.as_ref().map_or(0, |filter| filter.field_words());
                 *floats = requested.floats.get(nth).copied().unwrap_or_default();
             }
         });
         for (index, place) in places.found.iter_mut().enumerate().skip(known) {
-            if let Err((kind, reason)) = values(&modules[module].file.image, requested, nth, place) {
-                let (probe, reason) = (place.probe.clone(), reason.to_owned());
-                places.refused.push(Refused { probe, kind, reason });
-                self.unknown.push(index);
+            match values(&modules[module].file.image, requested, nth, place) {
+                Ok(unknown) => {
+                    for (nth, why) in unknown {
+                        let notice = format!("arg{nth} of {} is not known: {why}", place.probe);
+                        if !notices.contains(&notice) {
+                            notices.push(notice);
+                        }
+                    }
+                }
+                Err((kind, reason)) => {
+                    let (probe, reason) = (place.probe.clone(), reason.to_owned());
+                    places.refused.push(Refused { probe, kind, reason });
+                    self.unknown.push(index);
+                }
             }
         }
         selected

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, Record, RecordKind, TEXT_WORDS, first_float};
 
-use crate::calls::{Call, Text};
+use crate::calls::{Call, FloatArguments, OPERANDS, Text};
 use crate::filter::Filter;
 use crate::pairing::{FoundRecord, Paired, Pairing};
 use crate::quick::InTurn;
@@ -142,8 +142,8 @@ impl ProbeFacts {
             Duration::from_nanos((ticks.saturating_sub(start) as f64 * ns_per_tick).round() as u64)
         };
         let at = since_start(entry.ticks);
-        let mut arguments = [0; 6];
-        arguments.copy_from_slice(&entry.values[..6]);
+        let mut arguments = [0; OPERANDS];
+        arguments[..6].copy_from_slice(&entry.values[..6]);
         Call {
             pid,
             tid: entry.tid,
@@ -151,6 +151,7 @@ impl ProbeFacts {
             at,
             arguments,
             unseen: 0,
+            float_arguments: FloatArguments::default(),
             floats: beside.floats,
             texts: beside.texts,
             fields: beside.fields,

@@ -12,8 +12,8 @@ mod decided;
 pub use constants::constants;
 pub use decided::Undecided;
 pub use trapline_plan::filter::{
-    Facts, FilterError, Float, GroupBy, Int, Known, MAX_FIELDS, Misread, Sort, Symbol, Tally, TargetFilter,
-    Tree, parse, parse_with,
+    Facts, FilterError, Float, FloatArguments, GroupBy, Int, Known, MAX_FIELDS, Misread, Sort, Symbol, Tally,
+    TargetFilter, Tree, parse, parse_with,
 };
 
 use trapline_plan::filter::Late;
@@ -21,7 +21,7 @@ use trapline_plan::{Action, Floats, Operand, Read, Unwind, filter};
 
 use crate::arch::FILTERS_ROWS_BY_NAME;
 use crate::calls::{Call, Text};
-use crate::values::Marked;
+use crate::values::{MarkCode, Marked};
 
 /// Longest thread name in bytes.
 const COMM_LEN: usize = 15;
@@ -39,7 +39,7 @@ pub struct Filter {
     /// The aggregation is of whole calls, and is made at their return.
     of_calls: bool,
     reads: Vec<Read>,
-    /// At a USDT probe: the operands that stand for argument registers.
+    /// At a USDT probe: the operands that stand for argument registers, and then for words of the stack.
     operands: Vec<Operand>,
 }
 
@@ -81,6 +81,10 @@ impl Filter {
     pub fn reads(self, reads: Vec<Read>) -> Self {
         Self { reads, ..self }
     }
+    /// What records hold besides.
+    pub(crate) fn read_memory(&self) -> &[Read] {
+        &self.reads
+    }
     /// Words that the fields take in a record.
     pub(crate) fn field_words(&self) -> u16 {
         self.reads.iter().map(|read| read.words() as u16).sum()
@@ -94,12 +98,10 @@ impl Filter {
         let reads = !self.reads.is_empty() || !self.operands.is_empty();
         reads && !self.rejects()
     }
-    /// The same filter in terms of a USDT probe's arguments. `operands` stand for argument registers there,
-    /// and `reads` is what is read from memory. A value that cannot be known becomes the last field, which
-    /// cannot be read.
-    pub(crate) fn at_mark(&self, marked: &Marked, operands: Vec<Operand>, reads: Vec<Read>) -> Self {
-        let nothing = reads.len().saturating_sub(1) as u8;
-        let whole = self.whole().map(|tree| tree.with_known(&|known| marked.known(known, nothing)));
+    /// The same filter in terms of a USDT probe's arguments.
+    pub(crate) fn at_mark(&self, marked: &Marked, code: MarkCode) -> Self {
+        let MarkCode { operands, reads } = code;
+        let whole = self.whole().map(|tree| tree.with_known(&|known| marked.known(known)));
         let bare = Self { early: None, read: None, late: None, operands, reads, ..self.clone() };
         match whole {
             Some(tree) => bare.tree(tree),
@@ -114,8 +116,11 @@ impl Filter {
         Self { early, read, late, tally, ..self.clone() }
     }
     /// Arguments that it names, as bits.
-    pub(crate) fn arguments_named(&self) -> u8 {
-        self.named_values(|known| if let Known::Argument(nth, _) = known { 1 << (nth & 7) } else { 0 })
+    pub(crate) fn arguments_named(&self) -> u16 {
+        self.named_values(|known| match known {
+            Known::Argument(nth, _) | Known::FloatArgument(nth, _) => 1 << (nth & 15),
+            _ => 0,
+        })
     }
     /// Whether it needs anything that a function takes or returns.
     pub(crate) fn asks_for_values(&self) -> bool {
@@ -124,7 +129,7 @@ impl Filter {
             || self.tally.as_ref().is_some_and(|tally| tally.texts() != 0)
             || self.named_values(|known| asks(known).into()) != 0
     }
-    fn named_values(&self, bits: impl Fn(Known) -> u8) -> u8 {
+    fn named_values(&self, bits: impl Fn(Known) -> u16) -> u16 {
         let mut all = 0;
         let trees = [&self.early, &self.read, &self.late].into_iter().flatten();
         let trees = trees.chain(self.tally.iter().flat_map(Tally::trees));
@@ -198,8 +203,8 @@ impl Filter {
         let mut most = 0;
         for tree in [&self.read, &self.late].into_iter().flatten() {
             tree.each_known(&mut |known| {
-                if let Known::Argument(index, _) = known {
-                    most = most.max(index + 1);
+                if let Known::Argument(index, _) | Known::FloatArgument(index, _) = known {
+                    most = most.max(index.saturating_add(1));
                 }
             });
         }
@@ -309,15 +314,7 @@ impl Filter {
     /// return of a call that has not ended.
     #[must_use]
     pub fn passes(&self, call: &Call, comm: Option<&str>) -> bool {
-        let facts = Facts {
-            arguments: call.arguments,
-            unseen: call.unseen,
-            floats: call.floats,
-            fields: fields(call),
-            tid: call.tid,
-            returned: call.returned,
-            took_ns: call.whole_ns(),
-        };
+        let facts = facts(call);
         let named =
             || self.names.is_empty() || comm.is_some_and(|comm| self.names.iter().any(|name| name == comm));
         [&self.read, &self.late].into_iter().flatten().all(|tree| tree.holds(&facts) == Some(true)) && named()
@@ -330,8 +327,19 @@ fn asks_for_fields(tree: &Tree) -> bool {
     asks
 }
 
-/// Fields of a call, in the form that conditions use.
+/// What is known of a call, in the form that conditions use.
 #[must_use]
-pub fn fields(call: &Call) -> [Option<u64>; MAX_FIELDS] {
-    core::array::from_fn(|n| call.fields.get(n).and_then(Text::word))
+pub fn facts(call: &Call) -> Facts {
+    let argument = |n: usize| call.arguments.get(n).copied().unwrap_or(0);
+    Facts {
+        arguments: core::array::from_fn(argument),
+        more: core::array::from_fn(|n| argument(6 + n)),
+        unseen: call.unseen,
+        float_arguments: call.float_arguments,
+        floats: call.floats,
+        fields: core::array::from_fn(|n| call.fields.get(n).and_then(Text::word)),
+        tid: call.tid,
+        returned: call.returned,
+        took_ns: call.whole_ns(),
+    }
 }

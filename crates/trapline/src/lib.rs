@@ -33,6 +33,7 @@
 //! | save records, and read them back | [`Session::save`], [`saved`] |
 //! | list what a probe means, before anything is patched | [`Builder::list`], [`listing`], [`probes`] |
 //! | know what functions take and return | [`Builder::prototypes`], [`prototypes`] |
+//! | read arguments on the stack, and any register | [`beyond`] |
 //! | watch a variable | [`watch`] |
 //! | probe the program's own functions | [`inside`] |
 //! | clean up after a tracer that died | [`cleanup`] |
@@ -43,6 +44,7 @@
 
 pub mod aggregation;
 mod arch;
+pub mod beyond;
 mod builder;
 pub mod calls;
 mod choose;

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use trapline_image::{Btf, DebugInfo, MarkArgument, MarkPlace, ProbeKind, ProbeSpec};
+use trapline_image::{Btf, DebugInfo, MarkArgument, MarkClass, MarkPlace, ProbeKind, ProbeSpec};
 use trapline_record::Svma;
 use trapline_tracee::{FileId, Process};
 
@@ -173,7 +173,11 @@ fn noted(
     let mut all: Vec<ProbedFunction> = Vec::new();
     for place in found {
         if let Some(arguments) = &place.arguments {
-            all.extend(of_mark(requested, place, arguments, (found.len() == 1, reads_texts), &all));
+            let one = of_mark(requested, place, arguments, (found.len() == 1, reads_texts))?;
+            match all.iter_mut().find(|other| other.spec.text == one.spec.text) {
+                Some(other) => other.prototype = other.prototype.take().zip(one.prototype).map(of_both),
+                None => all.push(one),
+            }
             continue;
         }
         let file = &modules[place.module].file;
@@ -182,7 +186,11 @@ fn noted(
             let btf = if debug.is_none() { file.image.btf() } else { None };
             FileNotes { debug, btf }
         });
-        let prototype = if is_whole(place) { notes.prototype(place) } else { None };
+        let prototype = match form(place) {
+            Form::Whole => notes.prototype(place),
+            Form::Copy => notes.debug.as_ref().and_then(|debug| debug.prototype_of_copy(place.at)),
+            Form::Part => None,
+        };
         let debug = notes.debug.clone();
         let spec = if found.len() == 1 { requested.specs[0].clone() } else { place.probe.parse().ok()? };
         match all.iter_mut().find(|other| other.spec.text == spec.text) {
@@ -194,30 +202,65 @@ fn noted(
     Some(all)
 }
 
-/// Prototype from a USDT probe's note, at the first of its places.
+/// Prototype from a USDT probe's note, at one of its places.
 fn of_mark(
     requested: &SessionRequest,
     place: &NamedSite,
     arguments: &[MarkArgument],
     (is_alone, reads): (bool, bool),
-    before: &[ProbedFunction],
 ) -> Option<ProbedFunction> {
     let spec: ProbeSpec = if is_alone { requested.specs[0].clone() } else { place.probe.parse().ok()? };
     let parameter = |(nth, argument): (u8, &MarkArgument)| {
         let of = match *argument {
-            MarkArgument { bytes: 8, signed: false, .. } => ValueType::Pointer,
-            MarkArgument { bytes, signed, .. } => ValueType::Integer { bytes, signed },
+            MarkArgument { bytes: 8, class: MarkClass::Unsigned, .. } => ValueType::Pointer,
+            MarkArgument { bytes, class: MarkClass::Float, .. } => ValueType::Float(bytes),
+            MarkArgument { bytes, class, .. } => {
+                ValueType::Integer { bytes, signed: class == MarkClass::Signed }
+            }
         };
         // A value in memory is read by a system call.
-        let is_near = matches!(argument.place, MarkPlace::Register(_) | MarkPlace::Constant(_));
-        let is_known = nth < 6 && (is_near || reads);
+        let is_known = match argument.place {
+            MarkPlace::Unknown(_) => false,
+            MarkPlace::Memory { .. } | MarkPlace::Symbol { .. } => reads,
+            _ => nth < 6 || reads,
+        };
         let place = if is_known { ParameterPlace::General(nth) } else { ParameterPlace::Elsewhere };
         DeclaredParameter { name: String::new(), of, place }
     };
     let parameters = (0..).zip(arguments).map(parameter).collect();
     let prototype = Some(Prototype { parameters, value: ValueType::Void });
-    let is_new = before.iter().all(|other| other.spec.text != spec.text);
-    is_new.then_some(ProbedFunction { spec, prototype, reads_texts: false, at: place.at, debug: None })
+    Some(ProbedFunction { spec, prototype, reads_texts: false, at: place.at, debug: None })
+}
+
+/// What two places of a USDT probe have: types in which the values of both are what they are.
+fn of_both((mut one, other): (Prototype, Prototype)) -> Prototype {
+    let more = other.parameters.get(one.parameters.len()..).unwrap_or_default().to_vec();
+    for (one, other) in one.parameters.iter_mut().zip(other.parameters) {
+        let (is_known, other_is) =
+            (one.place != ParameterPlace::Elsewhere, other.place != ParameterPlace::Elsewhere);
+        one.of = match (is_known, other_is) {
+            (true, true) => type_of_both(one.of.clone(), other.of),
+            (false, true) => other.of,
+            _ => one.of.clone(),
+        };
+        one.place = if is_known { one.place } else { other.place };
+    }
+    one.parameters.extend(more);
+    one
+}
+
+/// The type that has the values of both. A float and an integer have none: values of the other place are unknown.
+fn type_of_both(one: ValueType, other: ValueType) -> ValueType {
+    match (&one, &other) {
+        (ValueType::Float(_), _) | (_, ValueType::Float(_)) => one,
+        (ValueType::Integer { bytes, signed }, ValueType::Integer { bytes: others, signed: other_is })
+            if signed == other_is =>
+        {
+            ValueType::Integer { bytes: *bytes.max(others), signed: *signed }
+        }
+        (ValueType::Pointer, _) | (_, ValueType::Pointer) => ValueType::Pointer,
+        _ => ValueType::Integer { bytes: 8, signed: true },
+    }
 }
 
 impl FileNotes {
@@ -231,10 +274,21 @@ impl FileNotes {
     }
 }
 
-/// Whether the function is whole. Copies that the compiler made for some callers do not take what was noted
-/// for the source.
-fn is_whole(place: &NamedSite) -> bool {
+/// What a symbol of a function means.
+enum Form {
+    Whole,
+    /// A copy that the compiler made for some callers. It does not take what was noted for the source.
+    Copy,
+    /// An instruction, or a part to which the function jumps.
+    Part,
+}
+
+fn form(place: &NamedSite) -> Form {
     let names = || place.aliases.iter().chain([&place.probe]);
-    let copied = [".isra.", ".constprop.", ".part.", ".cold"];
-    place.function.is_some() && !names().any(|name| copied.iter().any(|mark| name.contains(mark)))
+    let is_any = |marks: &[&str]| names().any(|name| marks.iter().any(|mark| name.contains(mark)));
+    match () {
+        () if place.function.is_none() || is_any(&[".cold"]) => Form::Part,
+        () if is_any(&[".isra.", ".constprop.", ".part."]) => Form::Copy,
+        () => Form::Whole,
+    }
 }

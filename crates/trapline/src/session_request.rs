@@ -35,12 +35,12 @@ pub(crate) struct SessionRequest {
     pub(crate) steps: Option<LinearBuckets>,
     /// Filter of each probe; the first is for the first specification, and so on.
     pub(crate) filters: Vec<Arc<Filter>>,
-    /// Arguments that point to text, as bits, one byte for each specification in order.
-    pub(crate) texts: Vec<u8>,
+    /// Arguments that point to text, as bits, one word for each specification in order.
+    pub(crate) texts: Vec<u16>,
     /// Floats that records hold, one entry for each specification in order.
     pub(crate) floats: Vec<Floats>,
     /// Which of the texts end at a zero byte, as bits, in the same order.
-    pub(crate) ended: Vec<u8>,
+    pub(crate) ended: Vec<u16>,
     /// Once more places than this are found, searching may stop: one more shows as much as all of them.
     pub(crate) most: Option<usize>,
 }
@@ -124,7 +124,9 @@ impl HitAction {
     }
 }
 
+/// Registers hold six arguments; only USDT probes have more.
 const fn recorded(values: u8, returns: bool, stack: Unwind) -> Action {
+    let values = if values > 6 { 6 } else { values };
     let floats = Floats { arguments: 0, returned: false };
     Action::Record { values, returns, texts: 0, floats, fields: 0, stack }
 }

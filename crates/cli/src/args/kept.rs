@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use trapline::ProbeSpec;
-use trapline::calls::FieldRead;
+use trapline::calls::{FieldRead, OPERANDS};
 use trapline::filter::{Float, Int};
+use trapline::probes::ProbeKind;
 
 use super::command::Calls;
 use super::command::types::{ArgumentPlace, Enumeration, FieldOf, Parameter, Signature, Type};
@@ -124,8 +125,10 @@ impl Begin {
     /// The probes, in the form in which a command line has them.
     pub(crate) fn probes(&self) -> Result<Vec<(ProbeSpec, Option<Signature>)>, KeptError> {
         let one = |probe: &Probe| {
-            let signature = probe.signature.as_ref().map(Kept::ready).transpose()?;
-            Ok((probe.text.parse()?, signature))
+            let spec: ProbeSpec = probe.text.parse()?;
+            let arguments = if spec.kind == ProbeKind::Usdt { OPERANDS as u8 } else { 6 };
+            let signature = probe.signature.as_ref().map(|kept| kept.ready(arguments)).transpose()?;
+            Ok((spec, signature))
         };
         self.probes.iter().map(one).collect()
     }
@@ -170,26 +173,27 @@ impl Kept {
             fields: signature.fields.iter().map(field).collect(),
         }
     }
-    fn ready(&self) -> Result<Signature, KeptError> {
+    /// A record has this many `arguments`.
+    fn ready(&self, arguments: u8) -> Result<Signature, KeptError> {
         let wrong = |name: &str| KeptError::Type(name.escape_debug().to_string());
         let parameter = |one: &Argument| {
             let place = match one.place {
-                At::General(n) if n < 6 => ArgumentPlace::General(n),
+                At::General(n) if n < arguments => ArgumentPlace::General(n),
                 At::Vector(n) if n < 8 => ArgumentPlace::Vector(n),
                 At::Field(n) => ArgumentPlace::Field(n),
                 At::Unseen => ArgumentPlace::Unseen,
                 At::General(_) | At::Vector(_) => return Err(wrong(&one.name)),
             };
-            let shown = one.of.ready().ok_or_else(|| wrong(&one.name))?;
+            let shown = one.of.ready(arguments).ok_or_else(|| wrong(&one.name))?;
             Ok(Parameter { name: plain(&one.name)?, shown, place })
         };
         let field = |one: &Field| {
-            let shown = one.of.ready().ok_or_else(|| wrong(&one.path))?;
+            let shown = one.of.ready(arguments).ok_or_else(|| wrong(&one.path))?;
             // The field was read when the call was recorded.
             let read = FieldRead { register: 0, offsets: Vec::new(), bytes: 0 };
             Ok(FieldOf { path: plain(&one.path)?, read, shown })
         };
-        let value = self.value.as_ref().map(|value| value.ready().ok_or_else(|| wrong("return")));
+        let value = self.value.as_ref().map(|value| value.ready(arguments).ok_or_else(|| wrong("return")));
         Ok(Signature {
             parameters: self.arguments.iter().map(parameter).collect::<Result<_, KeptError>>()?,
             value: value.transpose()?,
@@ -227,7 +231,7 @@ impl Of {
             Type::Void => Self::Void,
         }
     }
-    fn ready(&self) -> Option<Type> {
+    fn ready(&self, arguments: u8) -> Option<Type> {
         Some(match self {
             Self::Signed(bits) => Type::Signed(*bits),
             Self::Unsigned(bits) => Type::Unsigned(*bits),
@@ -243,7 +247,7 @@ impl Of {
                 return (named && matches!(bits, 8 | 16 | 32 | 64)).then(|| Type::Enum(Arc::new(of)));
             }
             Self::Str => Type::Str,
-            Self::Buf(length) => return (*length < 6).then_some(Type::Buf(*length)),
+            Self::Buf(length) => return (*length < arguments).then_some(Type::Buf(*length)),
             Self::Opaque => Type::Opaque,
             Self::Unknown => Type::Unknown,
             Self::Void => Type::Void,

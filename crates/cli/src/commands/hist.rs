@@ -25,9 +25,9 @@ pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
         let builder = builder.by(args.by).filters(args.filters.clone());
         match &args.aggregation {
             Aggregation::InTarget { exits } => builder.tally(*exits),
-            Aggregation::InReader { returns, texts, ended, floats, .. } => {
+            Aggregation::InReader { arguments, returns, texts, ended, floats, .. } => {
                 let builder = builder.ended_texts(ended.clone());
-                builder.texts(texts.clone()).floats(floats.clone()).record(6, *returns)
+                builder.texts(texts.clone()).floats(floats.clone()).record(*arguments, *returns)
             }
         }
     };

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use trapline::aggregation::{GroupHits, Tallied, ValueSums};
-use trapline::filter::{Facts, Sort, fields};
+use trapline::filter::{Sort, facts};
 use trapline::report::Group;
 use trapline::{By, Call, Site};
 
@@ -114,18 +114,7 @@ impl<'a> ReaderAggregation<'a> {
     /// The histogram bucket, or the value; `None` if it is not known.
     fn value(&mut self, call: &Call, of: &Of) -> Option<u64> {
         match of {
-            Of::Number(tally) => {
-                let facts = Facts {
-                    arguments: call.arguments,
-                    unseen: call.unseen,
-                    floats: call.floats,
-                    fields: fields(call),
-                    tid: call.tid,
-                    returned: call.returned,
-                    took_ns: call.whole_ns(),
-                };
-                tally.value.evaluate(&facts).map(|value| tally.key(value))
-            }
+            Of::Number(tally) => tally.value.evaluate(&facts(call)).map(|value| tally.key(value)),
             Of::Text(parameter) => {
                 let read = text::read(call, parameter).filter(|read| !read.is_nothing())?;
                 let text = String::from_utf8_lossy(read.bytes).into_owned();

@@ -324,7 +324,7 @@ mod tests {
     use crate::report::format::Format;
     use std::sync::Arc;
     use std::time::Duration;
-    use trapline::calls::{CallEnd, ReadOutcome, Text};
+    use trapline::calls::{CallEnd, FloatArguments, ReadOutcome, Text};
     use trapline::report::Tactic;
     use trapline::{Call, Site};
 
@@ -352,8 +352,9 @@ mod tests {
             tid: 8,
             site: site("open"),
             at: Duration::from_nanos(1500),
-            arguments: [0x1000, u64::MAX, 3, 4, 5, 6],
+            arguments: [0x1000, u64::MAX, 3, 4, 5, 6, 0, 0, 0, 0, 0, 0],
             unseen: 0,
+            float_arguments: FloatArguments::default(),
             floats: [0; 8],
             texts: vec![text],
             fields: Vec::new(),

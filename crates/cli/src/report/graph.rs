@@ -286,7 +286,7 @@ mod tests {
     use super::Trees;
     use std::sync::Arc;
     use std::time::Duration;
-    use trapline::calls::CallEnd;
+    use trapline::calls::{CallEnd, FloatArguments, OPERANDS};
     use trapline::report::Tactic;
     use trapline::{Call, Site};
 
@@ -304,8 +304,9 @@ mod tests {
             tid,
             site: Arc::new(site),
             at: Duration::from_nanos(begin),
-            arguments: [0; 6],
+            arguments: [0; OPERANDS],
             unseen: 0,
+            float_arguments: FloatArguments::default(),
             floats: [0; 8],
             texts: Vec::new(),
             fields: Vec::new(),

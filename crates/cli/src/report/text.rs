@@ -41,8 +41,10 @@ pub(crate) fn read<'a>(call: &'a Call, parameter: &Parameter) -> Option<Read<'a>
     };
     let wanted = match parameter.shown {
         Type::Str => text.bytes.iter().position(|&byte| byte == 0),
-        Type::Buf(length) if call.unseen >> (length & 7) & 1 == 1 => None,
-        Type::Buf(length) => usize::try_from(call.arguments[usize::from(length)]).ok(),
+        Type::Buf(length) if call.unseen >> (length & 15) & 1 == 1 => None,
+        Type::Buf(length) => {
+            call.arguments.get(usize::from(length)).and_then(|&len| usize::try_from(len).ok())
+        }
         _ => return None,
     };
     let failed = match (text.reading, pointer) {
@@ -95,7 +97,7 @@ mod tests {
     use crate::args::types::{ArgumentPlace, Parameter, Type};
     use std::sync::Arc;
     use std::time::Duration;
-    use trapline::calls::{CallEnd, ReadOutcome, Text};
+    use trapline::calls::{CallEnd, FloatArguments, ReadOutcome, Text};
     use trapline::report::Tactic;
     use trapline::{Call, Site};
 
@@ -113,8 +115,9 @@ mod tests {
             tid: 1,
             site: Arc::new(site),
             at: Duration::ZERO,
-            arguments: [0x1000, length, 0, 0, 0, 0],
+            arguments: [0x1000, length, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             unseen: 0,
+            float_arguments: FloatArguments::default(),
             floats: [0; 8],
             texts: vec![Text { argument: 0, bytes: bytes.to_vec(), reading }],
             fields: Vec::new(),

@@ -99,6 +99,12 @@ impl Asm {
     pub fn add_shifted(&mut self, to: Reg, a: Reg, b: Reg, shift: u32) {
         self.word(0x8B00_0000 | b << 16 | (shift & 63) << 10 | a << 5 | to);
     }
+    /// `add to, a, b, sxtw #shift` or, without a sign, `uxtw`; `a` = 31 is sp.
+    #[inline]
+    pub fn add_extended(&mut self, to: Reg, a: Reg, b: Reg, (signed, shift): (bool, u32)) {
+        let extend = if signed { 0b110 } else { 0b010 };
+        self.word(0x8B20_0000 | b << 16 | extend << 13 | (shift & 7) << 10 | a << 5 | to);
+    }
     #[inline]
     pub fn or(&mut self, to: Reg, a: Reg, b: Reg) {
         self.word(0xAA00_0000 | b << 16 | a << 5 | to);

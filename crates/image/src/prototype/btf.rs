@@ -128,7 +128,7 @@ impl Part {
             let (meaning, passed) = known(one.tid())?;
             parameters.push((one.name().unwrap_or_default(), meaning, passed));
         }
-        Ok(places(value, parameters))
+        Ok(places(value, parameters, None))
     }
     fn at(&self, of: u32) -> Result<&TypeVariant, Forged> {
         if of == 0 { Ok(&TypeVariant::Void) } else { self.0.get().get(&of).ok_or(Forged) }

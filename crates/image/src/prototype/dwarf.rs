@@ -24,7 +24,16 @@ impl DebugInfo {
     /// recorded, or it is not called like a C function.
     #[must_use]
     pub fn prototype(&self, function: Svma) -> Option<Prototype> {
-        self.with_function(function, |unit, entry| self.noted(unit, entry, function.0)).ok()?
+        self.with_function(function, |unit, entry| self.noted(unit, entry, (function.0, false))).ok()?
+    }
+    /// The same for a copy of a function that the compiler made for some callers (`.constprop`, `.isra`, `.part`).
+    /// Its parameters are where their locations are at the entry, or unknown; and so is the value.
+    #[must_use]
+    pub fn prototype_of_copy(&self, function: Svma) -> Option<Prototype> {
+        if !self.is_x86_64 {
+            return None;
+        }
+        self.with_function(function, |unit, entry| self.noted(unit, entry, (function.0, true))).ok()?
     }
     /// Calls `found` with the entry of the function that begins at an address.
     pub(crate) fn with_function<T>(
@@ -48,7 +57,12 @@ impl DebugInfo {
         }
         Ok(None)
     }
-    fn noted(&self, unit: &Unit<Slice>, entry: &Entry<'_>, at: u64) -> gimli::Result<Option<Prototype>> {
+    fn noted(
+        &self,
+        unit: &Unit<Slice>,
+        entry: &Entry<'_>,
+        at: (u64, bool),
+    ) -> gimli::Result<Option<Prototype>> {
         let known = |of| gimli::Result::Ok((self.value_type(unit, of)?, self.passed(unit, of)?));
         let value = match self.returned(unit, entry)? {
             None => (ValueType::Void, Passed::Registers(0, 0)),
@@ -61,7 +75,7 @@ impl DebugInfo {
             parameters.push((one.name.clone(), meaning, passed));
         }
         let passed: Vec<Passed> = parameters.iter().map(|(_, _, passed)| *passed).collect();
-        let by_abi = places(value, parameters);
+        let by_abi = places(value, parameters, self.is_x86_64.then_some(8));
         if !self.is_x86_64 {
             return Ok(Some(by_abi));
         }

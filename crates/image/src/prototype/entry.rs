@@ -3,7 +3,8 @@
 //! In: the entry of a function in DWARF. Out: for each parameter, its location at the first instruction
 //! ([`AtEntry`]); and whether the compiler may have changed what a caller passes and gets. The ABI is valid
 //! for functions that unknown code calls. If clang knows all callers of a function, it removes parameters and
-//! return values, and later parameters move up. Invariant: PRO-3 if a parameter's location contradicts the
+//! return values, and later parameters move up. So do copies of functions that gcc makes for some callers: of these,
+//! only locations count. Invariant: PRO-3 if a parameter's location contradicts the
 //! ABI, or it has no location at the entry, its place is that of its location, or none. PRO-4 a compiled
 //! parameter is matched to the source's by the entry to which it refers, not by its position.
 //! Does not: know other processors' registers: there only the ABI decides.
@@ -27,7 +28,7 @@ const MARKS: u32 = 17;
 /// A parameter's location at the function's first instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum AtEntry {
-    /// In this register.
+    /// In this register, or in this word of the stack.
     In(ParameterPlace),
     /// In memory, or in parts: the ABI determines where.
     Apart,
@@ -53,7 +54,7 @@ impl DebugInfo {
         unit: &Unit<Slice>,
         function: &Entry<'_>,
         declared: &[Declared],
-        at: u64,
+        (at, is_copy): (u64, bool),
     ) -> gimli::Result<Compiled> {
         let convention = function.attr_value(gimli::DW_AT_calling_convention)?;
         let nocall = AttributeValue::CallingConvention(gimli::DW_CC_nocall);
@@ -61,6 +62,7 @@ impl DebugInfo {
         let is_optimized = function.attr_value(gimli::DW_AT_call_all_calls)?.is_some()
             || function.attr_value(gimli::DW_AT_GNU_all_call_sites)?.is_some();
         let old_clang = self.clang(unit)?.is_some_and(|version| version < MARKS);
+        let frame = self.frame_base(unit, function)?;
         let mut noted = HashMap::new();
         let mut tree = unit.entries_tree(Some(function.offset()))?;
         let mut children = tree.root()?.children();
@@ -69,27 +71,46 @@ impl DebugInfo {
             if child.tag() == gimli::DW_TAG_formal_parameter {
                 let source =
                     reference(child, gimli::DW_AT_abstract_origin)?.unwrap_or_else(|| child.offset());
-                noted.insert(source, self.at_entry(unit, child, at)?);
+                noted.insert(source, self.at_entry(unit, child, (at, frame))?);
             }
         }
         let (parameters, has_others) = paired(declared.iter().map(|one| one.at), noted);
         Ok(Compiled {
             parameters,
-            is_changed: has_others || convention == Some(nocall),
+            is_changed: is_copy || has_others || convention == Some(nocall),
             may_lose_value: old_clang && is_optimized && !is_external,
         })
     }
-    fn at_entry(&self, unit: &Unit<Slice>, parameter: &Entry<'_>, at: u64) -> gimli::Result<AtEntry> {
+    /// Distance from the stack pointer of the entry to the frame base that offsets of variables are relative to. The
+    /// call has pushed a return address below the frame's own address (CFA), and `push rbp` lowers it once more.
+    fn frame_base(&self, unit: &Unit<Slice>, function: &Entry<'_>) -> gimli::Result<Option<i64>> {
+        const RBP: u16 = 6;
+        let Some(AttributeValue::Exprloc(base)) = function.attr_value(gimli::DW_AT_frame_base)? else {
+            return Ok(None);
+        };
+        let mut operations = base.operations(unit.encoding());
+        Ok(match (operations.next()?, operations.next()?) {
+            (Some(Operation::CallFrameCFA), None) => Some(8),
+            (Some(Operation::Register { register }), None) if register.0 == RBP => Some(-8),
+            _ => None,
+        })
+    }
+    fn at_entry(
+        &self,
+        unit: &Unit<Slice>,
+        parameter: &Entry<'_>,
+        (at, frame): (u64, Option<i64>),
+    ) -> gimli::Result<AtEntry> {
         let Some(location) = parameter.attr_value(gimli::DW_AT_location)? else {
             return Ok(AtEntry::Nowhere);
         };
         if let AttributeValue::Exprloc(expression) = location {
-            return place(unit, expression);
+            return place(unit, expression, (frame, false));
         }
         let Some(mut list) = self.dwarf.attr_locations(unit, location)? else { return Ok(AtEntry::Nowhere) };
         while let Some(entry) = list.next()? {
             if (entry.range.begin..entry.range.end).contains(&at) {
-                return place(unit, entry.data);
+                return place(unit, entry.data, (frame, true));
             }
         }
         Ok(AtEntry::Nowhere)
@@ -120,7 +141,14 @@ fn clang_version(producer: &str) -> Option<u32> {
     Some(version[..end].parse().unwrap_or(0))
 }
 
-fn place(unit: &Unit<Slice>, expression: gimli::Expression<Slice>) -> gimli::Result<AtEntry> {
+/// A location; `frame` is the distance from the stack pointer of the entry to the frame base. If it is `exact`, it was
+/// stated for the entry, and not for the whole function, of which compilers do not count the first instructions.
+fn place(
+    unit: &Unit<Slice>,
+    expression: gimli::Expression<Slice>,
+    (frame, exact): (Option<i64>, bool),
+) -> gimli::Result<AtEntry> {
+    const RSP: u16 = 7;
     let mut operations = expression.operations(unit.encoding());
     let (first, second) = (operations.next()?, operations.next()?);
     Ok(match (first, second) {
@@ -133,12 +161,25 @@ fn place(unit: &Unit<Slice>, expression: gimli::Expression<Slice>) -> gimli::Res
             Some(place) => AtEntry::In(place),
             None => AtEntry::Apart,
         },
-        (Some(Operation::FrameOffset { .. } | Operation::RegisterOffset { .. }), None)
+        (Some(Operation::FrameOffset { offset }), None) => {
+            on_stack(frame.and_then(|base| base.checked_add(offset)))
+        }
+        (Some(Operation::RegisterOffset { register, offset, .. }), None) if register.0 == RSP => {
+            on_stack(Some(offset).filter(|_| exact))
+        }
+        (Some(Operation::RegisterOffset { .. }), None)
         | (Some(Operation::Register { .. } | Operation::Piece { .. }), Some(Operation::Piece { .. }))
         | (Some(Operation::CallFrameCFA), _) => AtEntry::Apart,
         // A constant, or computed from other parameters' earlier values.
         _ => AtEntry::Nowhere,
     })
+}
+
+/// The word of the stack at a distance from the stack pointer of the entry. The caller's words are above the return
+/// address; below it are the function's own, which hold nothing yet.
+fn on_stack(offset: Option<i64>) -> AtEntry {
+    let offset = offset.and_then(|offset| i32::try_from(offset).ok()).filter(|offset| *offset >= 8);
+    offset.map_or(AtEntry::Apart, |offset| AtEntry::In(ParameterPlace::Stack(offset)))
 }
 
 fn named(register: u16) -> Option<ParameterPlace> {
@@ -163,8 +204,18 @@ pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &
     let changed = compiled.is_changed || places.iter().enumerate().any(is_moved);
     for (nth, parameter) in prototype.parameters.iter_mut().enumerate() {
         let is_record = matches!(parameter.of, ValueType::Other(_));
+        let is_one = matches!(
+            passed.get(nth),
+            Some(Passed::Registers(1, 0) | Passed::Registers(0, 1) | Passed::Reference)
+        );
         parameter.place = match (noted.get(nth), changed) {
             (Some(AtEntry::In(there)), true) if !is_record => *there,
+            // No register was left for it.
+            (Some(AtEntry::In(there @ ParameterPlace::Stack(_))), false)
+                if is_one && parameter.place == ParameterPlace::Elsewhere =>
+            {
+                *there
+            }
             (_, true) => ParameterPlace::Elsewhere,
             (_, false) if agrees(nth, parameter.place) => parameter.place,
             (_, false) => ParameterPlace::Elsewhere,

@@ -58,7 +58,9 @@ pub enum ParameterPlace {
     General(u8),
     /// In the vector argument register of this number.
     Vector(u8),
-    /// In several registers, on the stack, or unknown.
+    /// On the stack, at this distance from the stack pointer of the function's entry.
+    Stack(i32),
+    /// In several registers or words of the stack, or unknown.
     Elsewhere,
 }
 

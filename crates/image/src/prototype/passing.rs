@@ -138,8 +138,14 @@ fn all<Id: Copy, E>(
     Ok(Ok(()))
 }
 
-/// The place of each parameter at the function's entry.
-pub(super) fn places(value: (ValueType, Passed), parameters: Vec<(String, ValueType, Passed)>) -> Prototype {
+/// The place of each parameter at the function's entry. `stack`: where the first word is that registers do not hold, as
+/// distance from the stack pointer; none of them is looked for there without it. What takes more than a word there may
+/// be aligned in any way, so what is behind it is elsewhere.
+pub(super) fn places(
+    value: (ValueType, Passed),
+    parameters: Vec<(String, ValueType, Passed)>,
+    mut stack: Option<i32>,
+) -> Prototype {
     let (mut general, mut vector) = (0, 0);
     let mut known = value.1 != Passed::Unknown;
     if matches!(value.1, Passed::Memory | Passed::Reference) && !is_x87(&value.0) {
@@ -159,7 +165,15 @@ pub(super) fn places(value: (ValueType, Passed), parameters: Vec<(String, ValueT
             }
             (Passed::Registers(1, 0) | Passed::Reference, _) if fits => ParameterPlace::General(general),
             (Passed::Registers(0, 1), _) if fits => ParameterPlace::Vector(vector),
+            (Passed::Registers(1, 0) | Passed::Registers(0, 1) | Passed::Reference, _) if known => {
+                stack.map_or(ParameterPlace::Elsewhere, ParameterPlace::Stack)
+            }
             _ => ParameterPlace::Elsewhere,
+        };
+        stack = match place {
+            ParameterPlace::Stack(at) => at.checked_add(8),
+            _ if fits && passed != Passed::Memory => stack,
+            _ => None,
         };
         if fits {
             general += more_general;

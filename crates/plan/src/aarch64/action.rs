@@ -8,6 +8,7 @@ use trapline_record::ring::RecordKind;
 use super::stub::HOLD_BYTES;
 use super::stub::Signed;
 use super::stub::adding::{ROW_BYTES, SUMS_BYTES};
+use super::stub::arguments::MARK_BYTES;
 use super::stub::deferred::DEFERRED_BYTES;
 use super::stub::filter::code_bytes;
 use super::stub::text::{BYTES, ROOM_BYTES};
@@ -65,6 +66,8 @@ pub(super) struct Record {
     pub(super) unwind: Unwind,
     /// The word is a function's entry.
     pub(super) at_entry: bool,
+    /// The word is a USDT probe, and its arguments are where its note says.
+    pub(super) noted: bool,
     /// Upper bound of the code bytes of the probe's filter, if it has one.
     pub(super) decides: Option<u32>,
     /// Exits are recorded too, so they need to know which entries passed.
@@ -105,7 +108,8 @@ impl SiteAction {
                     None => 0,
                 };
                 let loads = record.texts.count_ones() + record.loads;
-                (1024 + copying(loads, record.goroutine) + decides).next_multiple_of(64)
+                let moving = if record.noted { MARK_BYTES } else { 0 };
+                (1024 + copying(loads, record.goroutine) + decides + moving).next_multiple_of(64)
             }
         }
     }

@@ -18,7 +18,8 @@ use crate::request::{Action, ActionRequest, Unwind};
 /// Checks everything except the request's role.
 pub(super) fn check(input: &ModuleInput<'_>, request: &ActionRequest, at: Svma) -> Result<(), Refusal> {
     let timed = request.action.is_timed();
-    let recorded = matches!(request.action, Action::Record { .. } | Action::RecordAt(..));
+    let recorded =
+        matches!(request.action, Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..));
     let other = |rseq: Rseq| rseq.signature != SIGNATURE;
     let counts = matches!(
         request.action,
@@ -74,9 +75,12 @@ fn undecided(filter: &TargetFilter, role: Action) -> Option<&'static str> {
         tally.is_sound() && tally.trees().all(has) && (calls || !at_exit || tally.texts() == 0)
     });
     // Actions for which memory is read.
-    let reads = calls || matches!(role, Action::Record { .. } | Action::Tally { exits: false });
+    let reads = calls
+        || matches!(role, Action::Record { .. } | Action::RecordMark(..) | Action::Tally { exits: false });
     match () {
-        () if filter.by_name && !matches!(role, Action::Record { .. } | Action::RecordAt(..)) => {
+        () if filter.by_name
+            && !matches!(role, Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..)) =>
+        {
             Some("no code but records looks at what threads are called")
         }
         () if (filter.fields.is_some() || !filter.reads.is_empty()) && !reads => {

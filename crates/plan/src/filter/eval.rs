@@ -1,15 +1,21 @@
 //! The value of a tree for given facts: the meaning of the language. Generated code must agree with it
 //! (FLT-1).
 
-use super::tree::{Binary, Known, MAX_FIELDS, Tree, Unary};
+use super::float::Float;
+use super::target::OPERANDS;
+use super::tree::{ARGUMENTS, Binary, Known, MAX_FIELDS, Tree, Unary};
 
 /// What is known about a hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Facts {
-    /// The six argument registers at the entry.
-    pub arguments: [u64; 6],
+    /// The six argument registers at the entry; of a USDT probe, its first arguments.
+    pub arguments: [u64; ARGUMENTS],
+    /// A USDT probe's arguments from the seventh on.
+    pub more: [u64; OPERANDS - ARGUMENTS],
     /// Bit `n`: argument `n` is not known.
-    pub unseen: u8,
+    pub unseen: u16,
+    /// Which of a USDT probe's arguments are floats.
+    pub float_arguments: FloatArguments,
     /// The low 64 bits of the eight vector registers of arguments, at the entry.
     pub floats: [u64; 8],
     /// The probe's fields, as far as they could be read.
@@ -20,6 +26,35 @@ pub struct Facts {
     pub returned: Option<u64>,
     /// Duration in nanoseconds, if known.
     pub took_ns: Option<u64>,
+}
+
+/// Which arguments of a USDT probe are floats, according to its note. No other argument is one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FloatArguments {
+    /// Bit `n`: argument `n` is a float of 32 bits.
+    pub single: u16,
+    /// Bit `n`: argument `n` is a float of 64 bits.
+    pub double: u16,
+}
+
+impl FloatArguments {
+    /// The type of a float; `None` for all other arguments.
+    #[must_use]
+    pub const fn of(self, nth: u8) -> Option<Float> {
+        match (self.single >> (nth & 15) & 1, self.double >> (nth & 15) & 1) {
+            (1, _) => Some(Float::Single),
+            (_, 1) => Some(Float::Double),
+            _ => None,
+        }
+    }
+}
+
+impl Facts {
+    /// The word of an argument that is a float of this type, or none.
+    fn argument(&self, nth: u8, float: Option<Float>) -> Option<u64> {
+        let is_seen = self.unseen >> (nth & 15) & 1 == 0 && self.float_arguments.of(nth) == float;
+        self.arguments.iter().chain(&self.more).nth(nth.into()).copied().filter(|_| is_seen)
+    }
 }
 
 impl Tree {
@@ -37,8 +72,10 @@ impl Tree {
         match self {
             Self::Number(value, _) => Some(*value),
             Self::Known(known) => match *known {
-                Known::Argument(index, _) if facts.unseen >> (index & 7) & 1 == 1 => None,
-                Known::Argument(index, int) => Some(int.value(facts.arguments[usize::from(index) % 6])),
+                Known::Argument(index, int) => facts.argument(index, None).map(|value| int.value(value)),
+                Known::FloatArgument(index, float) => {
+                    facts.argument(index, Some(float)).map(|bits| float.key(bits).cast_unsigned())
+                }
                 Known::Float(index, float) => {
                     Some(float.key(facts.floats[usize::from(index) % 8]).cast_unsigned())
                 }

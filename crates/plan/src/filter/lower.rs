@@ -205,6 +205,7 @@ impl<'a> Lowering<'a> {
             Known::Argument(nth, int) => self.integer(Source::Argument(nth), int),
             Known::Field(nth, int) => self.integer(Source::Field(nth), int),
             Known::Returned(int) => self.integer(Source::Returned, int),
+            Known::FloatArgument(nth, float) => self.key(Source::Argument(nth), float),
             Known::Float(nth, float) => self.key(Source::Float(nth), float),
             Known::FloatField(nth, float) => self.key(Source::Field(nth), float),
             Known::FloatReturned(float) => self.key(Source::FloatReturned, float),
@@ -225,6 +226,14 @@ impl<'a> Lowering<'a> {
         let key = match float {
             Float::Double => bits,
             Float::Single => self.builder.unary(Op::Extend(Width { bits: 32, signed: true }), bits),
+        };
+        // The variable of an argument is its register, which is the program's.
+        let key = if matches!((source, float), (Source::Argument(_), Float::Double)) {
+            let copy = self.builder.var();
+            self.builder.set(copy, key);
+            Value::Var(copy)
+        } else {
+            key
         };
         let Value::Var(var) = key else { return key };
         let is_key = self.builder.label();

@@ -171,7 +171,10 @@ impl Tree {
     pub const fn float(&self) -> Option<Float> {
         match self {
             Self::Known(
-                Known::Float(_, float) | Known::FloatField(_, float) | Known::FloatReturned(float),
+                Known::Float(_, float)
+                | Known::FloatArgument(_, float)
+                | Known::FloatField(_, float)
+                | Known::FloatReturned(float),
             ) => Some(*float),
             _ => None,
         }

@@ -4,6 +4,7 @@
 //! key of a value in it, and how much an entry keeps for its return.
 //! Does not: generate code.
 
+use trapline_image::MARK_ARGUMENTS;
 use trapline_record::ring::RingArea;
 use trapline_record::tally::{BITS, LOG2_CELLS, Rows, TableShape, log2_cell};
 
@@ -54,7 +55,8 @@ pub struct TargetFilter {
     /// Hits of threads in the pass-over table are rejected (`trapline_record::names`). If hits are
     /// aggregated, the reader decides about other threads by the rows' threads.
     pub by_name: bool,
-    /// At a USDT probe: what takes the place of the six argument registers.
+    /// At a USDT probe: what takes the place of the six argument registers, and then what words on the stack hold
+    /// ([`Read::STACK`]); [`OPERANDS`] at most.
     pub operands: Vec<Operand>,
 }
 
@@ -95,6 +97,8 @@ impl GroupBy {
     }
 }
 
+/// Upper bound of a USDT probe's operands.
+pub const OPERANDS: usize = MARK_ARGUMENTS;
 /// Number of cells of one thread, in a key.
 pub const THREAD_UNIT: u64 = 1 << 16;
 /// Number of rows, as a power of two, if rows are kept.

@@ -10,8 +10,8 @@ use super::float::Float;
 pub const MAX_NODES: usize = 48;
 /// Number of integer arguments that registers hold.
 pub(super) const ARGUMENTS: usize = 6;
-/// Upper bound of a probe's fields.
-pub const MAX_FIELDS: usize = 8;
+/// Upper bound of a probe's fields: a USDT probe may have a number and a text for each argument.
+pub const MAX_FIELDS: usize = 24;
 /// Upper bound of the intermediate values that wait while others are computed.
 pub const MAX_TEMPORARIES: usize = MAX_WORDS - 1;
 /// Number of stack words for a tree's code. Beside the values that wait, two are in use: the operands of one
@@ -45,8 +45,10 @@ impl Int {
 /// A value that is known about a hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Known {
-    /// One of the six arguments that registers hold, from 0 on.
+    /// One of the six arguments that registers hold, from 0 on; of a USDT probe, one of its arguments.
     Argument(u8, Int),
+    /// The same of a USDT probe, for a float; its value is its [`Float::key`].
+    FloatArgument(u8, Float),
     /// One of the eight float arguments that vector registers hold, from 0 on; its value is its
     /// [`Float::key`].
     Float(u8, Float),

@@ -44,6 +44,10 @@ impl<'a> Env<'a> {
     pub(crate) fn reads(&self, probe: u32) -> &'a [Read] {
         self.filters.get(probe as usize).and_then(Option::as_ref).map_or(&[], |filter| &filter.reads)
     }
+    /// The general registers that this probe's records and values have besides arguments, as bits.
+    pub(crate) fn registers_read(&self, probe: u32) -> u16 {
+        self.reads(probe).iter().filter_map(Read::general).fold(0, |all, nth| all | 1 << (nth & 15))
+    }
     /// Whether arguments are in Go's registers in this function.
     pub(crate) fn is_go_at(&self, at: Svma) -> bool {
         let function = if self.image.is_go() { self.image.function_at(at) } else { None };

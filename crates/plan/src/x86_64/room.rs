@@ -86,7 +86,7 @@ pub(super) fn has_short_stubs(input: &ModuleInput<'_>) -> bool {
 
 /// Bytes of code that move a hit's arguments to where stubs expect them.
 fn moving(input: &ModuleInput<'_>) -> u64 {
-    let is_mark = |request: &ActionRequest| matches!(request.action, Action::RecordMark(..));
-    let mark = if input.requests.iter().any(is_mark) { MARK_BYTES } else { 0 };
+    let is_mark = |filter: &TargetFilter| !filter.operands.is_empty();
+    let mark = if input.filters.iter().flatten().any(is_mark) { MARK_BYTES } else { 0 };
     mark + if input.image.is_go() { GO_BYTES } else { 0 }
 }

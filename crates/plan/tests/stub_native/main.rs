@@ -20,6 +20,7 @@ mod goroutines;
 mod held;
 mod known_pages;
 mod locked;
+mod marks;
 mod names;
 mod owned;
 mod paired;

@@ -11,6 +11,7 @@ mod goroutine_latency;
 mod goroutines;
 mod held;
 mod latency;
+mod marks;
 mod names;
 mod read_tallies;
 mod record_contents;

@@ -1,7 +1,15 @@
 //! What stubs and the kernel can do on arm64, and what code shows by its words.
 
-/// Whether stubs read the arguments of USDT probes.
-pub(crate) const READS_MARKS: bool = false;
+/// Number of registers that hold integer arguments, in C.
+pub(crate) const GENERAL_ARGUMENTS: u8 = 8;
+/// Distance from the stack pointer at a function's entry to the first argument there.
+pub(crate) const FIRST_ON_STACK: i32 = 0;
+/// Names of the general registers, by their hardware numbers.
+pub(crate) const REGISTERS: [&str; 32] = [
+    "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15",
+    "x16", "x17", "x18", "x19", "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x29", "x30",
+    "sp",
+];
 /// Whether rows that belong to threads can be filtered by thread names: only the reader knows names here.
 pub(crate) const FILTERS_ROWS_BY_NAME: bool = false;
 /// Whether a register holds Go's goroutine, so that every return finds what its entry left.

@@ -3,8 +3,15 @@
 use memchr::memmem;
 use trapline_insn::x86_64::{Flow, sweep};
 
-/// Whether stubs read the arguments of USDT probes.
-pub(crate) const READS_MARKS: bool = true;
+/// Number of registers that hold integer arguments, in C.
+pub(crate) const GENERAL_ARGUMENTS: u8 = 6;
+/// Distance from the stack pointer at a function's entry to the first argument there: behind the return address.
+pub(crate) const FIRST_ON_STACK: i32 = 8;
+/// Names of the general registers, by their hardware numbers.
+pub(crate) const REGISTERS: [&str; 16] = [
+    "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
+    "r15",
+];
 /// Whether rows that belong to threads can be filtered by thread names.
 pub(crate) const FILTERS_ROWS_BY_NAME: bool = true;
 /// Whether a register holds Go's goroutine, so that every return finds what its entry left.

@@ -77,7 +77,9 @@ impl Undecided {
         let why = |known| match known {
             Known::Thread => None,
             Known::Field(..) | Known::FloatField(..) | Known::Readable(_) => Some(Self::Fields),
-            Known::Argument(..) | Known::Float(..) => at_exit.then_some(Self::Arguments),
+            Known::Argument(..) | Known::FloatArgument(..) | Known::Float(..) => {
+                at_exit.then_some(Self::Arguments)
+            }
             Known::Took => Some(if at_exit { Self::Duration } else { Self::Return }),
             Known::Returned(_) | Known::FloatReturned(_) => (!at_exit).then_some(Self::Return),
         };
@@ -98,7 +100,9 @@ impl Undecided {
             Known::Took | Known::Returned(_) | Known::FloatReturned(_) => {
                 (!returns).then_some(Self::Unrecorded)
             }
-            Known::Argument(index, _) => (index >= values).then_some(Self::Stacks),
+            Known::Argument(index, _) | Known::FloatArgument(index, _) => {
+                (index >= values).then_some(Self::Stacks)
+            }
             Known::Field(..) | Known::FloatField(..) | Known::Float(..) => summed.then_some(Self::Stacks),
             Known::Thread | Known::Readable(_) => None,
         };

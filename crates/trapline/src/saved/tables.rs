@@ -7,12 +7,13 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use trapline_plan::filter::Int;
+use trapline_image::MARK_ARGUMENTS;
+use trapline_plan::filter::{Float, Int};
 
 use super::frame::{Get, HEAD, Kind, MAGIC, Put, VERSION};
 use crate::decode::{Clock, ProbeFacts, Probes, Shape};
 use crate::report::{Site, Tactic};
-use crate::values::{ArgumentSource, Marked, Values};
+use crate::values::{ArgumentSource, Marked, Number, Values};
 
 /// Limit on numbers of segments.
 const MOST_SEGMENTS: u32 = 1 << 12;
@@ -170,20 +171,26 @@ fn put_values(put: &mut Put, values: &Values) {
     let int = |put: &mut Put, int: Int| {
         put.u8(int.bits).u8(int.signed.into());
     };
+    let float = |put: &mut Put, float: Float| {
+        put.u8((float == Float::Double).into());
+    };
     match values {
         Values::AsRecorded => {}
         Values::Unknown => {
             put.u8(0);
         }
         Values::Marked(marked) => {
-            put.u8(1);
-            for source in marked.sources {
-                match source {
+            let len = if fits_first_form(marked) { FIRST_FORM } else { MARK_ARGUMENTS };
+            put.u8(if len == FIRST_FORM { 1 } else { 2 });
+            for source in &marked.sources[..len] {
+                match *source {
                     ArgumentSource::Unknown => {
                         put.u8(0);
                     }
-                    ArgumentSource::Value(of) => int(put.u8(1), of),
-                    ArgumentSource::Field(field, of) => int(put.u8(2).u8(field), of),
+                    ArgumentSource::Value(Number::Int(of)) => int(put.u8(1), of),
+                    ArgumentSource::Field(field, Number::Int(of)) => int(put.u8(2).u8(field), of),
+                    ArgumentSource::Value(Number::Float(of)) => float(put.u8(3), of),
+                    ArgumentSource::Field(field, Number::Float(of)) => float(put.u8(4).u8(field), of),
                 }
             }
             put.len(marked.texts.len());
@@ -194,24 +201,48 @@ fn put_values(put: &mut Put, values: &Values) {
     }
 }
 
+/// Number of arguments in the first form of a USDT probe's values, which has integers alone.
+const FIRST_FORM: usize = 6;
+
+/// Whether older readers can read these values, too.
+fn fits_first_form(marked: &Marked) -> bool {
+    let is_float = |source: &ArgumentSource| {
+        matches!(source, ArgumentSource::Value(Number::Float(_)) | ArgumentSource::Field(_, Number::Float(_)))
+    };
+    let is_unknown = |source: &ArgumentSource| *source == ArgumentSource::Unknown;
+    !marked.sources.iter().any(is_float)
+        && marked.sources[FIRST_FORM..].iter().all(is_unknown)
+        && marked.texts.iter().all(|&(nth, _)| usize::from(nth) < FIRST_FORM)
+}
+
 fn get_values(get: &mut Get<'_>) -> Option<Values> {
-    if get.u8()? == 0 {
-        return Some(Values::Unknown);
-    }
+    let len = match get.u8()? {
+        0 => return Some(Values::Unknown),
+        1 => FIRST_FORM,
+        2 => MARK_ARGUMENTS,
+        _ => return None,
+    };
     let int = |get: &mut Get<'_>| {
         let (bits, signed) = (get.u8()?, flag(get)?);
         matches!(bits, 8 | 16 | 32 | 64).then_some(Int { bits, signed })
     };
-    let mut marked = Marked { sources: [ArgumentSource::Unknown; 6], texts: Vec::new() };
-    for source in &mut marked.sources {
+    let float = |get: &mut Get<'_>| Some(if flag(get)? { Float::Double } else { Float::Single });
+    let mut marked = Marked { sources: [ArgumentSource::Unknown; MARK_ARGUMENTS], texts: Vec::new() };
+    for source in &mut marked.sources[..len] {
         *source = match get.u8()? {
             0 => ArgumentSource::Unknown,
-            1 => ArgumentSource::Value(int(get)?),
-            2 => ArgumentSource::Field(get.u8()?, int(get)?),
+            1 => ArgumentSource::Value(Number::Int(int(get)?)),
+            2 => ArgumentSource::Field(get.u8()?, Number::Int(int(get)?)),
+            3 if len > FIRST_FORM => ArgumentSource::Value(Number::Float(float(get)?)),
+            4 if len > FIRST_FORM => ArgumentSource::Field(get.u8()?, Number::Float(float(get)?)),
             _ => return None,
         };
     }
-    marked.texts = get.many(|get| Some((get.u8().filter(|nth| *nth < 6)?, get.u8()?)))?;
+    // Only the six values of a record are values.
+    if marked.sources[FIRST_FORM..].iter().any(|source| matches!(source, ArgumentSource::Value(_))) {
+        return None;
+    }
+    marked.texts = get.many(|get| Some((get.u8().filter(|nth| usize::from(*nth) < len)?, get.u8()?)))?;
     Some(Values::Marked(Box::new(marked)))
 }
 

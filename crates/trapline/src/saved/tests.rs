@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use trapline_image::MARK_ARGUMENTS;
 use trapline_record::ring::RecordKind as Records;
 
 use super::example::{example, site, slot, slots};
@@ -12,9 +13,9 @@ use super::tables::{Round, Table, put_names};
 use super::{Saved, SavedError, Step, begin, end};
 use crate::calls::{Call, CallEnd, ReadOutcome, in_order};
 use crate::decode::{Decoder, ProbeFacts, Probes, Shape};
-use crate::filter::Int;
 use crate::filter::{Filter, Known as Fact, Symbol};
-use crate::values::{ArgumentSource, Marked, Values};
+use crate::filter::{Float, Int};
+use crate::values::{ArgumentSource, Marked, Number, Values};
 
 /// All calls of a file, and how it ends.
 fn read(file: &[u8]) -> (Vec<Call>, Result<Step, SavedError>) {
@@ -106,7 +107,7 @@ fn a_file_tells_what_its_records_say() {
     let [ended, open] = &calls[..] else { panic!("{calls:?}") };
     assert_eq!((ended.tid, ended.how, open.tid, open.how), (8, CallEnd::Returned, 9, CallEnd::Unfinished));
     assert_eq!((ended.at, ended.took), (Duration::from_nanos(500), Some(Duration::from_nanos(500))));
-    assert_eq!((ended.arguments, ended.returned), ([3, 4, 5, 6, 7, 8], Some(3)));
+    assert_eq!((&ended.arguments[..6], ended.returned), (&[3, 4, 5, 6, 7, 8][..], Some(3)));
     assert_eq!((&ended.texts[0].bytes[..], ended.texts[0].reading), (&b"a text\0!"[..], ReadOutcome::Fault));
     assert_eq!((ended.floats[1], ended.fields[0].word()), (18, Some(20)));
     assert_eq!((saved.thread_name(ended).as_deref(), saved.thread_name(open)), (Some("main?"), None));
@@ -317,16 +318,17 @@ fn the_reader_may_choose() {
 fn values_come_back_as_they_were() {
     const HEAD: usize = 16;
     let int = Int { bits: 32, signed: true };
-    let sources = [
-        ArgumentSource::Value(int),
-        ArgumentSource::Field(1, Int::U64),
-        ArgumentSource::Unknown,
-        ArgumentSource::Unknown,
-        ArgumentSource::Value(int),
-        ArgumentSource::Unknown,
-    ];
-    let marked = Values::Marked(Box::new(Marked { sources, texts: vec![(1, 2), (5, 3)] }));
-    for values in [Values::AsRecorded, Values::Unknown, marked] {
+    let mut sources = [ArgumentSource::Unknown; MARK_ARGUMENTS];
+    sources[..2].copy_from_slice(&[
+        ArgumentSource::Value(Number::Int(int)),
+        ArgumentSource::Field(1, Number::Int(Int::U64)),
+    ]);
+    sources[4] = ArgumentSource::Value(Number::Int(int));
+    let first_form = Values::Marked(Box::new(Marked { sources, texts: vec![(1, 2), (5, 3)] }));
+    sources[3] = ArgumentSource::Value(Number::Float(Float::Single));
+    sources[11] = ArgumentSource::Field(4, Number::Float(Float::Double));
+    let marked = Values::Marked(Box::new(Marked { sources, texts: vec![(1, 2), (11, 3)] }));
+    for values in [Values::AsRecorded, Values::Unknown, first_form, marked] {
         let mut probes = Probes::default();
         let known =
             ProbeFacts { site: site("m", 1), waits: true, shape: None, values: values.clone(), late: None };

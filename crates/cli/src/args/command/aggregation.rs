@@ -22,12 +22,14 @@ pub(crate) enum Aggregation {
         of: Vec<(ProbeSpec, Of)>,
         /// The group-by key of each probe; `None` if no value of the calls is one.
         keys: Option<Vec<Of>>,
+        /// How many arguments are recorded.
+        arguments: u8,
         /// Whether exits are recorded too.
         returns: bool,
         /// For each probe, the arguments that point to text, as bits.
-        texts: Vec<u8>,
+        texts: Vec<u16>,
         /// Those of them with a text that ends at a 0.
-        ended: Vec<u8>,
+        ended: Vec<u16>,
         /// The floats of each probe.
         floats: Vec<Floats>,
     },

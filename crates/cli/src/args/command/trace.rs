@@ -58,11 +58,11 @@ impl Calls {
         self.probes.iter().enumerate().map(one).collect()
     }
     /// For each probe, the arguments that point to text which ends at a 0, as bits.
-    pub(crate) fn ended(&self) -> Vec<u8> {
+    pub(crate) fn ended(&self) -> Vec<u16> {
         self.probes.iter().map(|(_, signature)| signature.as_ref().map_or(0, Signature::ended)).collect()
     }
     /// For each probe, the arguments that point to text, as bits.
-    pub(crate) fn texts(&self) -> Vec<u8> {
+    pub(crate) fn texts(&self) -> Vec<u16> {
         self.probes.iter().map(|(_, signature)| signature.as_ref().map_or(0, Signature::texts)).collect()
     }
 }

@@ -49,7 +49,7 @@ pub(crate) struct Enumeration {
 /// Where an argument lies at the entry of the function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ArgumentPlace {
-    /// In this general register for arguments, counted from 0.
+    /// In this general register for arguments, counted from 0; of a USDT probe, its argument of this number.
     General(u8),
     /// In this vector register for arguments, counted from 0.
     Vector(u8),
@@ -111,19 +111,19 @@ pub(crate) enum Value {
 
 impl Signature {
     /// The arguments that point to text, as bits: bit `n` for register `n`.
-    pub(crate) fn texts(&self) -> u8 {
+    pub(crate) fn texts(&self) -> u16 {
         let bit = |parameter: &Parameter| match (&parameter.shown, parameter.place) {
             (Type::Str | Type::Buf(_), ArgumentPlace::General(n)) => 1 << n,
             _ => 0,
         };
-        self.parameters.iter().map(bit).fold(0, |all, one: u8| all | one)
+        self.parameters.iter().map(bit).fold(0, |all, one: u16| all | one)
     }
     /// Those of them with a text that ends at a 0.
-    pub(crate) fn ended(&self) -> u8 {
+    pub(crate) fn ended(&self) -> u16 {
         let ends = |parameter: &&Parameter| parameter.shown == Type::Str;
         let bit =
             |parameter: &Parameter| if let ArgumentPlace::General(n) = parameter.place { 1 << n } else { 0 };
-        self.parameters.iter().filter(ends).map(bit).fold(0, |all, one: u8| all | one)
+        self.parameters.iter().filter(ends).map(bit).fold(0, |all, one: u16| all | one)
     }
     /// The values that are floats.
     pub(crate) fn floats(&self) -> Floats {
@@ -165,8 +165,10 @@ impl Parameter {
     /// The word that the call had in its place, if that is known.
     pub(crate) fn raw(&self, call: &Call) -> Option<u64> {
         match self.place {
-            ArgumentPlace::General(n) if call.unseen >> (n & 7) & 1 == 1 => None,
-            ArgumentPlace::General(n) => Some(call.arguments[usize::from(n) % 6]),
+            ArgumentPlace::General(n) if call.unseen >> (n & 15) & 1 == 1 => None,
+            // What is a float according to a USDT probe's note is none of another type, and the reverse.
+            ArgumentPlace::General(n) if call.float_arguments.of(n) != self.shown.float() => None,
+            ArgumentPlace::General(n) => call.arguments.get(usize::from(n)).copied(),
             ArgumentPlace::Vector(n) => Some(call.floats[usize::from(n) % 8]),
             ArgumentPlace::Field(n) => call.fields.get(usize::from(n))?.word(),
             ArgumentPlace::Unseen => None,
@@ -185,6 +187,10 @@ impl Type {
             Self::Enum(of) => of.int,
             Self::Float(_) | Self::Opaque | Self::Unknown | Self::Void => return None,
         })
+    }
+    /// Width of a float; `None` for any other type.
+    pub(crate) const fn float(&self) -> Option<Float> {
+        if let Self::Float(float) = self { Some(*float) } else { None }
     }
     /// A register's value, cut to the width of the type.
     pub(crate) fn value(&self, raw: u64) -> Value {

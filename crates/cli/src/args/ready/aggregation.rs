@@ -110,9 +110,10 @@ pub(super) fn aggregation(
     let of_filter = |nth: usize| filters.get(nth).map_or_else(Floats::default, Filter::floats);
     let floats = |nth| asked(nth).fold(of_filter(nth), |all, value| all.and(value.floats()));
     let floats = (0..values.len()).map(floats).collect();
+    let arguments = all().map(Value::arguments).fold(6, u8::max);
     let keys = keys.map(|keys| keys.into_iter().map(|key| key.of(Sort::Each)).collect());
     let of = probes.iter().zip(values).map(|((probe, _), value)| (probe.clone(), value.of(sort))).collect();
-    Ok((filters, Aggregation::InReader { of, keys, returns, texts, ended, floats }))
+    Ok((filters, Aggregation::InReader { of, keys, arguments, returns, texts, ended, floats }))
 }
 
 fn at_entry(tree: &Tree) -> bool {
@@ -178,15 +179,30 @@ impl Value {
         }
     }
     /// The same argument, as a bit.
-    fn ended(&self) -> u8 {
+    fn ended(&self) -> u16 {
         self.text().map_or(0, |nth| 1 << nth)
     }
     /// The argument with the text that records must contain, as a bit.
-    const fn texts(&self) -> u8 {
+    const fn texts(&self) -> u16 {
         match self {
             Self::Text(Parameter { place: ArgumentPlace::General(n), .. }) => 1 << *n,
             _ => 0,
         }
+    }
+    /// How many arguments records must have for it.
+    fn arguments(&self) -> u8 {
+        let mut most = match self {
+            Self::Text(Parameter { place: ArgumentPlace::General(n), .. }) => n + 1,
+            _ => 0,
+        };
+        if let Some(tree) = self.tree() {
+            tree.each_known(&mut |known| {
+                if let Known::Argument(n, _) | Known::FloatArgument(n, _) = known {
+                    most = most.max(n.saturating_add(1));
+                }
+            });
+        }
+        most
     }
     fn floats(&self) -> Floats {
         self.tree().map_or_else(Floats::default, Tree::floats)

@@ -6,11 +6,17 @@
 
 use std::cell::RefCell;
 
+use trapline::beyond;
 use trapline::calls::FieldRead;
-use trapline::filter::{Known, MAX_FIELDS, Misread, Symbol};
+use trapline::filter::{Known, Misread, Symbol};
 use trapline::prototypes::{ProbedFunction, ValueType};
 
-use crate::args::command::types::{FieldOf, Signature, Type};
+use crate::args::command::types::{ArgumentPlace, FieldOf, Parameter, Signature, Type};
+
+/// Upper bound of the paths of a probe, and of its arguments that are no values of a record.
+pub(crate) const PATHS: usize = 8;
+/// Bytes of a text.
+const TEXT: u8 = 64;
 
 /// The fields that one probe's records contain. It grows with the paths that are used.
 #[derive(Debug)]
@@ -23,6 +29,17 @@ pub(crate) struct Fields<'a> {
 pub(crate) fn is_path(word: &str) -> bool {
     let name = word.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(word.len());
     name > 0 && ["->", ".", "["].iter().any(|step| word[name..].starts_with(step))
+}
+
+/// An argument that is a field of the record, with its field added to `fields`.
+pub(crate) fn stacked(name: String, shown: Type, read: FieldRead, fields: &mut Vec<FieldOf>) -> Parameter {
+    let read = match shown {
+        Type::Str | Type::Buf(_) => beyond::text_at(read, TEXT),
+        _ => read,
+    };
+    let place = ArgumentPlace::Field(fields.len() as u8);
+    fields.push(FieldOf { path: name.clone(), read, shown: shown.clone() });
+    Parameter { name, shown, place }
 }
 
 /// The field to which a path leads in a function.
@@ -47,8 +64,8 @@ impl<'a> Fields<'a> {
         let mut known = self.known.borrow_mut();
         let nth = match known.iter().position(|one| one.path == path) {
             Some(nth) => nth,
-            None if known.len() == MAX_FIELDS => {
-                return Err(whole(format!("this is one field too many; {MAX_FIELDS} can be read")));
+            None if known.len() == PATHS => {
+                return Err(whole(format!("this is one field too many; {PATHS} can be read")));
             }
             None => {
                 known.push(find(self.noted, path)?);

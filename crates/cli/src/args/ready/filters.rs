@@ -5,13 +5,14 @@
 //! runs.
 
 use trapline::ProbeSpec;
+use trapline::calls::OPERANDS;
 use trapline::filter::{Filter, Int, Known, Symbol, constants, parse_with};
 use trapline::probes::{Pattern, ProbeKind};
 
 use super::error::UsageError;
 use super::fields::Fields;
 use crate::args::command::FilterOptions;
-use crate::args::command::types::{ArgumentPlace, Signature, Type};
+use crate::args::command::types::{ArgumentPlace, Parameter, Signature, Type};
 use crate::args::typed::TypedFilter;
 
 /// Converts what was typed. Names of threads are an option of their own.
@@ -71,6 +72,15 @@ pub(super) fn symbols(
         for parameter in parameters.iter().filter(|parameter| !parameter.name.is_empty()) {
             match (parameter.place, parameter.shown.int(), &parameter.shown) {
                 (ArgumentPlace::General(n), Some(int), _) => add(&parameter.name, Known::Argument(n, int)),
+                (ArgumentPlace::General(n), _, Type::Float(float)) => {
+                    add(&parameter.name, Known::FloatArgument(n, *float))
+                }
+                // The field of a text is the text.
+                (ArgumentPlace::Field(_), _, Type::Str | Type::Buf(_)) => {}
+                (ArgumentPlace::Field(n), Some(int), _) => add(&parameter.name, Known::Field(n, int)),
+                (ArgumentPlace::Field(n), _, Type::Float(float)) => {
+                    add(&parameter.name, Known::FloatField(n, *float))
+                }
                 (ArgumentPlace::Vector(n), _, Type::Float(float)) => {
                     add(&parameter.name, Known::Float(n, *float))
                 }
@@ -85,7 +95,13 @@ pub(super) fn symbols(
                 }));
             }
         }
-        (0..6).for_each(|index| add(&format!("arg{index}"), Known::Argument(index, Int::U64)));
+        // An argument of a USDT probe is what its note or the signature says.
+        let unnamed = |index: u8| match parameters.get(usize::from(index)).filter(|_| is_mark) {
+            Some(Parameter { shown: Type::Float(float), .. }) => Known::FloatArgument(index, *float),
+            one => Known::Argument(index, one.and_then(|one| one.shown.int()).unwrap_or(Int::U64)),
+        };
+        let numbered = if is_mark { OPERANDS as u8 } else { 6 };
+        (0..numbered).for_each(|index| add(&format!("arg{index}"), unnamed(index)));
         let value = signature.and_then(|signature| signature.value.as_ref());
         if returns && !is_mark {
             if let Some(Type::Float(float)) = value {

@@ -5,13 +5,13 @@
 
 use std::rc::Rc;
 
-use trapline::ProbeSpec;
-use trapline::filter::{MAX_FIELDS, Misread};
+use trapline::filter::Misread;
 use trapline::probes::{Pattern, ProbeKind};
 use trapline::prototypes::{DeclaredParameter, ParameterPlace, ProbedFunction, Prototype, ValueType};
+use trapline::{ProbeSpec, beyond};
 
 use super::error::UsageError;
-use super::fields::{find, is_path};
+use super::fields::{PATHS, find, is_path, stacked};
 use super::run::run;
 use super::signature::{self, SignatureError};
 use crate::args::command::Run;
@@ -150,6 +150,7 @@ fn selected(
     for (nth, word) in typed.selected.iter().enumerate() {
         if by_order {
             let known = known.as_ref().and_then(|known| known.get(nth).cloned());
+            let known = known.map(|known| moved(known, all.as_ref(), &mut fields));
             let unknown =
                 Parameter { name: String::new(), shown: Type::Unknown, place: ArgumentPlace::Unseen };
             parameters.push(Parameter { name: word.clone(), ..known.unwrap_or(unknown) });
@@ -162,11 +163,11 @@ fn selected(
             all.parameters.get(nth).cloned()
         });
         if let Some(parameter) = named {
-            parameters.push(parameter);
+            parameters.push(moved(parameter, all.as_ref(), &mut fields));
             continue;
         }
-        if fields.len() == MAX_FIELDS {
-            let why = format!("this is one field too many; {MAX_FIELDS} can be read");
+        if fields.len() == PATHS {
+            let why = format!("this is one field too many; {PATHS} can be read");
             return Err(wrong(Misread { at: 0..word.len(), why }));
         }
         let field = find(all.as_ref().and_then(|all| all.noted.as_deref()), word).map_err(wrong)?;
@@ -178,6 +179,17 @@ fn selected(
     Ok(Signature { parameters, value: typed.value.clone().or(value), selected: Vec::new(), fields, noted })
 }
 
+/// An argument that was selected, with the field that it is, if it is one.
+fn moved(parameter: Parameter, of: Option<&Signature>, fields: &mut Vec<FieldOf>) -> Parameter {
+    let field = match parameter.place {
+        ArgumentPlace::Field(n) => of.and_then(|of| of.fields.get(usize::from(n))),
+        _ => None,
+    };
+    let Some(field) = field else { return parameter };
+    fields.push(field.clone());
+    Parameter { place: ArgumentPlace::Field(fields.len() as u8 - 1), ..parameter }
+}
+
 fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
     let Some(Prototype { parameters, value }) = noted.prototype.clone() else {
         let (parameters, value) = (Vec::new(), None);
@@ -185,25 +197,49 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
     };
     let at_return = noted.spec.kind == ProbeKind::Return;
     let parameters = if at_return { Vec::new() } else { parameters };
+    let mut fields = Vec::new();
     let parameter = |DeclaredParameter { name, of, place }: DeclaredParameter| {
-        let place = match place {
-            ParameterPlace::General(n) => ArgumentPlace::General(n),
-            ParameterPlace::Vector(n) => ArgumentPlace::Vector(n),
-            ParameterPlace::Elsewhere => ArgumentPlace::Unseen,
+        let bytes = bytes_of(&of);
+        let (place, on_stack) = match place {
+            ParameterPlace::General(n) => (ArgumentPlace::General(n), None),
+            ParameterPlace::Vector(n) => (ArgumentPlace::Vector(n), None),
+            ParameterPlace::Stack(offset) => (ArgumentPlace::Unseen, Some(offset)),
+            ParameterPlace::Elsewhere => (ArgumentPlace::Unseen, None),
         };
-        let text = of == ValueType::Text && noted.reads_texts && place != ArgumentPlace::Unseen;
-        Parameter { name, shown: if text { Type::Str } else { Type::from(of) }, place }
+        let is_seen = place != ArgumentPlace::Unseen || on_stack.is_some();
+        let text = of == ValueType::Text && noted.reads_texts && is_seen;
+        let shown = if text { Type::Str } else { Type::from(of) };
+        match (on_stack, bytes) {
+            // It may take a system call.
+            (Some(offset), Some(bytes)) if noted.reads_texts && fields.len() < PATHS => {
+                stacked(name, shown, beyond::on_stack(offset, bytes), &mut fields)
+            }
+            _ => Parameter { name, shown, place },
+        }
     };
+    let parameters = parameters.into_iter().map(parameter).collect();
     let value = match value {
         // It is returned in several registers, or at a place that the caller passed.
         ValueType::Other(_) => Type::Void,
         value => Type::from(value),
     };
     Signature {
-        parameters: parameters.into_iter().map(parameter).collect(),
+        parameters,
         value: Some(value),
         selected: Vec::new(),
-        fields: Vec::new(),
+        fields,
         noted: Some(noted).filter(|_| !at_return),
+    }
+}
+
+/// Bytes of a value that a register could hold; `None` for any other type.
+const fn bytes_of(of: &ValueType) -> Option<u8> {
+    match of {
+        ValueType::Integer { bytes, .. } | ValueType::Enumeration { bytes, .. } | ValueType::Float(bytes) => {
+            Some(*bytes)
+        }
+        ValueType::Char | ValueType::Bool => Some(1),
+        ValueType::Pointer | ValueType::Text => Some(8),
+        ValueType::Void | ValueType::Other(_) | ValueType::Unknown => None,
     }
 }

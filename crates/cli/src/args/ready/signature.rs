@@ -5,8 +5,13 @@
 
 use trapline::filter::Float;
 
-use super::fields::is_path;
-use crate::args::command::types::{ArgumentPlace, Parameter, Signature, Type};
+use trapline::ProbeSpec;
+use trapline::beyond;
+use trapline::calls::OPERANDS;
+use trapline::probes::ProbeKind;
+
+use super::fields::{PATHS, is_path, stacked};
+use crate::args::command::types::{ArgumentPlace, FieldOf, Parameter, Signature, Type};
 
 /// What is wrong with a signature.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,15 +32,15 @@ pub(crate) enum SignatureError {
     Type(String),
     /// The length of a buffer is wrong.
     #[error(
-        "`{0}` is no argument that could be a length; write buf(len=NAME), with an argument's name or arg0 to arg5"
+        "`{0}` is no argument that could be a length; write buf(len=NAME), with an argument's name or its number, as arg1"
     )]
     Length(String),
-    /// There are more arguments than registers hold.
-    #[error("{0} arguments that are no floats; registers hold the first six")]
-    Many(usize),
-    /// There are more floats than vector registers hold.
-    #[error("{0} floats; registers hold the first eight")]
-    ManyFloats(usize),
+    /// The register does not exist.
+    #[error("`{0}` is no general register here; write reg(NAME) with one of 64 bits")]
+    Register(String),
+    /// There are more arguments than records hold.
+    #[error("{0} arguments; {1} can be shown")]
+    Many(usize, usize),
 }
 
 /// The text before `->`, and the type behind it.
@@ -73,38 +78,106 @@ pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), Signature
     let is_name = |word: &&str| known(word).is_none() && *word != "str" && is_word(word);
     let named = paths || words.iter().all(is_name);
     let selected = words.iter().filter(|_| named).map(|&word| word.to_owned()).collect();
-    let parameters = if paths { Vec::new() } else { parameters(&words)? };
+    let (parameters, fields) = match (paths, is_mark(probe)) {
+        (true, _) => Default::default(),
+        (false, true) => (numbered(&words)?, Vec::new()),
+        (false, false) => parameters(&words)?,
+    };
     let value = value.map(type_of).transpose()?;
-    Ok((
-        probe.trim().to_owned(),
-        Some(Signature { parameters, value, selected, fields: Vec::new(), noted: None }),
-    ))
+    Ok((probe.trim().to_owned(), Some(Signature { parameters, value, selected, fields, noted: None })))
 }
 
-/// Each argument with the register that holds it. Floats and all others are numbered separately (System V
-/// ABI, 3.2.3).
-fn parameters(words: &[&str]) -> Result<Vec<Parameter>, SignatureError> {
-    let (mut general, mut vectors) = (0, 0);
+/// Whether the text names a USDT probe.
+fn is_mark(probe: &str) -> bool {
+    probe.trim().parse::<ProbeSpec>().is_ok_and(|spec| spec.kind == ProbeKind::Usdt)
+}
+
+/// A USDT probe's arguments, in the order of its note.
+fn numbered(words: &[&str]) -> Result<Vec<Parameter>, SignatureError> {
+    if words.len() > OPERANDS {
+        return Err(SignatureError::Many(words.len(), OPERANDS));
+    }
+    let names: Vec<(&str, u8)> = (0..).zip(words).map(|(nth, word)| (name_of(word).1, nth)).collect();
+    let one = |(nth, word): (u8, &&str)| {
+        let (name, shown) = parameter(word, &names)?;
+        Ok(Parameter { name, shown, place: ArgumentPlace::General(nth) })
+    };
+    (0..).zip(words).map(one).collect()
+}
+
+/// Each argument with its place. Floats and all others are numbered separately; what finds no register is on the
+/// stack, in the order of the arguments (System V ABI, 3.2.3; AAPCS64, 6.8.2).
+fn parameters(words: &[&str]) -> Result<(Vec<Parameter>, Vec<FieldOf>), SignatureError> {
+    const VECTORS: u8 = 8;
+    let (mut general, mut vectors, mut stacked_words) = (0, 0, 0);
     let mut places = Vec::new();
     for word in words {
-        let next = if is_float(word) { &mut vectors } else { &mut general };
-        places.push(*next);
-        *next += 1;
+        if register(word).is_some() {
+            places.push(At::Named);
+            continue;
+        }
+        let (next, most) = match is_float(word) {
+            true => (&mut vectors, VECTORS),
+            false => (&mut general, beyond::ARGUMENT_REGISTERS),
+        };
+        let at = if *next < most { At::Register(*next) } else { At::Stack(stacked_words) };
+        *(if *next < most { next } else { &mut stacked_words }) += 1_u8;
+        places.push(at);
     }
-    match (general, vectors) {
-        (7.., _) => return Err(SignatureError::Many(general)),
-        (_, 9..) => return Err(SignatureError::ManyFloats(vectors)),
-        _ => {}
-    }
+    let in_record =
+        |at: &At| if let At::Register(nth) = at { Some(*nth).filter(|nth| *nth < 6) } else { None };
     let named = words.iter().zip(&places).filter(|(word, _)| !is_float(word));
-    let names: Vec<(&str, u8)> = named.map(|(word, &at)| (name_of(word).1, at as u8)).collect();
-    let one = |(word, &at): (&&str, &usize)| {
+    let names = named.filter_map(|(word, at)| Some((name_of(word).1, in_record(at)?)));
+    let names: Vec<(&str, u8)> = names.collect();
+    let mut fields = Vec::new();
+    let mut one = |(nth, (word, at)): (usize, (&&str, &At))| {
+        if let Some((register, name)) = register(word) {
+            let read =
+                beyond::register(register).ok_or_else(|| SignatureError::Register(register.to_owned()))?;
+            let name = if name.is_empty() { register } else { name };
+            if fields.len() == PATHS {
+                return Err(SignatureError::Many(words.len(), nth));
+            }
+            return Ok(stacked(name.to_owned(), Type::Hex, read, &mut fields));
+        }
         let (name, shown) = parameter(word, &names)?;
-        let place =
-            if is_float(word) { ArgumentPlace::Vector(at as u8) } else { ArgumentPlace::General(at as u8) };
-        Ok(Parameter { name, shown, place })
+        let bytes = shown.int().map_or(8, |int| int.bits / 8);
+        let bytes = if shown == Type::Float(Float::Single) { 4 } else { bytes };
+        let read = match *at {
+            At::Register(n) if is_float(word) => {
+                return Ok(Parameter { name, shown, place: ArgumentPlace::Vector(n) });
+            }
+            At::Register(n) => match beyond::argument_register(n, bytes) {
+                Some(read) => read,
+                None => return Ok(Parameter { name, shown, place: ArgumentPlace::General(n) }),
+            },
+            At::Stack(word) => beyond::stack_argument(word, bytes),
+            At::Named => return Err(SignatureError::Type((*word).to_owned())),
+        };
+        if fields.len() == PATHS {
+            return Err(SignatureError::Many(words.len(), nth));
+        }
+        Ok(stacked(name, shown, read, &mut fields))
     };
-    words.iter().zip(&places).map(one).collect()
+    let parameters = words.iter().zip(&places).enumerate().map(&mut one).collect::<Result<_, _>>()?;
+    Ok((parameters, fields))
+}
+
+/// Where an argument lies when a function is called.
+#[derive(Clone, Copy)]
+enum At {
+    /// In this one of the registers for its kind.
+    Register(u8),
+    /// In this word on the stack.
+    Stack(u8),
+    /// It is no argument, but a register of that name.
+    Named,
+}
+
+/// The register of `reg(rax) name`, and the name.
+fn register(word: &str) -> Option<(&str, &str)> {
+    let (register, name) = word.strip_prefix("reg(")?.split_once(')')?;
+    Some((register.trim(), name.trim()))
 }
 
 fn is_word(text: &str) -> bool {
@@ -142,9 +215,10 @@ fn name_of(text: &str) -> (&str, &str) {
     text.split_at(text.rfind(|c: char| c.is_whitespace() || c == '*').map_or(0, |at| at + 1))
 }
 
-/// The general register of an argument's name, or of `arg0` to `arg5`.
+/// The number of an argument in records, by its name, or as `arg0`.
 fn register_of(name: &str, names: &[(&str, u8)]) -> Result<u8, SignatureError> {
-    let number = || name.strip_prefix("arg").and_then(|n| n.parse().ok()).filter(|&n| n < 6);
+    let most = names.len().max(6) as u8;
+    let number = || name.strip_prefix("arg").and_then(|n| n.parse().ok()).filter(|&n| n < most);
     let named = names.iter().find(|(other, _)| *other == name && !name.is_empty()).map(|&(_, at)| at);
     named.or_else(number).ok_or_else(|| SignatureError::Length(name.to_owned()))
 }
@@ -183,7 +257,7 @@ fn known(text: &str) -> Option<Type> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ArgumentPlace, Float, SignatureError, Type, split};
+    use super::{ArgumentPlace, Float, SignatureError, Type, beyond, split};
 
     #[test]
     fn signatures_are_split_from_probes() {
@@ -239,10 +313,59 @@ mod tests {
         assert_eq!(signature.value, Some(Type::Float(Float::Single)));
         assert_eq!((signature.floats().arguments, signature.floats().returned), (0b111, true));
         assert_eq!((signature.registers(), signature.texts()), (4, 0b10));
-        let nine = ["double"; 9].join(",");
-        assert_eq!(split(&format!("f({nine})")), Err(SignatureError::ManyFloats(9)));
         assert_eq!(split("f(double x, buf(len=x) p)"), Err(SignatureError::Length("x".into())));
         assert!(split(&format!("f({},a,b,c,d,e,f)", ["float"; 8].join(","))).is_ok());
+    }
+
+    #[test]
+    fn what_finds_no_register_is_on_the_stack() {
+        let ints = vec!["int"; usize::from(beyond::ARGUMENT_REGISTERS)].join(", ");
+        let nine = ["double"; 9].join(", ");
+        let text = format!("f({ints}, u8 a, {nine}, str text, int last)");
+        let signature = split(&text).unwrap().1.unwrap();
+        let last = &signature.parameters[signature.parameters.len() - 3..];
+        assert!(last.iter().all(|one| matches!(one.place, ArgumentPlace::Field(_))), "{last:?}");
+        let reads: Vec<_> = signature.fields.iter().map(|field| field.read.clone()).collect();
+        let stack = |word, bytes| beyond::stack_argument(word, bytes);
+        let expected = [stack(0, 1), stack(1, 8), beyond::text_at(stack(2, 8), 64), stack(3, 4)];
+        assert_eq!(reads[reads.len() - 4..], expected);
+        // A number on the stack is no length of a buffer.
+        assert_eq!(
+            split(&format!("f({ints}, int n, buf(len=n) p)")),
+            Err(SignatureError::Length("n".into()))
+        );
+    }
+
+    #[test]
+    fn a_register_takes_no_arguments_place() {
+        let name = if beyond::ARGUMENT_REGISTERS == 6 { "rax" } else { "x9" };
+        let signature =
+            split(&format!("f(int a, reg({name}), reg({name}) count, int b)")).unwrap().1.unwrap();
+        let shown: Vec<_> = signature.parameters.iter().map(|p| (p.name.as_str(), p.place)).collect();
+        let expected = [
+            ("a", ArgumentPlace::General(0)),
+            (name, ArgumentPlace::Field(0)),
+            ("count", ArgumentPlace::Field(1)),
+            ("b", ArgumentPlace::General(1)),
+        ];
+        assert_eq!(shown, expected);
+        assert_eq!(signature.fields[0].read, beyond::register(name).unwrap());
+        assert_eq!(split("f(reg(eax))"), Err(SignatureError::Register("eax".into())));
+        assert!(split("usdt:x:y(reg(rax))").is_err());
+    }
+
+    #[test]
+    fn a_mark_has_its_arguments_in_order() {
+        let text =
+            "usdt:postgres:query__start(double x, str query, buf(len=n) p, float, char, int, int, u64 n)";
+        let (probe, signature) = split(text).unwrap();
+        let signature = signature.unwrap();
+        let places: Vec<_> = signature.parameters.iter().map(|p| p.place).collect();
+        assert_eq!(places, (0..8).map(ArgumentPlace::General).collect::<Vec<_>>());
+        assert_eq!((probe.as_str(), signature.fields.len()), ("usdt:postgres:query__start", 0));
+        assert_eq!(signature.parameters[2].shown, Type::Buf(7));
+        assert_eq!(signature.parameters[0].shown, Type::Float(Float::Double));
+        assert_eq!((signature.texts(), signature.registers(), signature.floats().arguments), (0b110, 8, 0));
     }
 
     #[test]
@@ -264,7 +387,10 @@ mod tests {
         assert_eq!(split("f(text path)"), Err(SignatureError::Type("text".into())));
         assert_eq!(split("f(int) -> str"), Err(SignatureError::Type("str".into())));
         assert_eq!(split("f(buf(len=m) p, int n)"), Err(SignatureError::Length("m".into())));
-        assert_eq!(split("f(a,b,c,d,e,f,g)"), Err(SignatureError::Many(7)));
+        let many = vec!["int"; 40].join(",");
+        assert!(matches!(split(&format!("f({many})")), Err(SignatureError::Many(40, 14 | 16))));
+        let many = vec!["int"; 13].join(",");
+        assert_eq!(split(&format!("usdt:x:y({many})")), Err(SignatureError::Many(13, 12)));
         assert_eq!(split("f(int) -> what"), Err(SignatureError::Type("what".into())));
     }
 }

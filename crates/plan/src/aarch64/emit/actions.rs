@@ -8,12 +8,22 @@ use trapline_record::{RemoteAddr, control};
 
 use super::setting::Setting;
 use crate::aarch64::action::SiteAction;
+use crate::aarch64::stub::arguments::Moved;
 use crate::aarch64::stub::{self, ARGUMENTS, Code, NoWords};
 
 impl Setting<'_> {
     /// The stub at `at`, up to the displaced code. `None` if durations or records are requested and there is
     /// no place for them.
-    pub(in crate::aarch64) fn begin(&self, at: RemoteAddr, action: SiteAction) -> Option<Begun<'_>> {
+    pub(in crate::aarch64) fn begin(
+        &self,
+        at: RemoteAddr,
+        action: SiteAction,
+    ) -> Option<Moved<'_, Begun<'_>>> {
+        let form = self.arguments(action);
+        let stub = self.action(RemoteAddr(at.0 + form.bytes_before()), action)?;
+        Some(Moved::new(stub, form))
+    }
+    fn action(&self, at: RemoteAddr, action: SiteAction) -> Option<Begun<'_>> {
         Some(match action {
             SiteAction::Count { probe } => match self.threads() {
                 Some(threads) => Begun::Threads(stub::count_by_thread(at.0, &self.machine, &threads, probe)),

@@ -3,11 +3,13 @@
 //! In: the module's input, and where its data lies. Out: the values that stubs are made with, for each probe.
 //! Does not: emit code.
 
+use trapline_record::addr::Bias;
 use trapline_record::control;
 use trapline_record::counters::filtered;
 use trapline_record::ring::RingArea;
 
-use crate::aarch64::action::Record;
+use crate::aarch64::action::{Record, SiteAction};
+use crate::aarch64::stub::arguments::ArgumentForm;
 use crate::aarch64::stub::{
     Filtered, Latency, Machine, Rings, TableLocation, Tallied, Threads, Timed, Traced,
 };
@@ -33,6 +35,8 @@ pub(in crate::aarch64) struct Setting<'a> {
     pub(in crate::aarch64) places: Rings,
     /// By how many bytes lower than the program's stack pointer stubs begin (GO-2).
     pub(in crate::aarch64) below: u32,
+    /// How far the module is mapped from where its file says.
+    pub(in crate::aarch64) bias: Bias,
 }
 
 impl<'a> Setting<'a> {
@@ -56,7 +60,8 @@ impl<'a> Setting<'a> {
         let slot = latency.map_or(0, |latency| 1 << latency.shape.cell_bits());
         let area = RingArea { slot, most: slot, ..layout.rings };
         let places = Rings { area, base: 0, id, stacks: Stacks::default() };
-        Self { machine, layout, data, latency, rings: None, filters, id, places, below: 0 }
+        let bias = Bias::default();
+        Self { machine, layout, data, latency, rings: None, filters, id, places, below: 0, bias }
     }
     /// The filter of a probe, with the words in which its rejected hits are counted.
     pub(super) fn filtered(&self, probe: u32) -> Option<Filtered<'a>> {
@@ -70,6 +75,14 @@ impl<'a> Setting<'a> {
     pub(super) fn threads(&self) -> Option<Threads> {
         let area = self.layout.threads;
         (!area.is_empty()).then(|| Threads { area, tags: self.data.of(area.off), id: self.id })
+    }
+    /// Where an action finds arguments; as in C unless it is the record of a USDT probe.
+    pub(super) fn arguments(&self, action: SiteAction) -> ArgumentForm<'a> {
+        let SiteAction::Record(Record { probe, noted: true, .. }) = action else {
+            return ArgumentForm::AsInC;
+        };
+        let filter = self.filters.get(probe as usize).and_then(Option::as_ref);
+        filter.map_or(ArgumentForm::AsInC, |filter| ArgumentForm::AsNoted(&filter.operands, self.bias))
     }
     /// What is read from memory for a probe.
     fn reads(&self, probe: u32) -> &'a [Read] {

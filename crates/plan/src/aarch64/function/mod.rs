@@ -14,6 +14,7 @@ use super::emit::patch::entry_index;
 use super::go::{copies, is_go, is_goroutines, reads_g};
 use super::return_address::may_arm_behind;
 use super::site::PatchedSite;
+use super::stub::ARGUMENTS;
 use super::supported::{check, may_fault, readable};
 use crate::filter::TargetFilter;
 use crate::input::ModuleInput;
@@ -75,8 +76,13 @@ impl<'a> Requested<'a> {
         match self.request.action {
             Action::CountEntry => Ok(vec![self.entry(self.count())]),
             Action::CountAt(at) => Ok(vec![(self.word(at)?, self.count())]),
-            Action::RecordAt(at, unwind) => Ok(vec![(self.word(at)?, self.record_at(unwind))]),
-            Action::RecordMark(..) => unsupported("no code reads a mark's arguments"),
+            Action::RecordAt(at, unwind) => {
+                Ok(vec![(self.word(at)?, SiteAction::Record(self.record_at(unwind)))])
+            }
+            Action::RecordMark(at, fields) => {
+                readable(self.at, &self.words, fields != 0)?;
+                Ok(vec![(self.word(at)?, self.record_mark())])
+            }
             Action::Record { returns: true, .. } | Action::Tally { exits: true }
                 if self.input.latency.is_some_and(|latency| latency.by_trampolines) =>
             {
@@ -139,8 +145,8 @@ impl<'a> Requested<'a> {
         Ok(found.into_iter().map(|index| (self.site(index, PatchRole::ExitRet), self.count())).collect())
     }
     /// The record of a hit at an instruction.
-    fn record_at(&self, unwind: Unwind) -> SiteAction {
-        SiteAction::Record(Record {
+    fn record_at(&self, unwind: Unwind) -> Record {
+        Record {
             probe: self.request.probe,
             kind: RecordKind::Entry,
             values: 0,
@@ -149,10 +155,16 @@ impl<'a> Requested<'a> {
             floats: Floats::default(),
             unwind,
             at_entry: false,
+            noted: self.filter().is_some_and(|filter| !filter.operands.is_empty()),
             decides: self.deciding(),
             returns: false,
             goroutine: self.goroutine,
-        })
+        }
+    }
+    /// The record of a hit at a USDT probe, with its arguments.
+    fn record_mark(&self) -> SiteAction {
+        let (values, loads) = (ARGUMENTS as u8, self.filter().map_or(0, loads));
+        SiteAction::Record(Record { values, loads, ..self.record_at(Unwind::None) })
     }
     /// The records of a call.
     fn records(&self) -> Result<PlannedSites, Refusal> {
@@ -173,6 +185,7 @@ impl<'a> Requested<'a> {
                 floats,
                 unwind: stack,
                 at_entry: true,
+                noted: false,
                 decides,
                 returns,
                 goroutine: self.goroutine,

@@ -28,6 +28,7 @@
 
 pub mod adding;
 pub mod aggregate_at_return;
+pub mod arguments;
 mod call;
 mod count;
 mod counted;

@@ -104,7 +104,15 @@ pub fn tally(
         let hits = HitFilter { machine, id, filtered };
         hits.pass(&mut asm)
     });
-    let texts = Texts { texts: if seen { tally.texts() } else { 0 }, fields: reads, id, goroutine };
+    let step = frame::FRAME.unsigned_abs();
+    let texts = Texts {
+        texts: if seen { tally.texts() } else { 0 },
+        fields: reads,
+        id,
+        goroutine,
+        step,
+        beside: false,
+    };
     let cramped = texts.room(&mut asm);
     texts.fetch(&mut asm);
     let known =

@@ -79,6 +79,10 @@ pub(super) struct Texts<'a> {
     pub(super) id: ThreadId,
     /// The copies go onto the stack of the goroutine that x28 names.
     pub(super) goroutine: bool,
+    /// By how many bytes the stack pointer is below the hit's, before it is lowered for the copies.
+    pub(super) step: u32,
+    /// Fields may lie beside the stack pointer: they are those of a USDT probe.
+    pub(super) beside: bool,
 }
 
 impl<'a> Texts<'a> {
@@ -145,7 +149,11 @@ impl<'a> Texts<'a> {
         }
         let mut to = self.first_field();
         for read in self.fields {
-            asm.load_at(A, SP, KEPT + 8 * (u32::from(read.register) % ARGUMENTS as u32));
+            match (read.general(), read.register) {
+                (Some(nth), _) => self.general(asm, u32::from(nth & 31)),
+                (None, Read::STACK) => asm.add_imm(A, SP, self.stack()),
+                (None, register) => asm.load_at(A, SP, KEPT + 8 * (u32::from(register) % ARGUMENTS as u32)),
+            }
             self.field(asm, to, read);
             to += 8 * read.words() as u32;
         }
@@ -154,21 +162,45 @@ impl<'a> Texts<'a> {
         }
         asm.load_at(NUMBER, SP, KEPT_NUMBER);
     }
+    /// `A` = the program's value of a register, while the copies are there.
+    fn general(self, asm: &mut Asm, reg: Reg) {
+        let saved = self.depth();
+        match reg {
+            0..6 => asm.load_at(A, SP, KEPT + 8 * reg),
+            NUMBER => asm.load_at(A, SP, KEPT_NUMBER),
+            // As `saves` and `frame` have them.
+            16 | 17 => asm.load_at(A, SP, saved + 8 * (reg - 16)),
+            14 | 15 => asm.load_at(A, SP, saved + 16 + 8 * (reg - 14)),
+            12 | 13 => asm.load_at(A, SP, saved + 32 + 8 * (reg - 12)),
+            11 => asm.load_at(A, SP, saved + 48),
+            SP => asm.add_imm(A, SP, self.stack()),
+            _ => asm.mov(A, reg),
+        }
+    }
+    /// Offset from the stack pointer of the hit's, while the copies are there.
+    fn stack(self) -> i32 {
+        (self.depth() + self.step).cast_signed()
+    }
     /// Copies one field, with `A` = the register that it is read through: `[sp + at]` = the result, and
     /// behind it the bytes.
     fn field(self, asm: &mut Asm, at: u32, read: &Read) {
-        let Some((last, before)) = read.offsets.split_last() else { return };
+        let Some((last, before)) = read.offsets.split_last() else {
+            asm.store(A, SP, at + 8);
+            asm.number(A, read.bytes.into());
+            return asm.store(A, SP, at);
+        };
         let mut broken = Vec::new();
+        let mut near = self.beside || read.register == Read::STACK;
         for offset in before {
             past(asm, *offset);
-            self.copy(asm, at + 8, 8);
+            self.load(asm, (at + 8, 8), core::mem::take(&mut near));
             asm.number(1, 8);
             asm.compare(0, 1);
             broken.push(asm.if_later(Cond::NotEqual));
             asm.load_at(A, SP, at + 8);
         }
         past(asm, *last);
-        self.copy(asm, at + 8, read.bytes.into());
+        self.load(asm, (at + 8, read.bytes.into()), near);
         if !broken.is_empty() {
             let whole = asm.b_later();
             broken.into_iter().for_each(|fix| asm.bind(fix));
@@ -177,6 +209,31 @@ impl<'a> Texts<'a> {
             asm.bind(whole);
         }
         asm.store(0, SP, at);
+    }
+    /// As `copy`. If it may be `near`, eight bytes at most are loaded directly if they lie in one page with the word
+    /// below the hit's stack pointer: the stub has just written there, so the load cannot fault. Pages have 4 KiB or
+    /// more.
+    fn load(self, asm: &mut Asm, (to, len): (u32, u32), near: bool) {
+        if !near || len > 8 {
+            return self.copy(asm, to, len);
+        }
+        asm.add_imm(0, SP, self.stack() - 1);
+        asm.bits(0, 0, 12, 52);
+        asm.bits(1, A, 12, 52);
+        asm.compare(1, 0);
+        let first = asm.if_later(Cond::NotEqual);
+        asm.add_imm(B, A, 7);
+        asm.bits(B, B, 12, 52);
+        asm.compare(B, 0);
+        let last = asm.if_later(Cond::NotEqual);
+        asm.load(B, A);
+        asm.store(B, SP, to);
+        asm.number(0, len);
+        let done = asm.b_later();
+        asm.bind(first);
+        asm.bind(last);
+        self.copy(asm, to, len);
+        asm.bind(done);
     }
     /// Lets the kernel copy `len` bytes from `A` to `to`, an offset in the frame; x0 = the result.
     fn copy(self, asm: &mut Asm, to: u32, len: u32) {

@@ -78,7 +78,14 @@ impl<'a> Traced<'a> {
     pub(super) fn texts(&self, kind: RecordKind) -> Texts<'a> {
         let Self { texts, fields, goroutine, .. } = *self;
         match kind == RecordKind::Entry && self.unwind == Unwind::None {
-            true => Texts { texts, fields, id: self.rings.id, goroutine },
+            true => Texts {
+                texts,
+                fields,
+                id: self.rings.id,
+                goroutine,
+                step: self.saves(kind).step(),
+                beside: !self.at_entry,
+            },
             false => Texts::default(),
         }
     }

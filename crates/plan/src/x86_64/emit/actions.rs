@@ -23,7 +23,9 @@ impl Emitter<'_, '_> {
         let passed = set.arguments(placed.at, &placed.action);
         let here = base.0 + self.len();
         passed.before(&mut self.plan.bytes, here);
-        let placed = &PlacedAction { dead: passed.dead(placed.dead), ..*placed };
+        let dead = passed.dead(placed.dead);
+        let dead = Liveness { dead: dead.dead & !set.registers_read(&placed.action), ..dead };
+        let placed = &PlacedAction { dead, ..*placed };
         let here = base.0 + self.len();
         let out = &mut self.plan.bytes;
         let timed = |function| set.timed(function, placed.dead);

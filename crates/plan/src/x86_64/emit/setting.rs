@@ -83,6 +83,17 @@ impl<'a> Setting<'a> {
         let asks = !matches!(action, SiteAction::Count { .. }) || self.env.filter(probe).is_some();
         if asks && self.env.is_go_at(at) { ArgumentForm::AsInGo } else { ArgumentForm::AsInC }
     }
+
+    /// The general registers that a probe's records and values have besides arguments, as bits. They are saved even
+    /// if they are dead for the program.
+    pub(super) fn registers_read(&self, action: &SiteAction) -> u16 {
+        match *action {
+            SiteAction::Record { probe, .. } | SiteAction::Tally { probe, .. } => {
+                self.env.registers_read(probe)
+            }
+            _ => 0,
+        }
+    }
 }
 
 impl Setting<'_> {

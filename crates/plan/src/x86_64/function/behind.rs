@@ -43,6 +43,7 @@ use super::{Mark, Planner};
 use crate::machine::TrapsPolicy;
 use crate::request::Hold;
 use crate::x86_64::action::SiteAction;
+use crate::x86_64::env::Env;
 use crate::x86_64::jump::JUMP;
 use crate::x86_64::stub;
 use crate::x86_64::window::{Stretch, walk};
@@ -82,14 +83,19 @@ struct Asked {
 }
 
 impl Asked {
-    fn of(action: &SiteAction, is_filtered: impl Fn(u32) -> bool, go: bool) -> Self {
+    fn of(action: &SiteAction, env: &Env<'_>, go: bool) -> Self {
         match action {
-            SiteAction::Count { probe, .. } if !is_filtered(*probe) => {
+            SiteAction::Count { probe, .. } if env.filter(*probe).is_none() => {
                 Self { stack: false, gprs: 0, others: false }
             }
             // Timed hits are not filtered; Go's stubs find the goroutine in r14.
             SiteAction::Enter { .. } | SiteAction::Arm { .. } => {
                 Self { stack: true, gprs: if go { Gpr::R14.bit() } else { 0 }, others: false }
+            }
+            SiteAction::Record { probe, .. } | SiteAction::Tally { probe, .. }
+                if !go && env.registers_read(*probe) != 0 =>
+            {
+                Self { stack: true, gprs: !PRIVATE | env.registers_read(*probe), others: true }
             }
             // Go's arguments may be in any register.
             _ => Self { stack: true, gprs: if go { !0 } else { !PRIVATE }, others: true },
@@ -132,7 +138,7 @@ impl Planner<'_> {
             return None;
         }
         let go = env.traits.go || env.is_go_at(start);
-        let asked = Asked::of(action, |probe| env.filter(probe).is_some(), go);
+        let asked = Asked::of(action, env, go);
         let lowered = if asked.stack { seen(lead, asked, red_zone_live)? } else { 0 };
         self.fits(insns, start + bytes.len() as u64)?;
         let red_zone_live = red_zone_live || lead.red_zone || (lowered != 0 && lead.pushed);

@@ -19,29 +19,32 @@
 //!
 //! *USDT probes*: the stack pointer steps over the red zone, the six argument registers are pushed, and each
 //! is loaded with an operand. If the operand is one of the six, its pushed word is loaded, otherwise the
-//! register itself. Behind the action they are popped. A signal handler in between runs below what was
-//! pushed. If the tracer dies, nothing remains: all of it belongs to the hit. Memory operands are addresses
+//! register itself. Operands from the seventh on are pushed before that, the last one first, so the action finds
+//! them at its stack pointer. Behind the action all of it is popped. A signal handler in between runs below what
+//! was pushed. If the tracer dies, nothing remains: all of it belongs to the hit. Memory operands are addresses
 //! here. What they point to is read as any field is (`text`), so a wrong operand cannot fault. A record's
 //! stack pointer is lower by what was pushed. That does not matter, since nothing is paired by it: USDT
 //! probes have no end.
 //!
 //! ```text
-//!   rsp                r9     <- rsp at the action: S - RED_ZONE - PUSHED
-//!   rsp + 8            r8
-//!   rsp + 16           rcx
-//!   rsp + 24           rdx
-//!   rsp + 32           rsi
-//!   rsp + 40           rdi
-//!   rsp + PUSHED       = S - RED_ZONE: the program's red zone
+//!   rsp                operand 6, if there is one; operand 7, …      <- rsp at the action
+//!   rsp + more         r9     <- S - RED_ZONE - PUSHED; more: 8 for each operand from the seventh on
+//!   rsp + more + 8     r8
+//!   rsp + more + 16    rcx
+//!   rsp + more + 24    rdx
+//!   rsp + more + 32    rsi
+//!   rsp + more + 40    rdi
+//!   S - RED_ZONE       the program's red zone
 //!   S                  the program's stack pointer
-//!   rdi … r9           the operands, in the order of `ARGUMENT`
+//!   rdi … r9           the first six operands, in the order of `ARGUMENT`
 //! ```
 
 use trapline_record::addr::Bias;
 
 use super::asm::{Asm, Mem, R8, R9, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
-use super::filter::ARGUMENT;
+use super::filter::{ARGUMENT, ARGUMENTS};
 use super::machine::Liveness;
+use crate::filter::OPERANDS;
 use crate::request::Operand;
 
 /// Go's registers for integers (ABIInternal) are rax, rbx, rcx, rdi, rsi, r8; the psABI's are rdi, rsi, rdx,
@@ -51,7 +54,7 @@ const GO: [(Reg, Reg); 6] = [(RAX, RDI), (RAX, RCX), (RAX, RDX), (RBX, RSI), (RB
 /// Code bytes of both exchanges.
 pub(crate) const GO_BYTES: u64 = 2 * 3 * GO.len() as u64;
 /// Upper bound of the code bytes around the action of a USDT probe.
-pub(crate) const MARK_BYTES: u64 = 2 * (8 + 2 * 6) + 6 * 48;
+pub(crate) const MARK_BYTES: u64 = 2 * (8 + 2 * 6) + 8 + OPERANDS as u64 * 50;
 
 const RED_ZONE: i32 = 128;
 /// By how many bytes the stack pointer is lower at the action of a USDT probe.
@@ -59,7 +62,7 @@ const PUSHED: i32 = 8 * ARGUMENT.len() as i32;
 
 /// Where a hit's arguments are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ArgumentForm<'a> {
+pub enum ArgumentForm<'a> {
     /// Where stubs expect them.
     AsInC,
     /// In Go's registers.
@@ -70,7 +73,7 @@ pub(crate) enum ArgumentForm<'a> {
 
 impl ArgumentForm<'_> {
     /// Appends the code before the action, to lie at `at`.
-    pub(crate) fn before(self, out: &mut Vec<u8>, at: u64) {
+    pub fn before(self, out: &mut Vec<u8>, at: u64) {
         let mut asm = Asm::new(out, at);
         match self {
             Self::AsInC => {}
@@ -78,24 +81,35 @@ impl ArgumentForm<'_> {
             Self::AsNoted(operands, bias) => {
                 asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
                 ARGUMENT.into_iter().for_each(|reg| asm.push(reg));
-                operands.iter().zip(ARGUMENT).for_each(|(&operand, to)| load(&mut asm, to, operand, bias));
+                let (first, more) = operands.split_at(operands.len().min(ARGUMENTS));
+                for (below, &operand) in (0..).zip(more.iter().rev()) {
+                    let frame = Frame { below: 8 * below, bias };
+                    frame.load(&mut asm, RDI, operand);
+                    asm.push(RDI);
+                }
+                let frame = Frame { below: below(operands), bias };
+                first.iter().zip(ARGUMENT).for_each(|(&operand, to)| frame.load(&mut asm, to, operand));
             }
         }
     }
     /// Appends the code behind the action, to lie at `at`.
-    pub(crate) fn after(self, out: &mut Vec<u8>, at: u64) {
+    pub fn after(self, out: &mut Vec<u8>, at: u64) {
         let mut asm = Asm::new(out, at);
         match self {
             Self::AsInC => {}
             Self::AsInGo => GO.into_iter().rev().for_each(|(one, other)| asm.exchange(one, other)),
-            Self::AsNoted(..) => {
+            Self::AsNoted(operands, _) => {
+                if below(operands) > 0 {
+                    asm.lea(RSP, Mem::At(RSP, below(operands)));
+                }
                 ARGUMENT.into_iter().rev().for_each(|reg| asm.pop(reg));
                 asm.lea(RSP, Mem::At(RSP, RED_ZONE));
             }
         }
     }
     /// What is dead between the two.
-    pub(crate) fn dead(self, site: Liveness) -> Liveness {
+    #[must_use]
+    pub fn dead(self, site: Liveness) -> Liveness {
         let mut dead = site.dead;
         match self {
             Self::AsInC => {}
@@ -111,65 +125,77 @@ impl ArgumentForm<'_> {
     }
 }
 
-/// Where a register was pushed; `None` if it was not.
-fn pushed(reg: Reg) -> Option<Mem> {
-    let nth = ARGUMENT.into_iter().position(|other| other == reg)?;
-    Some(Mem::At(RSP, PUSHED - 8 * (nth as i32 + 1)))
+/// Bytes of the operands from the seventh on.
+const fn below(operands: &[Operand]) -> i32 {
+    8 * operands.len().saturating_sub(ARGUMENTS) as i32
 }
 
-/// `to` = the program's value of register `from`; `to` was pushed.
-fn fetch(asm: &mut Asm<'_>, to: Reg, from: Reg) {
-    match pushed(from) {
-        Some(at) => asm.load(to, at),
-        None if from == RSP => asm.lea(to, Mem::At(RSP, PUSHED + RED_ZONE)),
-        None => asm.mov(to, from),
+/// The stack while operands are loaded.
+#[derive(Clone, Copy)]
+struct Frame {
+    /// Bytes below the pushed registers.
+    below: i32,
+    bias: Bias,
+}
+
+impl Frame {
+    /// Where a register was pushed; `None` if it was not.
+    fn pushed(self, reg: Reg) -> Option<Mem> {
+        let nth = ARGUMENT.into_iter().position(|other| other == reg)?;
+        Some(Mem::At(RSP, self.below + PUSHED - 8 * (nth as i32 + 1)))
     }
-}
-
-fn load(asm: &mut Asm<'_>, to: Reg, operand: Operand, bias: Bias) {
-    match operand {
-        Operand::Register(from) => fetch(asm, to, Reg(from & 15)),
-        Operand::Constant(value) => asm.mov_imm64(to, value.cast_unsigned()),
-        Operand::Static(at) => asm.mov_imm64(to, bias.live(at).0),
-        Operand::Sum { base, index, scale } => {
-            let (base, index) = (Reg(base & 15), Reg(index & 15));
-            let moved = |reg| pushed(reg).is_some() || reg == RSP;
-            match (moved(base), moved(index)) {
-                (true, true) => {
-                    fetch(asm, to, index);
-                    (0..scale).for_each(|_| asm.lea(to, Mem::Sum(to, to, 0, 0)));
-                    // The word of `to` is free: `to` was pushed, and the program's value is loaded from
-                    // there.
-                    let other = if to == RDI { RSI } else { RDI };
-                    asm.push(other);
-                    let at = |mem| match mem {
-                        Mem::At(RSP, at) => Mem::At(RSP, at + 8),
-                        other => other,
-                    };
-                    match pushed(base) {
-                        Some(mem) => asm.load(other, at(mem)),
-                        None => asm.lea(other, Mem::At(RSP, PUSHED + RED_ZONE + 8)),
-                    }
-                    asm.lea(to, Mem::Sum(other, to, 0, 0));
-                    asm.pop(other);
-                }
-                (true, false) => {
-                    fetch(asm, to, base);
-                    asm.lea(to, Mem::Sum(to, index, scale, 0));
-                }
-                (false, _) => {
-                    fetch(asm, to, index);
-                    asm.lea(to, Mem::Sum(base, to, scale, 0));
-                }
+    /// `to` = the program's value of register `from`; `to` was pushed.
+    fn fetch(self, asm: &mut Asm<'_>, to: Reg, from: Reg) {
+        match self.pushed(from) {
+            Some(at) => asm.load(to, at),
+            None if from == RSP => asm.lea(to, Mem::At(RSP, self.below + PUSHED + RED_ZONE)),
+            None => asm.mov(to, from),
+        }
+    }
+    /// `to` = the operand; `to` was pushed.
+    fn load(self, asm: &mut Asm<'_>, to: Reg, operand: Operand) {
+        match operand {
+            Operand::Register(from) => self.fetch(asm, to, Reg(from & 15)),
+            Operand::Vector(from) => asm.vector_to(to, from & 15),
+            Operand::Constant(value) => asm.mov_imm64(to, value.cast_unsigned()),
+            Operand::Static(at) => asm.mov_imm64(to, self.bias.live(at).0),
+            Operand::Sum { base, index, scale, .. } => {
+                self.sum(asm, to, (Reg(base & 15), Reg(index & 15), scale))
+            }
+            Operand::Unknown => asm.mov_imm32(to, 0),
+        }
+    }
+    /// `to = base + (index << scale)`
+    fn sum(self, asm: &mut Asm<'_>, to: Reg, (base, index, scale): (Reg, Reg, u8)) {
+        let moved = |reg| self.pushed(reg).is_some() || reg == RSP;
+        match (moved(base), moved(index)) {
+            (true, true) => {
+                self.fetch(asm, to, index);
+                (0..scale).for_each(|_| asm.lea(to, Mem::Sum(to, to, 0, 0)));
+                // Another register gives way for a moment.
+                let other = if to == RDI { RSI } else { RDI };
+                asm.push(other);
+                Self { below: self.below + 8, ..self }.fetch(asm, other, base);
+                asm.lea(to, Mem::Sum(other, to, 0, 0));
+                asm.pop(other);
+            }
+            (true, false) => {
+                self.fetch(asm, to, base);
+                asm.lea(to, Mem::Sum(to, index, scale, 0));
+            }
+            (false, _) => {
+                self.fetch(asm, to, index);
+                asm.lea(to, Mem::Sum(base, to, scale, 0));
             }
         }
-        Operand::Unknown => asm.mov_imm32(to, 0),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ArgumentForm, Bias, GO, GO_BYTES, Liveness, MARK_BYTES, Operand};
+    use trapline_image::Extend;
+
+    use super::{ArgumentForm, Bias, GO, GO_BYTES, Liveness, MARK_BYTES, OPERANDS, Operand};
     use crate::x86_64::stub::filter::ARGUMENT;
 
     #[test]
@@ -201,10 +227,11 @@ mod tests {
             Operand::Register(4),
             Operand::Constant(i64::MIN),
             Operand::Static(trapline_record::Svma(u64::MAX / 2)),
-            Operand::Sum { base: 7, index: 6, scale: 3 },
-            Operand::Sum { base: 5, index: 13, scale: 3 },
+            Operand::Vector(15),
+            Operand::Sum { base: 7, index: 6, scale: 3, extend: Extend::Whole },
+            Operand::Sum { base: 5, index: 13, scale: 3, extend: Extend::Whole },
         ] {
-            let len = around(ArgumentForm::AsNoted(&[operand; 6], bias));
+            let len = around(ArgumentForm::AsNoted(&[operand; OPERANDS], bias));
             assert!(len <= MARK_BYTES, "{operand:?}: {len}");
         }
     }

@@ -23,7 +23,7 @@
 
 mod adding;
 mod aggregate_at_return;
-pub(crate) mod arguments;
+pub mod arguments;
 pub mod call;
 mod count;
 mod counted;

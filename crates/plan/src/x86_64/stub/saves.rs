@@ -38,8 +38,8 @@ const FLAGS: i32 = -16;
 pub(super) const SAVED_RDX: i32 = -24;
 // Between these lie intermediate values of conditions, and later what `latency` saves; below them what
 // `stack` saves.
-const SAVED_R11: i32 = -80;
-const SAVED_R10: i32 = -88;
+pub(super) const SAVED_R11: i32 = -80;
+pub(super) const SAVED_R10: i32 = -88;
 
 /// All that the code of one record saves.
 #[derive(Clone, Copy, Debug)]

@@ -80,6 +80,8 @@ impl<'a> Traced<'a> {
                 machine: Some(self.machine),
                 id,
                 go,
+                step: self.saves(kind).step(),
+                beside: !self.at_entry,
             },
             false => Texts::default(),
         }

@@ -22,6 +22,7 @@ use crate::aarch64::stub::latency::{Claim, Lookup};
 use crate::aarch64::stub::record_parts::RecordKey;
 use crate::aarch64::stub::rseq::{self, Section};
 use crate::aarch64::stub::saves::{SLOT, TIME};
+use crate::aarch64::stub::text::Texts;
 use crate::aarch64::stub::threads;
 use crate::filter::Tree;
 
@@ -54,7 +55,7 @@ impl EntryTail {
         let lookup = deferred.cell().lookup(asm, DEPTH);
         asm.store(ZERO, FOUND, MARK);
         asm.store(FOUND, SP, PLACE);
-        let texts = traced.texts(kind);
+        let texts = Texts { step: DEPTH, ..traced.texts(kind) };
         let cramped = texts.room(asm);
         texts.fetch(asm);
         asm.load_at(SLOT, SP, texts.depth() + PLACE);

@@ -121,10 +121,10 @@ mod one;
 
 use trapline_record::ring::{FIRST_TEXT, TEXT_WORDS};
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, RAX, RDX, RSP, Reg};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg};
 use super::filter::ARGUMENT;
 use super::machine::Machine;
-use super::saves::SAVED_RDX;
+use super::saves::{SAVED_R10, SAVED_R11, SAVED_RAX, SAVED_RDX};
 use crate::machine::ThreadId;
 use crate::request::Read;
 use copy::{KEPT, field};
@@ -149,6 +149,10 @@ pub(super) struct Texts<'a> {
     pub(super) id: ThreadId,
     /// Offset of the goroutine pointer from the thread pointer, in a Go program.
     pub(super) go: Option<i32>,
+    /// By how many bytes the stack pointer is below the hit's, before it is lowered for the copies.
+    pub(super) step: i32,
+    /// Fields may lie beside the stack pointer: they are those of a USDT probe.
+    pub(super) beside: bool,
 }
 
 impl Texts<'_> {
@@ -240,11 +244,32 @@ impl Texts<'_> {
         };
         let mut at = self.first_field();
         for read in self.fields {
-            asm.load(RAX, Mem::At(RSP, kept(ARGUMENT[usize::from(read.register) % ARGUMENT.len()])));
-            field(asm, (self.id, depth), at, read);
+            let on_stack = (read.register == Read::STACK).then_some(depth + self.step);
+            match (read.general(), on_stack) {
+                (Some(nth), _) => self.general(asm, Reg(nth & 15)),
+                (None, Some(stack)) => asm.lea(RAX, Mem::At(RSP, stack)),
+                (None, None) => {
+                    asm.load(RAX, Mem::At(RSP, kept(ARGUMENT[usize::from(read.register) % ARGUMENT.len()])));
+                }
+            }
+            let near = (self.beside || on_stack.is_some()).then_some(depth + self.step);
+            field(asm, (self.id, depth), at, read, near);
             at += read.words() as i32 * 8;
         }
         KEPT.into_iter().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
+    }
+    /// rax = the program's value of a register, while the copies are there. Those that the stub overwrites are saved
+    /// (`Env::registers_read`).
+    fn general(self, asm: &mut Asm<'_>, reg: Reg) {
+        let depth = self.depth();
+        let saved = [(RAX, SAVED_RAX), (RDX, SAVED_RDX), (R10, SAVED_R10), (R11, SAVED_R11)];
+        let saved = saved.into_iter().find(|(other, _)| *other == reg).map(|(_, at)| depth + at);
+        let kept = KEPT.into_iter().find(|(other, _)| *other == reg).map(|(_, at)| at);
+        match saved.or(kept) {
+            Some(at) => asm.load(RAX, Mem::At(RSP, at)),
+            None if reg == RSP => asm.lea(RAX, Mem::At(RSP, depth + self.step)),
+            None => asm.mov(RAX, reg),
+        }
     }
     /// Copies them into the record at r10; the fields begin at its word `first_field`. Uses rdx.
     pub(super) fn fill(self, asm: &mut Asm<'_>, first_field: u64) {
