@@ -302,7 +302,7 @@ pub(crate) static FUNCTIONS: &[Function] = &[
     row("reg", 1, &[Literal], Gives::Uint(8), Meaning::Refused),
     row("uaddr", 1, &[Literal], Gives::Own, Meaning::Refused),
     row("count", 0, &[], Gives::Sum(Sum::Count), Meaning::Sum(Sum::Count)),
-    row("sum", 1, &[Int], Gives::Sum(Sum::Sum), Meaning::Sum(Sum::Sum)),
+    row("sum", 1, &[Int], Gives::Sum(Sum::Total), Meaning::Sum(Sum::Total)),
     row("avg", 1, &[Int], Gives::Sum(Sum::Avg), Meaning::Sum(Sum::Avg)),
     row("min", 1, &[Int], Gives::Sum(Sum::Min), Meaning::Sum(Sum::Min)),
     row("max", 1, &[Int], Gives::Sum(Sum::Max), Meaning::Sum(Sum::Max)),
@@ -360,7 +360,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Function> {
 /// Why a function is refused.
 pub(crate) fn reason(name: &str) -> &'static str {
     let digits = |letter: char| letter.is_ascii_digit();
-    let is = |row: &str| row == name || (row == name.trim_end_matches(digits) && row != name);
+    let is = |row: &str| row == name || row == name.trim_end_matches(digits);
     REFUSED.iter().find(|(row, _)| is(row)).map_or("it is not supported", |(_, reason)| reason)
 }
 

@@ -32,7 +32,7 @@ impl Cell {
     /// What a map of a type begins with.
     pub(crate) fn empty(ty: &Type) -> Self {
         match ty {
-            Type::Sum(Sum::Count | Sum::Sum, _) => Self::Total(0),
+            Type::Sum(Sum::Count | Sum::Total, _) => Self::Total(0),
             Type::Sum(Sum::Min | Sum::Max, _) => Self::Extreme(None),
             Type::Sum(Sum::Avg | Sum::Stats, _) => Self::Stats { count: 0, total: 0 },
             Type::Sum(Sum::Hist | Sum::Lhist, _) => Self::Buckets(BTreeMap::new()),
@@ -57,7 +57,7 @@ impl Cell {
                 let epoch = now / interval;
                 let (seen, kept) = series.entry(epoch).or_insert((0, 0));
                 *kept = match by {
-                    Sum::Sum | Sum::Avg => kept.wrapping_add(value),
+                    Sum::Total | Sum::Avg => kept.wrapping_add(value),
                     Sum::Min | Sum::Max if *seen > 0 => pick(by, *kept, value, signed),
                     _ => value,
                 };

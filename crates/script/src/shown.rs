@@ -24,12 +24,15 @@ pub(crate) enum Shown {
     Symbolic(Vec<u8>, u64),
 }
 
+/// Names the frames of a stack.
+type NameStack<'a> = dyn Fn(&[u64], StackMode) -> Vec<u8> + 'a;
+
 /// What showing needs to know.
 pub(crate) struct Names<'a> {
     pub(crate) layouts: &'a Layouts,
     pub(crate) config: &'a Config,
     /// Names the frames of a stack.
-    pub(crate) stack: Box<dyn Fn(&[u64], StackMode) -> Vec<u8> + 'a>,
+    pub(crate) stack: Box<NameStack<'a>>,
 }
 
 impl std::fmt::Debug for Names<'_> {

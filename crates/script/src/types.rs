@@ -25,7 +25,7 @@ pub enum Sum {
     /// How many.
     Count,
     /// Their sum.
-    Sum,
+    Total,
     /// The least.
     Min,
     /// The greatest.
@@ -45,12 +45,12 @@ pub enum Sum {
 impl Sum {
     /// Whether the value can be read as a number.
     pub const fn is_number(self) -> bool {
-        matches!(self, Self::Count | Self::Sum | Self::Min | Self::Max | Self::Avg)
+        matches!(self, Self::Count | Self::Total | Self::Min | Self::Max | Self::Avg)
     }
     const fn name(self) -> &'static str {
         match self {
             Self::Count => "count_t",
-            Self::Sum => "sum_t",
+            Self::Total => "sum_t",
             Self::Min => "min_t",
             Self::Max => "max_t",
             Self::Avg => "avg_t",

@@ -132,7 +132,7 @@ impl<'a> Checker<'a> {
     }
     /// A cast to an array that is as long as the value.
     fn cast_to_whole(&mut self, of: Rc<Type>, size: u32, length: u32, value: Typed, span: Span) -> Typed {
-        if size == 0 || length % size != 0 {
+        if size == 0 || !length.is_multiple_of(size) {
             let message =
                 "Cannot determine array size: the element size is incompatible with the cast integer size";
             return self.fail(message, span);

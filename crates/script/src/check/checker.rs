@@ -159,6 +159,10 @@ impl<'a> Checker<'a> {
         self.depth -= 1;
         Some(done)
     }
+    /// Whether a type may still be found in a later round.
+    pub(super) const fn is_open(&self, ty: &Type) -> bool {
+        ty.is_none() && !self.last
+    }
     /// A place, with the macros that are being expanded.
     pub(super) fn at(&self, span: Span) -> At {
         At { span, caller: self.frames.get(self.frame).and_then(|frame| frame.call.clone()) }

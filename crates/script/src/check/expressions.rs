@@ -234,7 +234,7 @@ impl<'a> Checker<'a> {
     /// What decides: a number, a pointer or a truth value.
     pub(super) fn condition(&mut self, expr: &'a Expr) -> Typed {
         let value = self.expr(expr);
-        if !value.ty.is_condition() && !(value.ty.is_none() && !self.last) {
+        if !value.ty.is_condition() && !self.is_open(&value.ty) {
             let message = format!("Invalid condition: {}", value.ty);
             return self.fail(message, expr.span);
         }
@@ -243,7 +243,7 @@ impl<'a> Checker<'a> {
     /// A number.
     pub(super) fn number(&mut self, expr: &'a Expr) -> Typed {
         let value = self.expr(expr);
-        if !value.ty.is_number() && !(value.ty.is_none() && !self.last) {
+        if !value.ty.is_number() && !self.is_open(&value.ty) {
             let message = format!("an integer is expected here ({} provided)", value.ty);
             return self.fail(message, expr.span);
         }

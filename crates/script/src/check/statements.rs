@@ -64,9 +64,9 @@ impl<'a> Checker<'a> {
                 steps.push(Step::While { condition, body, at });
             }
             StatementKind::Unroll { times, body } => {
-                let count = self.times(times);
+                let (count, at) = (self.times(times), self.at(span));
                 let body = self.looped(body);
-                steps.push(Step::Times { count, body });
+                steps.push(Step::Times { count, body, at });
             }
             StatementKind::ForRange { variable, from, to, body, declared } => {
                 let (from, to) = (self.number(from), self.number(to));
@@ -310,7 +310,8 @@ impl<'a> Checker<'a> {
         }
         let ty = if known { Type::Tuple(vec![key, value].into()) } else { Type::None };
         let (slot, body) = self.for_body(name, declared, &ty, body);
-        Some(Step::ForMap { slot, map: index, body })
+        let at = self.at(declared);
+        Some(Step::ForMap { slot, map: index, body, at })
     }
     /// How often `unroll` goes round.
     fn times(&mut self, expr: &'a Expr) -> u64 {

@@ -21,7 +21,7 @@ impl<'a> Checker<'a> {
         let at = self.at(span);
         let name = match sum {
             Sum::Count => "count",
-            Sum::Sum => "sum",
+            Sum::Total => "sum",
             Sum::Min => "min",
             Sum::Max => "max",
             Sum::Avg => "avg",
@@ -117,7 +117,7 @@ impl<'a> Checker<'a> {
                 b"avg" => Sum::Avg,
                 b"min" => Sum::Min,
                 b"max" => Sum::Max,
-                b"sum" => Sum::Sum,
+                b"sum" => Sum::Total,
                 other => {
                     let other = String::from_utf8_lossy(other).into_owned();
                     if self.last {

@@ -7,6 +7,9 @@ use super::world::{Hit, World};
 use crate::program::{Block, Typed};
 use crate::value::Value;
 
+/// How often the loops of a block go round at most, all together; bpftrace has this bound for each.
+pub(super) const MOST_TURNS: u64 = 1 << 23;
+
 /// Where a block goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flow {
@@ -25,6 +28,8 @@ pub(super) struct Frame<'a> {
     pub(super) world: &'a mut dyn World,
     pub(super) locals: Vec<Value>,
     pub(super) flow: Flow,
+    /// Turns that the loops of the block may still take.
+    pub(super) turns_left: u64,
 }
 
 impl<'a> Frame<'a> {
@@ -35,7 +40,7 @@ impl<'a> Frame<'a> {
         world: &'a mut dyn World,
     ) -> Self {
         let locals = vec![Value::Nothing; block.locals.len()];
-        Self { state, block, hit, world, locals, flow: Flow::Next }
+        Self { state, block, hit, world, locals, flow: Flow::Next, turns_left: MOST_TURNS }
     }
     pub(super) fn run(mut self) {
         let block = self.block;

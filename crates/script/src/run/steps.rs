@@ -1,16 +1,14 @@
 //! Statements.
 //!
-//! In: steps. Out: effects; [`Flow`] says where the block goes on. Invariant: a loop ends after [`MOST_TURNS`] turns.
+//! In: steps. Out: effects; [`Flow`] says where the block goes on. Invariant: the loops of
+//! a block have [`MOST_TURNS`] turns together.
 //! Does not: compute values.
 
-use super::frame::{Flow, Frame};
+use super::frame::{Flow, Frame, MOST_TURNS};
 use crate::diagnostic::At;
 use crate::program::{Op, Step, Typed};
 use crate::types::Type;
 use crate::value::Value;
-
-/// How often a loop goes round at most; bpftrace's own bound.
-const MOST_TURNS: u64 = 1 << 23;
 
 impl Frame<'_> {
     /// Runs steps until one of them leaves.
@@ -28,37 +26,39 @@ impl Frame<'_> {
             Step::SetMap { map, key, value } => self.set_map(*map, key.as_ref(), value),
             Step::Do(value) => drop(self.eval(value)),
             Step::While { condition, body, at } => {
-                let turns = self.turns(body, |frame, _| frame.is_true(condition) && frame.flow == Flow::Next);
-                self.check_turns(turns, at);
+                self.turns(body, at, |frame, _| frame.is_true(condition) && frame.flow == Flow::Next);
             }
-            Step::Times { count, body } => {
-                self.turns(body, |_, turn| turn < *count);
-            }
+            Step::Times { count, body, at } => self.turns(body, at, |_, turn| turn < *count),
             Step::ForRange { slot, from, to, body, at } => {
                 let (from, to) = (self.int(from), self.int(to));
-                let turns = self.turns(body, |frame, turn| {
+                self.turns(body, at, |frame, turn| {
                     let next = from.checked_add_unsigned(turn).filter(|next| *next < to);
                     frame.locals[*slot] = next.map_or(Value::Nothing, Value::Int);
                     next.is_some()
                 });
-                self.check_turns(turns, at);
             }
-            Step::ForMap { slot, map, body } => self.for_map(*slot, *map, body),
+            Step::ForMap { slot, map, body, at } => self.for_map(*slot, *map, body, at),
             Step::Break => self.flow = Flow::Break,
             Step::Continue => self.flow = Flow::Continue,
             Step::Return => self.flow = Flow::Return,
         }
     }
-    /// Runs a body while `goes_on` holds; how often it did.
-    fn turns(&mut self, body: &[Step], mut goes_on: impl FnMut(&mut Self, u64) -> bool) -> u64 {
-        let mut turn = 0;
-        while turn < MOST_TURNS && goes_on(self, turn) {
-            turn += 1;
-            if !self.turn(body) {
-                break;
+    /// Runs a body while `goes_on` holds, and the block has turns left.
+    fn turns(&mut self, body: &[Step], at: &At, mut goes_on: impl FnMut(&mut Self, u64) -> bool) {
+        for turn in 0.. {
+            if !goes_on(self, turn) || !self.has_turn(at) || !self.turn(body) {
+                return;
             }
         }
-        turn
+    }
+    /// Takes one of the turns that the loops of a block have together; when the last is gone, the block ends.
+    fn has_turn(&mut self, at: &At) -> bool {
+        if self.turns_left == 0 && self.flow == Flow::Next {
+            self.warn(at, &format!("The block was ended after {MOST_TURNS} turns of its loops."));
+            self.flow = Flow::Return;
+        }
+        self.turns_left = self.turns_left.saturating_sub(1);
+        self.flow == Flow::Next
     }
     /// Runs a body once; whether the loop goes on.
     fn turn(&mut self, body: &[Step]) -> bool {
@@ -75,18 +75,13 @@ impl Frame<'_> {
             Flow::Return => false,
         }
     }
-    fn check_turns(&mut self, turns: u64, at: &At) {
-        if turns >= MOST_TURNS {
-            self.warn(at, &format!("The loop was ended after {MOST_TURNS} turns."));
-        }
-    }
     /// Goes through the keys that a map has now; those that are removed meanwhile are left out.
-    fn for_map(&mut self, slot: usize, map: usize, body: &[Step]) {
+    fn for_map(&mut self, slot: usize, map: usize, body: &[Step], at: &At) {
         let signed = self.state.program.maps[map].value.is_signed();
         for key in self.state.maps[map].keys() {
             let Some(cell) = self.state.maps[map].get(&key) else { continue };
             self.locals[slot] = Value::Parts([key, cell.value(signed)].into());
-            if !self.turn(body) {
+            if !self.has_turn(at) || !self.turn(body) {
                 return;
             }
         }
