@@ -137,6 +137,8 @@ impl Probe {
             Self::Usdt(..) => "usdt",
         }
     }
+    /// Sorts of probes of programs.
+    pub(crate) const SORTS_OF_PROGRAMS: [&str; 3] = ["uprobe", "uretprobe", "usdt"];
     /// Whether a program is probed.
     pub const fn is_of_program(&self) -> bool {
         matches!(self, Self::Uprobe(..) | Self::Uretprobe(..) | Self::Usdt(..))

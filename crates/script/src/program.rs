@@ -54,12 +54,8 @@ pub struct Needs {
     pub texts: Vec<u8>,
     /// What was returned.
     pub retval: bool,
-    /// What was returned, as a text.
-    pub ret_text: bool,
-    /// The callers.
-    pub stack: bool,
-    /// Something that only the program's memory, or its thread, could tell.
-    pub unavailable: Vec<(&'static str, At)>,
+    /// What only the program's memory, or its thread, could tell, and where it is asked for.
+    pub(crate) unavailable: Vec<(String, At)>,
 }
 
 /// A map.

@@ -211,7 +211,7 @@ impl<'a> Checker<'a> {
         }
         let at = self.at(span);
         if !self.is_own(&address) {
-            self.needs.unavailable.push(("what is behind a pointer of the program", at.clone()));
+            self.needs.unavailable.push(("what is behind a pointer of the program".to_owned(), at.clone()));
         }
         Typed::new(Op::Load { address, bits }, ty, &at)
     }

@@ -11,7 +11,7 @@ use crate::diagnostic::{At, Diagnostic, Severity};
 use crate::layout::Layouts;
 use crate::parse::Parser;
 use crate::program::{Block, MapInfo, Program};
-use crate::source::Source;
+use crate::source::{Source, Span};
 use crate::tree::{MapDef, ProbeDef, Tree};
 use crate::types::Type;
 
@@ -134,10 +134,29 @@ impl Checker<'_> {
         for (index, def) in self.tree.probes.iter().enumerate() {
             self.begin_block(index, attached[index].iter().map(Probe::sort).collect());
             let body = self.probe_body(def);
+            self.check_needs();
             let (locals, needs) = (self.locals[index].clone(), std::mem::take(&mut self.needs));
             blocks.push(Block { probes: attached[index].clone(), body, locals, needs });
         }
         blocks
+    }
+    /// What a hit of a program cannot tell is an error: it must not become another value.
+    fn check_needs(&mut self) {
+        let Some(sort) = self.sorts.iter().copied().find(|sort| Probe::SORTS_OF_PROGRAMS.contains(sort))
+        else {
+            return;
+        };
+        let mut unavailable = std::mem::take(&mut self.needs.unavailable);
+        if self.sorts.contains(&"usdt") && self.needs.args > 0 {
+            let at = self.tree.probes[self.block].attach.first().map_or(Span::default(), |(_, span)| *span);
+            unavailable.push(("an argument of a USDT probe".to_owned(), At::from(at)));
+        }
+        for (what, at) in unavailable {
+            let message = format!("{what} is not recorded at hits of {sort} probes");
+            let hint =
+                "records hold arg0 to arg5, str of them, retval, pid, tid, comm, nsecs, func and probe";
+            self.say(Diagnostic::error(message, at).hint(hint));
+        }
     }
     /// Maps that the script declares.
     fn declare_maps(&mut self, maps: &[MapDef]) {

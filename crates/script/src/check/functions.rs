@@ -91,15 +91,32 @@ impl<'a> Checker<'a> {
         let typed: Vec<Typed> =
             args.iter().zip(row.args).map(|(arg, wanted)| self.argument(row.name, *wanted, arg)).collect();
         let ty = self.result(row, &typed);
-        self.note_need(row.meaning);
+        self.note_need(row, &typed, span);
         Typed::new(Op::Call { meaning: row.meaning, args: typed }, ty, &self.at(span))
     }
-    /// What a block asks of a hit for a builtin.
-    fn note_need(&mut self, meaning: Meaning) {
-        match meaning {
+    /// What a block asks of a hit for a builtin. What is asked of the world is our own process's, so a hit of a
+    /// program cannot answer it.
+    fn note_need(&mut self, row: &Function, args: &[Typed], span: Span) {
+        match row.meaning {
             Meaning::Argument(index) => self.needs.args = self.needs.args.max(index + 1),
             Meaning::Retval => self.needs.retval = true,
-            Meaning::Ustack => self.needs.stack = true,
+            Meaning::Ustack
+            | Meaning::Uid
+            | Meaning::Gid
+            | Meaning::Username
+            | Meaning::Cpu
+            | Meaning::Numaid
+            | Meaning::Cgroup
+            | Meaning::Jiffies
+            | Meaning::Ppid
+            | Meaning::Usym => self.needs.unavailable.push((row.name.to_owned(), self.at(span))),
+            Meaning::Pid | Meaning::Tid | Meaning::Nsecs => {
+                let word = args.first().and_then(Typed::literal).unwrap_or_default();
+                if !matches!(word, b"" | b"boot" | b"curr_ns") {
+                    let text = format!("{}({})", row.name, String::from_utf8_lossy(word));
+                    self.needs.unavailable.push((text, self.at(span)));
+                }
+            }
             _ => {}
         }
     }

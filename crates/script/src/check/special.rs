@@ -16,6 +16,9 @@ use crate::source::Span;
 use crate::tree::{Expr, ExprKind, TypeOf};
 use crate::types::{Sum, Type};
 
+/// Bytes of a text that a record holds.
+const RECORDED_TEXT: u32 = 64;
+
 impl<'a> Checker<'a> {
     /// A function with rules of its own; `None` if it has none.
     pub(super) fn special(&mut self, row: &'static Function, args: &'a [Expr], span: Span) -> Option<Typed> {
@@ -39,7 +42,7 @@ impl<'a> Checker<'a> {
             Meaning::Strftime => self.strftime(args, span),
             Meaning::Config => self.fail("config() has settings: use config().name", span),
             Meaning::Join => {
-                self.needs.unavailable.push(("an array of texts of the program", self.at(span)));
+                self.needs.unavailable.push(("an array of texts of the program".to_owned(), self.at(span)));
                 return None;
             }
             _ => return None,
@@ -205,8 +208,11 @@ impl<'a> Checker<'a> {
         if at_address && value.constant().is_none() && !matches!(&*value.op, Op::Positional { .. }) {
             match &*value.op {
                 Op::Call { meaning: Meaning::Argument(index), .. } if is_str => self.needs.texts.push(*index),
-                Op::Call { meaning: Meaning::Retval, .. } if is_str => self.needs.ret_text = true,
-                _ => self.needs.unavailable.push(("memory of the program", self.at(span))),
+                Op::Call { meaning: Meaning::Retval, .. } if is_str => {
+                    let at = self.at(span);
+                    self.needs.unavailable.push(("a text that a function returns".to_owned(), at));
+                }
+                _ => self.needs.unavailable.push(("memory of the program".to_owned(), self.at(span))),
             }
         }
         if !is_str && !known && args.len() < 2 && !value.ty.is_none() {
@@ -221,7 +227,8 @@ impl<'a> Checker<'a> {
             }
             typed.push(length);
         }
-        let most = self.config.max_strlen;
+        let recorded = matches!(&*typed[0].op, Op::Call { meaning: Meaning::Argument(_), .. });
+        let most = self.config.max_strlen.min(if recorded { RECORDED_TEXT } else { u32::MAX });
         let ty = if is_str { Type::Text(most) } else { Type::Buffer(most) };
         Typed::new(Op::Call { meaning: row.meaning, args: typed }, ty, &self.at(span))
     }
@@ -310,7 +317,7 @@ impl<'a> Checker<'a> {
     fn bytes_of(&mut self, row: &'static Function, args: &'a [Expr], span: Span) -> Typed {
         let value = self.expr(&args[0]);
         if matches!(value.ty, Type::Pointer(_)) {
-            self.needs.unavailable.push(("memory of the program", self.at(span)));
+            self.needs.unavailable.push(("memory of the program".to_owned(), self.at(span)));
         }
         match &value.ty {
             Type::Array(..) | Type::Pointer(_) => {}

@@ -227,14 +227,13 @@ impl Frame<'_> {
             }
         }
     }
-    /// The text of an argument or a returned pointer, as the hit brought it.
+    /// The text of an argument, as the hit brought it.
     fn recorded(&self, expr: &Typed) -> Option<&[u8]> {
         let crate::program::Op::Call { meaning, .. } = &*expr.op else { return None };
         match meaning {
             Meaning::Argument(index) => {
-                self.hit.texts.iter().find(|(of, _)| of == index).map(|(_, text)| text.as_slice())
+                self.hit.texts.iter().find(|(of, _)| of == index).map(|(_, text)| whole(text))
             }
-            Meaning::Retval => self.hit.ret_text.as_deref(),
             _ => None,
         }
     }

@@ -78,8 +78,6 @@ pub struct Hit {
     pub texts: Vec<(u8, Vec<u8>)>,
     /// What the function returned.
     pub retval: u64,
-    /// What it returned, as a text.
-    pub ret_text: Option<Vec<u8>>,
     /// Return addresses, the innermost first.
     pub stack: Vec<u64>,
 }

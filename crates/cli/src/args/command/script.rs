@@ -32,8 +32,8 @@ pub(crate) struct Script {
     pub(crate) probe_filter: Option<String>,
     /// The process, as typed.
     pub(crate) pid: Option<String>,
-    /// The command that is run.
-    pub(crate) command: Option<String>,
+    /// The command that is run, in words.
+    pub(crate) command: Option<Vec<String>>,
     /// The format, as typed.
     pub(crate) format: Option<String>,
     /// The file for output.

@@ -4,11 +4,13 @@
 
 use std::path::PathBuf;
 
+use super::error::UsageError;
+use super::words::split_words;
 use crate::args::command::{Input, Script};
 use crate::args::typed::TypedScript;
 
 /// Makes `run` ready. Without `-e` the first word is the file; what is behind `--` with two dashes has a name.
-pub(super) fn script(typed: TypedScript) -> Script {
+pub(super) fn script(typed: TypedScript) -> Result<Script, UsageError> {
     let mut words = typed.words.into_iter();
     let input = match typed.programs.is_empty() {
         false => Input::Text(typed.programs.join("\n")),
@@ -21,7 +23,8 @@ pub(super) fn script(typed: TypedScript) -> Script {
     let (named, unnamed): (Vec<String>, Vec<String>) =
         typed.after.into_iter().partition(|word| word.starts_with("--"));
     let named = named.iter().map(|word| word.trim_start_matches('-').to_owned()).collect();
-    Script {
+    let command = typed.command.map(|command| split_words(&command)).transpose()?;
+    Ok(Script {
         input,
         positional: words.chain(unnamed).collect(),
         named,
@@ -29,7 +32,7 @@ pub(super) fn script(typed: TypedScript) -> Script {
         allow_unsafe: typed.allow_unsafe,
         probe_filter: typed.probe_filter,
         pid: typed.pid,
-        command: typed.command,
+        command,
         format: typed.format,
         output: typed.output,
         buffered: typed.buffer.as_deref() == Some("full"),
@@ -42,5 +45,5 @@ pub(super) fn script(typed: TypedScript) -> Script {
         dry_run: typed.dry_run,
         bench: typed.bench || typed.mode.as_deref() == Some("bench"),
         test: typed.mode.as_deref() == Some("test"),
-    }
+    })
 }

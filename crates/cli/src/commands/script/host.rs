@@ -33,6 +33,8 @@ pub(super) struct Host {
     zone: Zone,
     /// The child that was launched.
     pub(super) child: u32,
+    /// The boot clock as records have it, if programs are probed.
+    pub(super) boot: Option<u64>,
 }
 
 impl Host {
@@ -46,6 +48,7 @@ impl Host {
             errors: 0,
             zone: system::zone(),
             child: 0,
+            boot: None,
         }
     }
     /// Writes what waits.
@@ -88,6 +91,9 @@ impl World for Host {
         }
     }
     fn now(&mut self, clock: Clock) -> u64 {
+        if let (Clock::Boot, Some(boot)) = (clock, self.boot) {
+            return boot;
+        }
         let time = match clock {
             Clock::Monotonic => clock_gettime(ClockId::Monotonic),
             Clock::Boot => clock_gettime(ClockId::Boottime),

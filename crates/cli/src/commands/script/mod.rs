@@ -10,6 +10,7 @@ mod headers;
 mod host;
 mod listing;
 mod own;
+mod probing;
 mod running;
 mod source;
 mod stop;

@@ -1,17 +1,19 @@
 //! Our own child, and what tests are told.
 //!
-//! In: the text of a command. Out: a process. Does not: trace it.
+//! In: the words of a command. Out: a process. Does not: trace it.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::{Child, Command};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::system::reason;
 
-/// Starts a command that is not probed. Words are separated by white space.
-pub(super) fn launch(text: &str) -> Result<Child, String> {
-    let mut words = text.split_whitespace();
-    let Some(program) = words.next() else { return Err("no command was given".to_owned()) };
-    let child = Command::new(program).args(words).spawn();
+/// Starts a command that is not probed.
+pub(super) fn launch(words: &[String]) -> Result<Child, String> {
+    let Some((program, args)) = words.split_first() else { return Err("no command was given".to_owned()) };
+    let child = Command::new(program).args(args).spawn();
     child.map_err(|error| format!("Failed to fork child: failed to execute '{program}': {}", reason(&error)))
 }
 
@@ -25,4 +27,17 @@ pub(super) fn end(child: &mut Child) {
 /// Writes a line to standard output that no one may see.
 pub(super) fn print_notice(text: &str) {
     drop(writeln!(io::stdout().lock(), "{text}"));
+}
+
+/// Asks a process to end.
+pub(super) fn terminate(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        // It may have ended already, so an error says nothing.
+        let _ = kill_process(pid, Signal::TERM);
+    }
+}
+
+/// Whether there is a process of this number.
+pub(super) fn is_alive(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
 }
