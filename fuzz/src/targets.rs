@@ -16,6 +16,7 @@ use trapline_record::ring::RingArea;
 use trapline_record::stack::{FIRST, Stack};
 use trapline_record::tally::{TableShape, TallyArea};
 use trapline_record::view::View;
+use trapline_script::{Options as ScriptOptions, Source, compile};
 use trapline_tracee::filter::{Answer, Call, Insn, worst};
 use trapline_watch::expr::{Expr, Facts};
 use trapline_watch::record::{Layout, parse, task};
@@ -31,7 +32,7 @@ pub(crate) struct Target {
 }
 
 /// All targets.
-pub(crate) const TARGETS: [Target; 15] = [
+pub(crate) const TARGETS: [Target; 16] = [
     Target { name: "image", corpus: programs, run: image },
     Target { name: "decode", corpus: code, run: decode },
     Target { name: "relocate", corpus: code, run: relocate },
@@ -47,6 +48,7 @@ pub(crate) const TARGETS: [Target; 15] = [
     Target { name: "filter", corpus: conditions, run: condition },
     Target { name: "recording", corpus: recordings, run: recording },
     Target { name: "operands", corpus: operands, run: operand },
+    Target { name: "script", corpus: scripts, run: script },
 ];
 
 /// Largest file in the corpus, in bytes: mutation needs many small inputs.
@@ -457,4 +459,27 @@ fn recording(bytes: &[u8]) {
     // A record has at least 64 bytes, and a block's head 16; the last round may be one that no block ends.
     assert!(calls <= bytes.len() / 64 && rounds <= bytes.len() / 16 + 1, "more than there was");
     let (_counted, _notices) = (saved.counted(), saved.notices());
+}
+
+/// Scripts that together use most of the language.
+fn scripts() -> Vec<Vec<u8>> {
+    [
+        "#define N 3\nstruct S { int a; char b[4]; uint16_t c:5; }; enum E { X = 1, Y };\nlet @l = lruhash(2);\n\
+         macro add(x, $y) { $y += x; $y }\nbegin { $z = 5; print((add(2, $z), sizeof(struct S), X)); @l[N] = Y; }",
+        "config = { max_strlen = 64 } begin { let $s: string = \"abc\"; $t = (1, \"two\", (3, $s)); $r = (p=1, q=$t); \
+         @a[$t.0, str($1)] = count(); @h[1] = hist(5, 2); @m = lhist(3, 0, 10, 2); print(@a, 5, 2); clear(@m); }",
+        "i:ms:5 /@st == 0/ { for ($i : 0..9) { if ($i == 1) { continue; } unroll (2) { $i > 2 ? print($i) : print(1); } } \
+         while (@st < 3) { @st++; break; } for ($kv : @x) { printf(\"%-5d|%s\\n\", $kv.0, $kv.1); } @x[1] = \"v\"; exit(); }",
+        "uprobe:libc:malloc { @[arg0, comm] = sum(arg1); } uretprobe:libc:malloc /retval/ { @s[tid] = nsecs; \
+         @b = buf(\"xy\", 2); print((int8[2])(uint16)7); $p = (uint16 *)5; print(&$p); }",
+    ]
+    .into_iter()
+    .map(|text| text.as_bytes().to_vec())
+    .collect()
+}
+
+fn script(bytes: &[u8]) {
+    if let Err(message) = compile(Source::new("stdin", bytes), &ScriptOptions::default()) {
+        assert!(message.contains("ERROR: "), "a message says that it is one: {message}");
+    }
 }

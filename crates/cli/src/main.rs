@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         Command::List(args) => commands::list::run(args),
         Command::Status(args) => commands::patched::status(args),
         Command::Detach(args) => commands::patched::detach(args),
+        Command::Script(args) => commands::script::run(args),
         Command::Demo(args) => commands::demo::run(args),
         Command::Completions(shell) => commands::manual::completions(*shell),
         Command::Man(directory) => commands::manual::pages(directory),

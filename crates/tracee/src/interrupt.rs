@@ -18,6 +18,8 @@ pub enum Interrupt {
     Term,
     /// The terminal is gone.
     Hangup,
+    /// SIGUSR1, which ends nothing; only [`Interrupts::with_user`] reports it.
+    User,
 }
 
 /// SIGINT, SIGTERM and SIGHUP, blocked and waited for. Must be made before any other thread is started.
@@ -34,6 +36,14 @@ impl Interrupts {
     pub fn new() -> io::Result<Self> {
         Ok(Self { fd: signals::open(&signals::ENDING)? })
     }
+    /// Blocks SIGUSR1 too, and reports it as [`Interrupt::User`].
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn with_user() -> io::Result<Self> {
+        let [int, term, hangup] = signals::ENDING;
+        Ok(Self { fd: signals::open(&[int, term, hangup, libc::SIGUSR1])? })
+    }
     /// Waits at most `at_most` for one of them.
     #[must_use]
     pub fn wait(&self, at_most: Duration) -> Option<Interrupt> {
@@ -46,6 +56,7 @@ impl Interrupts {
             libc::SIGINT => Some(Interrupt::Int),
             libc::SIGTERM => Some(Interrupt::Term),
             libc::SIGHUP => Some(Interrupt::Hangup),
+            libc::SIGUSR1 => Some(Interrupt::User),
             _ => None,
         }
     }

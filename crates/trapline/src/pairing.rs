@@ -67,6 +67,8 @@ pub(crate) struct Pairing {
     /// Only entries name their thread. Stack pointers alone suffice then: threads of one process have none in
     /// common, and a goroutine that moves to another thread keeps its own.
     pub(crate) exits_name_no_thread: bool,
+    /// Entries are reported when they happen too, not only with their exits.
+    pub(crate) announces: bool,
     /// Begin of the previous round, as a tick: all that happened before it has been read.
     begun: u64,
     /// Exits with an entry that was not seen: the call was running at the start, or the record was dropped.
@@ -95,6 +97,9 @@ impl Pairing {
             let key = (thread, record.sp, segment, record.probe);
             match record.kind {
                 RecordKind::Entry if waits(segment, record.probe) => {
+                    if self.announces {
+                        each(Paired { segment, entry: record, exit: None, how: CallEnd::Entered });
+                    }
                     if let Some(entry) = self.enter(key, record) {
                         each(unfinished(segment, entry));
                     }
@@ -158,6 +163,22 @@ mod tests {
         calls
     }
 
+    #[test]
+    fn announced_entries_are_reported_before_what_happens_inside() {
+        let records = [
+            record(RecordKind::Entry, 1, 100, 10),
+            record(RecordKind::Entry, 1, 80, 20),
+            record(RecordKind::Return, 1, 80, 30),
+            record(RecordKind::Return, 1, 100, 40),
+        ];
+        let mut pairing = Pairing { announces: true, ..Pairing::default() };
+        let mut round = records.map(|(segment, record)| FoundRecord::new(segment, record)).to_vec();
+        let mut seen = Vec::new();
+        let each = |paired: Paired| seen.push((paired.how, paired.exit.unwrap_or(paired.entry).ticks));
+        pairing.feed(&mut round, None, |_, _| true, each);
+        let (entered, returned) = (CallEnd::Entered, CallEnd::Returned);
+        assert_eq!(seen, [(entered, 10), (entered, 20), (returned, 30), (returned, 40)]);
+    }
     #[test]
     fn a_round_tells_what_happened_before_the_one_before_it() {
         let mut pairing = Pairing::default();

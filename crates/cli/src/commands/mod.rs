@@ -12,6 +12,7 @@ pub(crate) mod patched;
 mod reader_aggregation;
 pub(crate) mod recording;
 mod run;
+pub(crate) mod script;
 pub(crate) mod stack;
 mod tables;
 pub(crate) mod top;

@@ -58,6 +58,8 @@ pub struct Session {
     by: Option<By>,
     clock: TickClock,
     recording: Recording,
+    /// Nanoseconds per tick, if entries are reported when they happen.
+    fixed: Option<f64>,
 }
 
 impl Session {
@@ -80,7 +82,7 @@ impl Session {
         }
         let mut processes = Processes::new(requested, follow);
         processes.start(&target)?;
-        Ok(Self { processes, by, clock, recording: Recording::default() })
+        Ok(Self { processes, by, clock, recording: Recording::default(), fixed: None })
     }
     /// Takes the notices: which probes found nothing, and what else a user should know now. Each appears
     /// once.
@@ -129,19 +131,39 @@ impl Session {
     /// [`Builder::record`](crate::Builder::record). Call this often: records that find a ring full
     /// meanwhile are dropped, and counted.
     pub fn calls(&mut self) -> Vec<Call> {
-        let (clock, until) = (numbers(&self.clock), Some(TickClock::ticks()));
-        let mut calls = Vec::new();
+        let (clock, until) = (self.numbers(), Some(TickClock::ticks()));
+        let (mut calls, announces) = (Vec::new(), self.fixed.is_some());
         for traced in &mut self.processes.traced {
+            traced.announce_entries(announces);
             traced.each_call(clock, until, &mut |call| calls.push(call));
         }
         in_order(&mut calls);
         calls
     }
+    /// Lets [`calls`](Self::calls) report each entry when it happens ([`CallEnd::Entered`](crate::calls::CallEnd)),
+    /// and the call again when it ends. All are in the order in which they happened. Times are by a length of
+    /// the clock's tick that stays the same from now on, so differences of times are exact.
+    pub fn announce_entries(&mut self) {
+        self.fixed = Some(self.clock.ns_per_tick());
+    }
+    /// Time since the session's start, by the clock of [`Call::at`](crate::Call::at).
+    #[must_use]
+    pub fn since_start(&self) -> Duration {
+        let (start, ns_per_tick) = self.numbers();
+        Duration::from_nanos((TickClock::ticks().saturating_sub(start) as f64 * ns_per_tick).round() as u64)
+    }
+    /// The clock as calls are decoded with it.
+    fn numbers(&self) -> (u64, f64) {
+        match self.fixed {
+            Some(ns_per_tick) => (self.clock.started(), ns_per_tick),
+            None => numbers(&self.clock),
+        }
+    }
     /// Hands the same calls on one by one; where there is one process, without keeping them. Returns the
     /// number of records read.
     pub fn each_call(&mut self, mut each: impl FnMut(&Call)) -> usize {
         if self.processes.traced.len() == 1 {
-            let (clock, until) = (numbers(&self.clock), Some(TickClock::ticks()));
+            let (clock, until) = (self.numbers(), Some(TickClock::ticks()));
             return self.processes.traced[0].each_call(clock, until, &mut |call| each(&call));
         }
         let calls = self.calls();
@@ -153,7 +175,7 @@ impl Session {
     #[must_use]
     pub fn save_begin(&mut self, note: &[u8]) -> Vec<u8> {
         self.recording.begin();
-        saved::begin(numbers(&self.clock), note)
+        saved::begin(self.numbers(), note)
     }
     /// Writes what was recorded since the last call, as it lay in the rings. This is many times as fast as
     /// [`calls`](Self::calls). Returns the number of records.
@@ -202,7 +224,7 @@ impl Session {
     pub fn detach(mut self) -> Finished {
         self.processes.detach();
         let nothing = self.processes.check().err();
-        let clock = numbers(&self.clock);
+        let clock = self.numbers();
         let (mut calls, mut saved) = (Vec::new(), Vec::new());
         if self.recording.is_begun() {
             let Ok(_) = self.save_round(None, &mut |bytes: &[u8]| {
@@ -210,7 +232,9 @@ impl Session {
                 Ok::<(), std::convert::Infallible>(())
             });
         } else {
+            let announces = self.fixed.is_some();
             for traced in &mut self.processes.traced {
+                traced.announce_entries(announces);
                 traced.each_call(clock, None, &mut |call| calls.push(call));
             }
         }

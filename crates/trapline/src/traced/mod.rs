@@ -259,6 +259,10 @@ impl Traced {
     pub(crate) fn thread_name(&mut self, tid: u32) -> Option<String> {
         self.readings.names.name(&self.target, tid)
     }
+    /// Whether entries are reported when they happen too.
+    pub(crate) const fn announce_entries(&mut self, announces: bool) {
+        self.readings.recorder.announce_entries(announces);
+    }
     /// Reads a round and reports calls, or sums stacks; see [`Readings::each_call`].
     pub(crate) fn each_call(
         &mut self,

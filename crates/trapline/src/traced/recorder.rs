@@ -59,6 +59,10 @@ impl Recorder {
     fn note_exits(&mut self, target: &TargetProcess, attached: &Attached) {
         self.decoder.pairing.exits_name_no_thread = target.is_go || attached.asks_for_thread();
     }
+    /// Whether entries are reported when they happen too.
+    pub(super) const fn announce_entries(&mut self, announces: bool) {
+        self.decoder.pairing.announces = announces;
+    }
     /// Reads one round of records; returns how many.
     fn take(&mut self, segments: &[Segment]) -> usize {
         let Self { rings, decoder, bytes, .. } = self;

@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("trapline-record", &[]),
     ("trapline-insn", &["trapline-record"]),
     ("trapline-code", &["trapline-insn"]),
+    ("trapline-script", &[]),
     ("trapline-image", &["trapline-record"]),
     ("trapline-runtime", &["trapline-record", "trapline-insn"]),
     ("trapline-tracee", &["trapline-record"]),
@@ -40,7 +41,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "trapline-watch",
         ],
     ),
-    ("trapline-cli", &["trapline"]),
+    ("trapline-cli", &["trapline", "trapline-script"]),
     ("trapline-capi", &["trapline"]),
 ];
 
@@ -49,6 +50,7 @@ const SAFE_ROOTS: &[&str] = &[
     "crates/record/src/lib.rs",
     "crates/insn/src/lib.rs",
     "crates/code/src/lib.rs",
+    "crates/script/src/lib.rs",
     "crates/image/src/lib.rs",
     "crates/plan/src/lib.rs",
     "crates/watch/src/lib.rs",

@@ -10,6 +10,7 @@ pub(crate) mod hist;
 mod lat;
 pub(crate) mod otlp;
 mod run;
+mod script;
 pub(crate) mod serve;
 pub(crate) mod sink;
 pub(crate) mod stack;
@@ -28,6 +29,7 @@ use sink::Sink;
 
 pub(crate) use lat::{HistogramStyle, Lat, Linear, TimeUnit};
 pub(crate) use run::{Ends, Run};
+pub(crate) use script::{Input, Script};
 pub(crate) use trace::{Calls, FilterOptions, Recording};
 pub(crate) use watch::Watch;
 
@@ -52,6 +54,8 @@ pub(crate) enum Command {
     Top(top::Top),
     /// `watch`
     Watch(Watch),
+    /// `run`
+    Script(Script),
     /// `list`
     List(List),
     /// `status`

@@ -14,6 +14,7 @@ mod lat;
 mod once;
 pub(crate) mod prototype;
 mod run;
+mod script;
 pub(crate) mod signature;
 mod stack;
 pub(crate) mod threads;
@@ -39,6 +40,7 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Command, UsageError> {
         Verb::Stack(typed) => stack::stack(typed, look).map(Command::Stack),
         Verb::Top(typed) => top::top(typed).map(Command::Top),
         Verb::Watch(typed) => watch::watch(typed).map(Command::Watch),
+        Verb::Run(typed) => script::script(typed).map(Command::Script),
         Verb::List(typed) => once::list(typed).map(Command::List),
         Verb::Status(typed) => once::pids(typed).map(Command::Status),
         Verb::Detach(typed) => once::pids(typed).map(Command::Detach),

@@ -10,6 +10,7 @@ mod help;
 mod hist;
 mod lat;
 mod once;
+mod script;
 mod shared;
 mod stack;
 mod top;
@@ -27,6 +28,7 @@ pub(crate) use graph::TypedGraph;
 pub(crate) use hist::TypedHist;
 pub(crate) use lat::TypedLat;
 pub(crate) use once::{TypedDemo, TypedList, TypedPids};
+pub(crate) use script::TypedScript;
 pub(crate) use shared::{Common, TypedBy, TypedEnds, TypedFilter, TypedReturns, TypedTarget};
 pub(crate) use stack::{TypedStack, TypedUnwind};
 pub(crate) use top::TypedTop;
@@ -89,6 +91,7 @@ pub(crate) enum Verb {
     Stack(TypedStack),
     Top(TypedTop),
     Watch(TypedWatch),
+    Run(TypedScript),
     List(TypedList),
     /// What is patched in a process, and by which tracer
     ///

@@ -1,0 +1,49 @@
+//! `run`: which words are the script, which its parameters.
+//!
+//! In: typed words. Out: [`Script`]. Does not: read the script.
+
+use std::path::PathBuf;
+
+use super::error::UsageError;
+use super::words::split_words;
+use crate::args::command::{Input, Script};
+use crate::args::typed::TypedScript;
+
+/// Makes `run` ready. Without `-e` the first word is the file; what is behind `--` with two dashes has a name.
+pub(super) fn script(typed: TypedScript) -> Result<Script, UsageError> {
+    let mut words = typed.words.into_iter();
+    let input = match typed.programs.is_empty() {
+        false => Input::Text(typed.programs.join("\n")),
+        true => match words.next() {
+            Some(word) if word == "-" => Input::Stdin,
+            Some(word) => Input::File(PathBuf::from(word)),
+            None => Input::Nothing,
+        },
+    };
+    let (named, unnamed): (Vec<String>, Vec<String>) =
+        typed.after.into_iter().partition(|word| word.starts_with("--"));
+    let named = named.iter().map(|word| word.trim_start_matches('-').to_owned()).collect();
+    let command = typed.command.map(|command| split_words(&command)).transpose()?;
+    Ok(Script {
+        input,
+        positional: words.chain(unnamed).collect(),
+        named,
+        headers: typed.include,
+        allow_unsafe: typed.allow_unsafe,
+        probe_filter: typed.probe_filter,
+        pid: typed.pid,
+        command,
+        format: typed.format,
+        output: typed.output,
+        buffered: typed.buffer.as_deref() == Some("full"),
+        quiet: typed.quiet,
+        verbose: typed.verbose,
+        no_warnings: typed.no_warnings,
+        lookups: typed.lookups,
+        list: typed.list,
+        shows_tree: typed.debug.is_some(),
+        dry_run: typed.dry_run,
+        bench: typed.bench || typed.mode.as_deref() == Some("bench"),
+        test: typed.mode.as_deref() == Some("test"),
+    })
+}

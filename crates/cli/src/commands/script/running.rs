@@ -1,0 +1,256 @@
+//! A script that runs: begin, intervals, signals, hits, end.
+//!
+//! In: a program. Out: its output and exit status. Blocks of begin run when everything is attached, before any hit is
+//! looked at; those of end when everything is detached. An interval that is late runs once, not once for each time
+//! that was missed. Does not: know what blocks do.
+
+use std::process::Child;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use trapline::{Interrupt, Interrupts};
+use trapline_script::{Clock, Hit, Machine, Probe, Program, Stream, Style, World};
+
+use super::host::{Host, Timer};
+use super::probing::{Event, Probing};
+use super::stop::{Stop, said, say};
+use super::{bench, own};
+use crate::args::command::Script;
+use crate::args::sink::Sink;
+use crate::output::{Output, OutputError};
+
+/// How long is waited at most, if nothing is due: a launched command may have ended.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How often hits are looked for.
+const ROUND: Duration = Duration::from_millis(2);
+
+/// Set by the tests of bpftrace: how they know that everything is attached.
+const NOTIFY: &str = "__BPFTRACE_NOTIFY_PROBES_ATTACHED";
+/// Set by tests: the map whose value is the time of series.
+const SERIES_CLOCK: &str = "BPFTRACE_DUMMY_TS_MAP";
+
+/// A script that runs.
+struct Running<'a> {
+    args: &'a Script,
+    machine: Machine,
+    host: Host,
+    hit: Hit,
+    timers: Vec<Timer>,
+    child: Option<Child>,
+    probing: Option<Probing>,
+    /// The process that was asked for, if no program is probed.
+    pid: Option<u32>,
+}
+
+/// Runs a program to its end.
+pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32>) -> Result<i32, Stop> {
+    let interrupts = Interrupts::with_user()
+        .map_err(|source| OutputError::Open { file: "the signals that end a run".to_owned(), source })?;
+    let sink = Sink { output: args.output.clone(), ..Sink::default() };
+    let output = Output::open(&sink, false)?;
+    let program = Rc::new(program);
+    let mut host = Host::new(output, args.buffered);
+    let mut machine = Machine::new(program, style, &mut host);
+    if let Ok(map) = std::env::var(SERIES_CLOCK) {
+        machine.series_clock(&map);
+    }
+    let mut running = Running {
+        args,
+        machine,
+        host,
+        hit: Host::hit(),
+        timers: Vec::new(),
+        child: None,
+        probing: None,
+        pid,
+    };
+    if args.bench || args.test {
+        let Running { machine, host, hit, .. } = &mut running;
+        let status = bench::run(args.bench, style.json, machine, host, hit)?;
+        running.host.flush();
+        return Ok(status);
+    }
+    running.begin(style.json)?;
+    running.follow(&interrupts);
+    running.end()
+}
+
+impl Running<'_> {
+    /// Attaches, and runs the blocks at begin.
+    fn begin(&mut self, json: bool) -> Result<(), Stop> {
+        let counts =
+            |probe: &&Probe| !matches!(probe, Probe::Bench(_) | Probe::Test(_)) && !probe.is_of_program();
+        let probes = self.machine.program().blocks.iter().flat_map(|block| &block.probes);
+        let own = probes.filter(counts).count();
+        let command = self.args.command.as_deref();
+        let host = &mut self.host;
+        let mut now = || host.now(Clock::Boot);
+        self.probing = Probing::start(self.machine.program(), self.pid, command, &mut now)?;
+        let attached = own + self.probing.as_ref().map_or(0, |probing| probing.attached);
+        if attached == 0 {
+            return Err(said("No probes to attach"));
+        }
+        self.announce(attached, json);
+        match (&mut self.probing, command) {
+            (Some(probing), _) => {
+                self.host.boot = Some(probing.now());
+                self.host.child = if command.is_some() { probing.pid() } else { 0 };
+                for notice in probing.notices() {
+                    if !self.args.quiet && !self.args.no_warnings {
+                        say(&format!("WARNING: {notice}\n"));
+                    }
+                }
+            }
+            (None, Some(command)) => {
+                let child = own::launch(command).map_err(said)?;
+                self.host.child = child.id();
+                self.child = Some(child);
+            }
+            (None, None) => {}
+        }
+        self.timers = timers(self.machine.program());
+        self.machine.run_all(|probe| *probe == Probe::Begin, &self.hit, &mut self.host);
+        Ok(())
+    }
+    /// Says how many probes are attached.
+    fn announce(&mut self, attached: usize, json: bool) {
+        let noun = if attached == 1 { "probe" } else { "probes" };
+        let data = format!(
+            "{{\"type\": \"attached_probes\", \"count\": {attached}, \"data\": {{\"probes\": {attached}}}}}\n"
+        );
+        match json {
+            _ if self.args.quiet => {}
+            true => self.host.write(Stream::Output, data.as_bytes()),
+            false => self.host.write(Stream::Error, format!("Attached {attached} {noun}\n").as_bytes()),
+        }
+        if self.args.verbose {
+            let probes = self.machine.program().blocks.iter().flat_map(|block| &block.probes);
+            let lines: String = probes.map(|probe| format!("Attached {probe}\n")).collect();
+            self.host.write(Stream::Error, lines.as_bytes());
+        }
+        self.host.flush();
+        if std::env::var_os(NOTIFY).is_some() {
+            own::print_notice(NOTIFY);
+        }
+    }
+    /// Runs blocks until something ends the script.
+    fn follow(&mut self, interrupts: &Interrupts) {
+        let mut probes = self.machine.program().blocks.iter().flat_map(|block| &block.probes);
+        let waits = probes.any(|probe| !matches!(probe, Probe::Begin | Probe::End));
+        while (waits || self.child.is_some()) && self.goes_on() {
+            match self.wait(interrupts) {
+                Some(Interrupt::User) => {
+                    self.machine.run_all(
+                        |probe| matches!(probe, Probe::Signal(_)),
+                        &self.hit,
+                        &mut self.host,
+                    );
+                }
+                Some(_) => return,
+                None => {}
+            }
+            let (alive, events) = match &mut self.probing {
+                Some(probing) => {
+                    let alive = probing.poll();
+                    let events = probing.events();
+                    self.host.boot = Some(probing.now());
+                    (alive, events)
+                }
+                None => (true, Vec::new()),
+            };
+            self.run_events(events);
+            self.run_timers();
+            if !alive {
+                return;
+            }
+        }
+    }
+    /// Waits until something is due, or may have come.
+    fn wait(&self, interrupts: &Interrupts) -> Option<Interrupt> {
+        let due = self.timers.iter().map(|timer| timer.due).min();
+        let most = if self.probing.is_some() { ROUND } else { TICK };
+        let wait = due.map_or(most, |due| due.saturating_duration_since(Instant::now()).min(most));
+        match &self.probing {
+            Some(probing) => probing.wait(interrupts, wait),
+            None => interrupts.wait(wait),
+        }
+    }
+    fn goes_on(&mut self) -> bool {
+        let ended = |child: &mut Child| child.try_wait().map_or(true, |status| status.is_some());
+        let gone = self.probing.is_none() && self.pid.is_some_and(|pid| !own::is_alive(pid));
+        self.machine.exit().is_none()
+            && self.host.failed.is_none()
+            && !gone
+            && !self.child.as_mut().is_some_and(ended)
+    }
+    /// Runs the blocks of hits, until one of them ends the script.
+    fn run_events(&mut self, events: Vec<Event>) {
+        for (block, hit) in events {
+            if self.machine.exit().is_some() {
+                return;
+            }
+            self.machine.run(block, &hit, &mut self.host);
+        }
+    }
+    /// Runs the blocks whose time has come, in the order of the source.
+    fn run_timers(&mut self) {
+        let now = Instant::now();
+        for index in 0..self.timers.len() {
+            let timer = &mut self.timers[index];
+            if timer.due > now || self.machine.exit().is_some() {
+                continue;
+            }
+            timer.due = (timer.due + timer.period).max(now);
+            let (block, probe) = (timer.block, timer.probe);
+            let probe = &self.machine.program().blocks[block].probes[probe];
+            let hit = Hit { probe: probe.to_string(), sort: probe.sort(), ..self.hit.clone() };
+            self.machine.run(block, &hit, &mut self.host);
+        }
+    }
+    /// Detaches, runs the blocks of the last hits and those at end, and writes the maps.
+    fn end(mut self) -> Result<i32, Stop> {
+        if let Some(child) = &mut self.child {
+            own::end(child);
+        }
+        let mut missed = 0;
+        if let Some(probing) = self.probing.take() {
+            let (events, mut finished) = probing.end();
+            self.run_events(events);
+            missed = finished.summary.missed;
+            if self.args.verbose {
+                finished.summary.notices.iter().for_each(|notice| say(&format!("{notice}\n")));
+            }
+            if let Some(command) = finished.command.as_mut()
+                && command.status().is_none()
+            {
+                own::terminate(self.host.child);
+            }
+        }
+        self.machine.run_all(|probe| *probe == Probe::End, &self.hit, &mut self.host);
+        if missed > 0 {
+            self.host.write(Stream::Error, format!("WARNING: Total lost event count: {missed}\n").as_bytes());
+        }
+        self.machine.finish(&mut self.host);
+        self.host.flush();
+        match self.host.failed.take() {
+            Some(error) => Err(error.into()),
+            None => Ok(self.machine.exit().unwrap_or(0)),
+        }
+    }
+}
+
+/// The timers of all intervals; each is due for the first time after one period.
+fn timers(program: &Program) -> Vec<Timer> {
+    let now = Instant::now();
+    let mut timers = Vec::new();
+    for (block, def) in program.blocks.iter().enumerate() {
+        for (probe, def) in def.probes.iter().enumerate() {
+            if let Probe::Interval(nanos, _) = def {
+                let period = Duration::from_nanos(*nanos);
+                timers.push(Timer { block, probe, period, due: now + period });
+            }
+        }
+    }
+    timers
+}

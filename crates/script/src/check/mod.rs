@@ -1,0 +1,21 @@
+//! Tree → program: names, types, sizes.
+//!
+//! In: a tree and the options. Out: a [`Program`](crate::program::Program) with warnings, or errors. Types are found by
+//! going through the script until nothing grows: a variable's type holds all that is assigned to it, anywhere.
+//! Does not: run anything.
+
+mod access;
+mod casts;
+mod checker;
+mod compile;
+mod expressions;
+mod functions;
+mod macros;
+mod operators;
+mod options;
+mod special;
+mod statements;
+mod sums;
+
+pub use compile::{Compiled, compile};
+pub use options::Options;

@@ -1,0 +1,18 @@
+//! What a script is compiled with.
+//!
+//! In: nothing. Out: plain data. Does not: read the command line or the environment.
+
+/// What a script is compiled with.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// `$1`, `$2` and so on.
+    pub positional: Vec<String>,
+    /// Parameters behind `--`, without their dashes: `name=value` or `name`.
+    pub named: Vec<String>,
+    /// Whether functions that change the system are allowed.
+    pub allow_unsafe: bool,
+    /// Settings of the environment: names that begin with `BPFTRACE_`, and values.
+    pub environment: Vec<(String, String)>,
+    /// Regular names, such as those of system headers, with their numbers.
+    pub constants: Vec<(String, i64)>,
+}

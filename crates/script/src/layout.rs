@@ -1,0 +1,227 @@
+//! Structures, unions and enumerations of the script, laid out as C does.
+//!
+//! In: definitions. Out: offsets and sizes; the names of values. Invariants: offsets and sizes do not overflow; a
+//! structure that is not defined (yet) has no size. Does not: read definitions of the system.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::diagnostic::Diagnostic;
+use crate::tree::{EnumDef, StructDef, TypeKind, TypeName};
+use crate::types::{Int, Type};
+
+/// Where a field's bits are in the integer that holds them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bits {
+    /// The lowest bit.
+    pub from: u32,
+    /// How many.
+    pub count: u32,
+}
+
+/// A field of a structure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub ty: Type,
+    /// Bytes before it.
+    pub offset: u32,
+    /// If it is a bit field.
+    pub bits: Option<Bits>,
+}
+
+/// A structure or union.
+#[derive(Debug, Clone, Default)]
+pub struct Struct {
+    /// Its fields in order.
+    pub fields: Vec<Field>,
+    /// Its size in bytes.
+    pub size: u32,
+    align: u32,
+}
+
+/// All structures and enumerations of a script.
+#[derive(Debug, Clone, Default)]
+pub struct Layouts {
+    structs: HashMap<String, Rc<Struct>>,
+    enums: HashMap<String, Vec<(String, i64)>>,
+    /// The enumeration and the value of each name.
+    pub(crate) constants: HashMap<String, (Rc<str>, i64)>,
+}
+
+impl Layouts {
+    /// Lays all definitions out, in their order.
+    pub(crate) fn new(structs: &[StructDef], enums: &[EnumDef]) -> Result<Self, Box<Diagnostic>> {
+        let mut all = Self::default();
+        for def in enums {
+            let name: Rc<str> = def.name.as_str().into();
+            for (variant, value) in &def.variants {
+                all.constants.insert(variant.clone(), (name.clone(), *value));
+            }
+            all.enums.insert(def.name.clone(), def.variants.clone());
+        }
+        for def in structs {
+            let laid = all.lay_out(def)?;
+            all.structs.insert(def.name.clone(), Rc::new(laid));
+        }
+        Ok(all)
+    }
+    /// A structure by name.
+    pub fn structure(&self, name: &str) -> Option<&Rc<Struct>> {
+        self.structs.get(name)
+    }
+    /// The name of an enumeration's value.
+    pub fn variant(&self, of: &str, value: i64) -> Option<&str> {
+        self.enums.get(of)?.iter().find(|(_, other)| *other == value).map(|(name, _)| name.as_str())
+    }
+    pub(crate) fn has_enum(&self, name: &str) -> bool {
+        self.enums.contains_key(name)
+    }
+    /// A type by its written name; `None` if there is no such type.
+    pub(crate) fn resolve(&self, name: &TypeName) -> Option<Type> {
+        Some(match &name.kind {
+            TypeKind::Named(name) => named(name)?,
+            TypeKind::Struct(name) => {
+                let size = self.structs.get(name).map_or(0, |laid| laid.size);
+                Type::Struct(name.as_str().into(), size)
+            }
+            TypeKind::Enum(name) => {
+                let of = self.enums.get_key_value(name)?.0.as_str().into();
+                Type::Int(Int { size: 4, signed: false, flexible: false, of: Some(of) })
+            }
+            TypeKind::Pointer(to) => Type::pointer(self.resolve(to)?),
+            TypeKind::Array(of, count) => {
+                array(self.resolve(of)?, u32::try_from(count.unwrap_or(0)).unwrap_or(u32::MAX))
+            }
+        })
+    }
+    /// A type of a field: as in C, where an array of characters is one.
+    fn field_type(&self, name: &TypeName) -> Option<Type> {
+        match &name.kind {
+            TypeKind::Pointer(to) => Some(Type::pointer(self.field_type(to)?)),
+            TypeKind::Array(of, count) => {
+                let count = u32::try_from(count.unwrap_or(0)).unwrap_or(u32::MAX);
+                match self.field_type(of)? {
+                    Type::Int(Int { size: 1, signed: true, .. }) if count > 0 => Some(Type::Text(count)),
+                    of => Some(Type::Array(Rc::new(of), count)),
+                }
+            }
+            _ => self.resolve(name),
+        }
+    }
+    fn alignment(&self, ty: &Type) -> u32 {
+        match ty {
+            Type::Array(of, _) => self.alignment(of),
+            Type::Struct(name, _) => self.structs.get(&**name).map_or(1, |laid| laid.align),
+            Type::Text(_) => 1,
+            other => other.size().clamp(1, 8),
+        }
+    }
+    fn lay_out(&self, def: &StructDef) -> Result<Struct, Box<Diagnostic>> {
+        let mut laid = Struct { align: 1, ..Struct::default() };
+        // In bits, since bit fields share bytes.
+        let mut at = 0u64;
+        for field in &def.fields {
+            let fail = |message: String| Box::new(Diagnostic::error(message, field.ty.span));
+            let unknown = || fail(format!("unknown type in struct {}", def.name));
+            let ty = self.field_type(&field.ty).ok_or_else(unknown)?;
+            if let Type::Struct(name, _) = &ty
+                && !self.structs.contains_key(&**name)
+            {
+                return Err(fail(format!("field has incomplete type 'struct {name}'")));
+            }
+            let align = if def.packed { 1 } else { self.alignment(&ty) };
+            let (unit, size) = (u64::from(align) * 8, u64::from(ty.size()) * 8);
+            let mut place = if def.union { 0 } else { at };
+            let bits = match field.bits {
+                None => {
+                    place = place.next_multiple_of(unit);
+                    None
+                }
+                Some(count) if u64::from(count) > size || count > 64 || size == 0 => {
+                    return Err(fail(format!(
+                        "width of bit-field ({count} bits) exceeds the width of its type"
+                    )));
+                }
+                Some(count) => {
+                    if count == 0 || place / size != (place + u64::from(count) - 1) / size {
+                        place = place.next_multiple_of(size);
+                    }
+                    Some(Bits { from: (place % size) as u32, count })
+                }
+            };
+            let width = field.bits.map_or(size, u64::from);
+            at = at.max(place + width);
+            laid.align = laid.align.max(align);
+            let byte = if bits.is_some() { place / size * size / 8 } else { place / 8 };
+            let too_large = || fail(format!("struct {} is too large", def.name));
+            let offset = u32::try_from(byte).map_err(|_| too_large())?;
+            if at > u64::from(u32::MAX) {
+                return Err(too_large());
+            }
+            self.push(&mut laid, field.name.as_deref(), ty, offset, bits);
+        }
+        laid.size = at.div_ceil(8).next_multiple_of(u64::from(laid.align)) as u32;
+        Ok(laid)
+    }
+    /// Adds a field, or the fields of one without a name.
+    fn push(&self, laid: &mut Struct, name: Option<&str>, ty: Type, offset: u32, bits: Option<Bits>) {
+        match (name, &ty) {
+            (Some(name), _) => laid.fields.push(Field { name: name.to_owned(), ty, offset, bits }),
+            (None, Type::Struct(inner, _)) => {
+                let inner = self.structs.get(&**inner).map(|inner| inner.fields.clone()).unwrap_or_default();
+                let inside = inner.into_iter().map(|field| Field { offset: offset + field.offset, ..field });
+                laid.fields.extend(inside);
+            }
+            (None, _) => {}
+        }
+    }
+}
+
+impl Struct {
+    /// A field by name.
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+}
+
+/// `string[64]` and `buffer[64]` are not arrays; the number is their size.
+fn array(of: Type, count: u32) -> Type {
+    match of {
+        Type::Text(0) => Type::Text(count),
+        Type::Buffer(0) => Type::Buffer(count),
+        of => Type::Array(Rc::new(of), count),
+    }
+}
+
+/// A type that needs no definition.
+fn named(name: &str) -> Option<Type> {
+    let bits = |rest: &str| match rest.trim_end_matches("_t") {
+        "8" => Some(1),
+        "16" => Some(2),
+        "32" => Some(4),
+        "64" => Some(8),
+        _ => None,
+    };
+    let starts = [("uint", false), ("int", true), ("__u", false), ("__s", true), ("u", false), ("s", true)];
+    for (start, signed) in starts {
+        if let Some(size) = name.strip_prefix(start).and_then(bits) {
+            return Some(if signed { Type::int(size) } else { Type::uint(size) });
+        }
+    }
+    Some(match name {
+        "bool" | "_Bool" => Type::Bool,
+        "void" => Type::Void,
+        "string" => Type::Text(0),
+        "buffer" => Type::Buffer(0),
+        "inet" => Type::Inet,
+        "username_t" => Type::Username,
+        "size_t" | "uintptr_t" => Type::uint(8),
+        "ssize_t" | "off_t" | "time_t" => Type::int(8),
+        "uid_t" | "gid_t" => Type::uint(4),
+        "pid_t" => Type::int(4),
+        _ => return None,
+    })
+}

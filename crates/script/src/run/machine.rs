@@ -1,0 +1,75 @@
+//! A program that runs: its blocks at hits, and how it ends.
+//!
+//! In: hits, block by block. Out: output through the world; the exit status. Invariant: what finds no room in a map is
+//! counted and reported. Does not: decide when a block runs.
+
+use std::rc::Rc;
+
+use super::frame::Frame;
+use super::state::{State, Style};
+use super::world::{Hit, Stream, World};
+use crate::attach::Probe;
+use crate::program::Program;
+use crate::table::Asked;
+
+/// A program that runs.
+#[derive(Debug)]
+pub struct Machine {
+    state: State,
+}
+
+impl Machine {
+    /// A program with empty maps.
+    pub fn new(program: Rc<Program>, style: Style, world: &mut dyn World) -> Self {
+        Self { state: State::new(program, style, world) }
+    }
+    /// Lets series take their time from a map's single value instead of the clock, so tests know it.
+    pub fn series_clock(&mut self, map: &str) {
+        self.state.series_clock = self.state.program.maps.iter().position(|info| info.name == map);
+    }
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.state.program
+    }
+    /// The exit status, if the script has asked to end.
+    pub const fn exit(&self) -> Option<i32> {
+        self.state.exit
+    }
+    /// Runs a block for a hit.
+    pub fn run(&mut self, block: usize, hit: &Hit, world: &mut dyn World) {
+        let program = self.state.program.clone();
+        Frame::new(&mut self.state, &program.blocks[block], hit, world).run();
+    }
+    /// Runs the blocks at probes of one kind, in the order of the source.
+    pub fn run_all(&mut self, is: impl Fn(&Probe) -> bool, hit: &Hit, world: &mut dyn World) {
+        let program = self.state.program.clone();
+        for (index, block) in program.blocks.iter().enumerate() {
+            for probe in block.probes.iter().filter(|probe| is(probe)) {
+                let hit = Hit { probe: probe.to_string(), sort: probe.sort(), ..hit.clone() };
+                self.run(index, &hit, world);
+            }
+        }
+    }
+    /// Writes what is written when all probes are gone: the maps, and what found no room in them.
+    pub fn finish(&mut self, world: &mut dyn World) {
+        let state = &self.state;
+        if !state.style.json {
+            world.write(Stream::Output, b"\n\n");
+        }
+        let mut order: Vec<usize> = (0..state.maps.len()).collect();
+        order.sort_by(|a, b| state.program.maps[*a].name.cmp(&state.program.maps[*b].name));
+        for map in order {
+            if state.program.config.print_maps_on_exit {
+                let text = state.written(map, Asked::default(), world);
+                world.write(Stream::Output, &text);
+            }
+            let lost = state.maps[map].lost;
+            if lost > 0 && !state.style.no_warnings {
+                let (name, room) = (&state.program.maps[map].name, state.program.maps[map].room);
+                let noun = if lost == 1 { "update" } else { "updates" };
+                let text = format!("WARNING: {name}: {lost} {noun} found no room ({room} keys)\n");
+                world.write(Stream::Error, text.as_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! `run`: scripts on real programs, and the command around them: options, signals, exit statuses.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{binary, once};
+use trapline_tests::victims::{self, Variant};
+use trapline_tests::{or_skip, text};
+
+const TIMES: u64 = 20;
+/// The line that says that everything is attached.
+const NOTIFY: &str = "__BPFTRACE_NOTIFY_PROBES_ATTACHED";
+
+fn run(args: &[&str]) -> Output {
+    once(&[&["run"], args].concat())
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A script that has attached, and the rest of what it writes.
+struct Script {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Script {
+    fn start(args: &[&str]) -> Self {
+        let mut command = Command::new(binary());
+        command.arg("run").args(args).env(NOTIFY, "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("trapline starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        while !line.contains(NOTIFY) {
+            line.clear();
+            if lines.read_line(&mut line).expect("text") == 0 {
+                let output = child.wait_with_output().expect("it ends");
+                panic!("not attached: {}", String::from_utf8_lossy(&output.stderr));
+            }
+        }
+        Self { child, lines }
+    }
+    /// One line.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).expect("text");
+        line.trim_end().to_owned()
+    }
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([name, &self.child.id().to_string()]).status();
+        assert!(status.is_ok_and(|status| status.success()));
+    }
+    /// The lines that are left, after Ctrl-C; the exit status is 0.
+    fn stop(mut self) -> Vec<String> {
+        self.signal("-INT");
+        let rest: Vec<String> = (&mut self.lines).lines().map_while(Result::ok).collect();
+        let output = self.child.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{}", errors(&output));
+        assert!(!errors(&output).contains("lost"), "{}", errors(&output));
+        rest
+    }
+}
+
+#[test]
+fn exit_statuses() {
+    for (args, status) in [
+        (&["-e", "begin { }"][..], 0),
+        (&["-e", "begin { exit(69); }"], 69),
+        (&["-e", "begin { nosuch(); }"], 1),
+        (&["-e", "k:vfs_read { }"], 1),
+        (&["-f", "jsonx", "-e", "begin { }"], 1),
+        (&["no-such-file.bt"], 1),
+        (&["-p", "111a1", "-e", "begin { }"], 1),
+        (&["-e", "begin { print(getopt(\"a\", 1)); }", "--", "--b"], 1),
+        (&["-e", "uprobe:/no/such/file:f { }"], 1),
+        (&["--nonsense"], 2),
+        (&["-c", "unclosed 'quote", "-e", "begin { }"], 2),
+        (&["--dry-run", "-e", "begin { exit(5); }"], 0),
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(status), "{args:?}\n{}", errors(&output));
+        assert!(!errors(&output).contains("panicked"), "{}", errors(&output));
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_in_the_form_of_bpftrace() {
+    for (args, message) in [
+        (
+            &["no-such-file.bt"][..],
+            "ERROR: failed to open file 'no-such-file.bt': No such file or directory\n",
+        ),
+        (
+            &["-f", "x", "-e", "begin{}"],
+            "ERROR: Invalid output format \"x\"\nValid formats: 'text', 'json'\n",
+        ),
+        (&["-p", "a1", "-e", "begin{}"], "ERROR: Failed to parse pid: invalid integer: a1\n"),
+        (&["-p", "5000000", "-e", "begin{}"], "ERROR: Pid out of range: 5000000\n"),
+        (
+            &["-e", "begin { $x = @y }"],
+            "stdin:1:14-16: ERROR: Undefined map: @y\nbegin { $x = @y }\n             ~~\n",
+        ),
+    ] {
+        let output = run(args);
+        assert_eq!((errors(&output).as_str(), out(&output).as_str()), (message, ""), "{args:?}");
+    }
+}
+
+#[test]
+fn begin_comes_first_and_maps_come_last() {
+    let output = run(&["-e", "end { print(\"end\"); } begin { print(\"begin\"); @a[1] = 2; }"]);
+    assert_eq!(out(&output), "begin\nend\n\n\n@a[1]: 2\n");
+    assert_eq!(errors(&output), "Attached 2 probes\n");
+    let output = run(&["-q", "-f", "json", "-e", "begin { @a[1] = 2; }"]);
+    assert_eq!(out(&output), "{\"type\": \"map\", \"data\": {\"@a\": {\"1\": 2}}}\n");
+    assert_eq!(errors(&output), "");
+}
+
+#[test]
+fn a_file_with_parameters_writes_to_a_file() {
+    let folder = std::env::temp_dir().join(format!("trapline-run-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let (script, report) = (folder.join("s.bt"), folder.join("report"));
+    let text =
+        "#!/usr/bin/trapline run\nbegin { printf(\"%d %s %d\\n\", $1, str($2), getopt(\"n\", 1)); wrong }\n";
+    fs::write(&script, text).expect("written");
+    let (script, report) = (script.to_str().expect("text"), report.to_str().expect("text"));
+    let output = run(&[script]);
+    assert!(
+        errors(&output).starts_with("s.bt:2:60-65: ERROR: Unknown identifier: 'wrong'\n"),
+        "{}",
+        errors(&output)
+    );
+    fs::write(script, text.replace("wrong ", "")).expect("written");
+    let output = run(&["-o", report, script, "7", "word", "--", "--n=9"]);
+    assert_eq!((out(&output).as_str(), output.status.code()), ("", Some(0)), "{}", errors(&output));
+    assert_eq!(fs::read_to_string(report).expect("a report"), "7 word 9\n\n\n");
+    fs::remove_dir_all(folder).expect("removed");
+}
+
+#[test]
+fn intervals_run_until_exit() {
+    let output = run(&[
+        "-q",
+        "-e",
+        "i:ms:5 { @++; if (@ == 3) { printf(\"%s\\n\", probe); exit(); } } i:s:100 { @ = 0; }",
+    ]);
+    assert_eq!(out(&output), "interval:ms:5\n\n\n@: 3\n");
+}
+
+#[test]
+fn signals_run_their_block_and_end_the_script() {
+    let mut script =
+        Script::start(&["-e", "self:signal:SIGUSR1 { print(\"signal\"); } end { print(\"end\"); }"]);
+    for _ in 0..2 {
+        script.signal("-USR1");
+        assert_eq!(script.line(), "signal");
+    }
+    assert_eq!(script.stop(), ["end", "", ""]);
+}
+
+#[test]
+fn a_command_ends_the_script_with_itself() {
+    let output = run(&[
+        "-q",
+        "-c",
+        "sh -c 'exit 3'",
+        "-e",
+        "begin { if (cpid > 0) { print(\"child\"); } } i:s:100 { }",
+    ]);
+    assert_eq!(
+        (out(&output).as_str(), output.status.code()),
+        ("child\n\n\n", Some(0)),
+        "{}",
+        errors(&output)
+    );
+    let output = run(&["-q", "-c", "sleep 100", "-e", "i:ms:1 { exit(2); }"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_reader_that_is_gone_ends_the_script() {
+    let mut command = Command::new(binary());
+    command.args(["run", "-q", "-e", "i:ms:1 { print(1); }"]).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("trapline starts");
+    drop(child.stdout.take());
+    let status = child.wait().expect("it ends");
+    assert!(status.signal().is_none() && status.success(), "{status}");
+}
+
+#[test]
+fn probes_are_listed() {
+    let output = run(&["-l", "interval:*"]);
+    assert_eq!(out(&output), "interval:hz:\ninterval:ms:\ninterval:s:\ninterval:us:\n");
+    let output = run(&["-l", "-e", "i:ms:1 { } begin { } i:ms:2 { }"]);
+    assert_eq!(out(&output), "interval:ms:\nbegin\n");
+    let output = run(&["-d", "ast", "--dry-run", "-e", "begin { @a = 1 + $1; }"]);
+    assert_eq!(out(&output), "Program\n begin\n  =\n   map: @a\n   +\n    1\n    $1\n");
+}
+
+#[test]
+fn hits_are_counted_as_often_as_they_happened() {
+    let mut victim = Running::start(&or_skip!(victims::plain("counter")), &[]);
+    let before = text::signals(victim.pid());
+    let pid = victim.pid().to_string();
+    let script = "uprobe:counter:leaf { @leaf = count(); @[func] = count(); } uprobe:counter:fr* { @[func] = count(); }
+        uretprobe:counter:leaf /retval % 3 == 1/ { @thirds = count(); } uprobe:counter:leaf /pid != $1/ { @other = count(); }";
+    let path = victims::plain("counter").expect("built");
+    let script = script.replace("counter:", &format!("{}:", path.display()));
+    let running = Script::start(&["-p", &pid, "-e", &script, &pid]);
+    let reported = victim.run(TIMES);
+    let rest = running.stop().join("\n");
+    let (leaf, framed) = (reported["leaf"], reported["framed"]);
+    let rows = |a: (&str, u64), b: (&str, u64)| {
+        let (first, second) = if (a.1, a.0) <= (b.1, b.0) { (a, b) } else { (b, a) };
+        format!("@[{}]: {}\n@[{}]: {}", first.0, first.1, second.0, second.1)
+    };
+    let rows = rows(("framed", framed), ("leaf", leaf));
+    // A leaf returns x * 3 + 1.
+    assert_eq!(rest, format!("\n\n{rows}\n@leaf: {leaf}\n@thirds: {leaf}"));
+    text::assert_clean(victim.pid(), &before);
+}
+
+#[test]
+fn blocks_run_in_the_order_in_which_things_happened() {
+    let path = or_skip!(victims::plain("counter"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let file = path.display();
+    let script = format!(
+        "uprobe:{file}:framed {{ @in[tid] = 1; @start[tid] = nsecs; print(\"in\"); }}
+         uprobe:{file}:leaf /@in[tid]/ {{ printf(\"leaf of %s\\n\", comm); }}
+         uretprobe:{file}:leaf /@in[tid]/ {{ print(\"leaf returns\"); }}
+         uretprobe:{file}:framed {{ print(\"out\"); if (nsecs <= @start[tid]) {{ print(\"backwards\"); }}
+                                   delete(@in, tid); delete(@start, tid); }}"
+    );
+    let running = Script::start(&["-p", &pid, "-e", &script]);
+    let framed = victim.run(TIMES)["framed"];
+    let rest = running.stop();
+    let once = ["in", "leaf of counter", "leaf returns", "out"];
+    let expected: Vec<&str> =
+        once.iter().copied().cycle().take(4 * framed as usize).chain(["", ""]).collect();
+    assert_eq!(rest, expected);
+}
+
+#[test]
+fn texts_are_those_that_records_hold() {
+    let path = or_skip!(victims::plain("strings"));
+    let file = path.display();
+    let script = format!(
+        "uprobe:{file}:say {{ @[str(arg0)] = count(); }} uprobe:{file}:say {{ @n[arg1] = count(); }}
+         uprobe:{file}:both /arg5 == 6/ {{ @both[str(arg1), str(arg3, 3), arg0] = count(); }}"
+    );
+    let mut victim = Running::start(&path, &[]);
+    let running = Script::start(&["-q", "-f", "json", "-p", &victim.pid().to_string(), "-e", &script]);
+    victim.run(TIMES);
+    let maps: Vec<Value> =
+        running.stop().iter().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+    let texts = json!({
+        "": 6 * TIMES,
+        "hello,\"world\"\n": TIMES,
+        "u".repeat(63): TIMES,
+        // A record holds 64 bytes; what is longer, or may be, says that it was cut off.
+        format!("{}..", "x".repeat(64)): TIMES,
+        format!("{}..", "l".repeat(64)): TIMES,
+        "gr\u{fc}\u{df}": TIMES,
+        "eee": TIMES,
+        "e": TIMES,
+    });
+    assert_eq!(maps[0]["data"]["@"], texts);
+    assert_eq!(maps[1]["data"]["@both"], json!({ "one,tw,1": TIMES }));
+    assert_eq!(maps[2]["data"]["@n"]["4096"], TIMES);
+}
+
+#[test]
+fn usdt_probes_run_blocks() {
+    let path = or_skip!(victims::c("markers", Variant::NonPie));
+    let mut victim = Running::start(&path, &[]);
+    let script = format!("usdt:{}:markers:jumped {{ @ = count(); }}", path.display());
+    let running = Script::start(&["-p", &victim.pid().to_string(), "-e", &script]);
+    let jumped = victim.run(TIMES)["jumped"];
+    assert_eq!(running.stop(), ["", "", &format!("@: {jumped}")]);
+}
+
+#[test]
+fn a_launched_program_is_probed_from_its_start() {
+    let path = or_skip!(victims::plain("counter"));
+    let script = format!("uprobe:{}:main {{ @ = count(); }}", path.display());
+    let output = run(&["-q", "-c", &path.display().to_string(), "-e", &script]);
+    // Its standard input is closed, so it ends at once.
+    assert!(out(&output).ends_with("@: 1\n"), "{}{}", out(&output), errors(&output));
+}
+
+#[test]
+fn what_a_record_does_not_hold_is_an_error_before_anything_is_probed() {
+    for (script, what) in [
+        (
+            "uprobe:/bin/true:main { print(*(int32 *)arg0); }",
+            "what is behind a pointer of the program is not recorded",
+        ),
+        (
+            "uretprobe:/bin/true:main { print(str(retval)); }",
+            "a text that a function returns is not recorded",
+        ),
+        ("uprobe:/bin/true:main { print(ustack); }", "ustack is not recorded"),
+        ("uprobe:/bin/true:main { print(cpu); }", "cpu is not recorded"),
+        ("uprobe:/bin/true:main { print(nsecs(tai)); }", "nsecs(tai) is not recorded"),
+        ("uprobe:/bin/true:main { print(arg6); }", "arg6 is not supported"),
+        ("usdt:/bin/true:a:b { print(arg0); }", "an argument of a USDT probe is not recorded"),
+        (
+            "uretprobe:/bin/true:main { print(arg0); }",
+            "The arg0 builtin can only be used with uprobe or usdt probes",
+        ),
+        (
+            "uprobe:/bin/true:main { print(retval); }",
+            "The retval builtin can only be used with uretprobe probes",
+        ),
+    ] {
+        let output = run(&["-e", script]);
+        assert_eq!(output.status.code(), Some(1), "{script}");
+        let (errors, places) = (errors(&output), errors(&output).matches("ERROR").count());
+        assert!(errors.starts_with("stdin:1:") && errors.contains(what) && places == 1, "{script}\n{errors}");
+    }
+}
