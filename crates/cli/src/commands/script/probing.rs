@@ -71,7 +71,7 @@ impl Probing {
     ) -> Result<Option<Self>, Stop> {
         let mut specs: Vec<String> = Vec::new();
         let mut places = Places::new();
-        let (mut args, mut texts, mut returns) = (0, 0u8, false);
+        let (mut args, mut texts, mut returns) = (0, 0u16, false);
         for (index, block) in program.blocks.iter().enumerate() {
             for probe in &block.probes {
                 let Some((text, at_return)) = spec(probe) else { continue };
