@@ -20,7 +20,8 @@ fn reported(victim: &mut Running, words: &[&str]) -> Report {
     let bare = victim.run(TIMES);
     let pid = victim.pid().to_string();
     let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
-    let tracing = Tracing::start("trace", &all).unwrap_or_else(|report| panic!("{words:?}: {}", report.errors));
+    let tracing =
+        Tracing::start("trace", &all).unwrap_or_else(|report| panic!("{words:?}: {}", report.errors));
     let traced = victim.run(TIMES);
     let report = tracing.stop();
     assert!(report.status.success() && report.refused().is_empty(), "{words:?}: {}", report.errors);
@@ -41,7 +42,8 @@ fn returned_texts_are_what_was_returned() {
         // By its exits, and by replaced return addresses.
         for how in [&["--ret=exits"][..], &["--ret=stack"]] {
             let report = reported(&mut victim, &[how, &["named(int n) -> str"]].concat());
-            let named: Vec<&Value> = calls(&report).into_iter().filter(|call| call["how"] != "tail").collect();
+            let named: Vec<&Value> =
+                calls(&report).into_iter().filter(|call| call["how"] != "tail").collect();
             assert_eq!(named.len() as u64, 2 * TIMES, "{shown} {how:?}: {}", report.errors);
             for call in named {
                 let n = call["args"][0]["value"].as_u64().expect("a number");
@@ -103,7 +105,14 @@ fn long_texts_are_those_of_the_entry() {
             assert_eq!(call["args"][1]["cut"].as_bool().unwrap_or(false), bytes > 2000, "{shown}: {call}");
         }
         let pid = victim.pid().to_string();
-        let output = once(&["trace", "-d", "0.1", "-p", &pid, "takes(str[3000] text, buf[2000](len=n) bytes, long n)"]);
+        let output = once(&[
+            "trace",
+            "-d",
+            "0.1",
+            "-p",
+            &pid,
+            "takes(str[3000] text, buf[2000](len=n) bytes, long n)",
+        ]);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(error.contains("a record of more than 4,096 bytes"), "{error}");
     }
@@ -137,5 +146,8 @@ fn recordings_have_them() {
     let read = once(&["trace", "--from", name, "--if", "n == 7"]);
     std::fs::remove_file(&file).ok();
     let text = String::from_utf8_lossy(&read.stdout).into_owned();
-    assert!(text.lines().next().is_some_and(|line| line.contains("named(n=7) = \"name 7\" <")), "{text}{wrote:?}");
+    assert!(
+        text.lines().next().is_some_and(|line| line.contains("named(n=7) = \"name 7\" <")),
+        "{text}{wrote:?}"
+    );
 }
