@@ -72,7 +72,7 @@ fn buffers_have_what_the_call_left_in_them() {
     for path in or_skip!(builds()) {
         let shown = path.display();
         let mut victim = Running::start(&path, &[]);
-        let probe = "filled(int n, buf[256](len=ret) data, int room) -> int";
+        let probe = "filled(int n, buf(len=ret)[256] data, int room) -> int";
         let report = reported(&mut victim, &[probe]);
         let all = calls(&report);
         assert_eq!(all.len() as u64, TIMES, "{shown}: {}", report.errors);
@@ -94,7 +94,7 @@ fn long_texts_are_those_of_the_entry() {
     for path in or_skip!(builds()) {
         let shown = path.display();
         let mut victim = Running::start(&path, &[]);
-        let report = reported(&mut victim, &["takes(str[600] text, buf[2000](len=n) bytes, long n)"]);
+        let report = reported(&mut victim, &["takes(str[600] text, buf(len=n)[2000] bytes, long n)"]);
         let all = calls(&report);
         assert_eq!(all.len() as u64, TIMES, "{shown}: {}", report.errors);
         for (n, call) in (0_usize..).zip(all) {
@@ -111,7 +111,7 @@ fn long_texts_are_those_of_the_entry() {
             "0.1",
             "-p",
             &pid,
-            "takes(str[3000] text, buf[2000](len=n) bytes, long n)",
+            "takes(str[3000] text, buf(len=n)[2000] bytes, long n)",
         ]);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(error.contains("a record of more than 4,096 bytes"), "{error}");

@@ -29,8 +29,9 @@ pub(crate) struct Fields<'a> {
 pub(crate) fn is_path(word: &str) -> bool {
     let name = word.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(word.len());
     // `str[200]` is a text with a length.
-    let is_text = ["str[", "buf["].iter().any(|kind| word.starts_with(kind));
-    !is_text && name > 0 && ["->", ".", "["].iter().any(|step| word[name..].starts_with(step))
+    !word.starts_with("str[")
+        && name > 0
+        && ["->", ".", "["].iter().any(|step| word[name..].starts_with(step))
 }
 
 /// An argument that is a field of the record, with its field added to `fields`.
@@ -112,7 +113,7 @@ mod tests {
             "double",
             "str[200] s",
             "str[9]",
-            "buf[9](len=n) x",
+            "buf(len=n)[9] x",
         ] {
             assert!(!is_path(other), "{other}");
         }

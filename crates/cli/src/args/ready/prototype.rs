@@ -129,7 +129,7 @@ pub(crate) fn complete(
 pub(super) fn refuse_kept(probes: &[(ProbeSpec, Option<Signature>)]) -> Result<(), UsageError> {
     match probes.iter().flat_map(|(_, signature)| signature).any(|signature| !signature.kept.is_empty()) {
         true => Err(UsageError::Conflict(
-            "str[N], buf[N] and texts of the return are for trace, without --entry-only: a call keeps them for its return",
+            "str[N], buf(…)[N] and texts of the return are for trace, without --entry-only: a call keeps them for its return",
         )),
         false => Ok(()),
     }

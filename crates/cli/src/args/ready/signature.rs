@@ -39,7 +39,7 @@ pub(crate) enum SignatureError {
     )]
     Length(String),
     /// The length of a text is none.
-    #[error("`{0}` is no text that trace shows: write str[N] or buf[N](len=NAME), with N from 1 to {1}")]
+    #[error("`{0}` is no text that trace shows: write str[N] or buf(len=NAME)[N], with N from 1 to {1}")]
     Bytes(String, u16),
     /// Long texts are read through the first six arguments.
     #[error("`{0}` with a length, or of the returned length, is for arguments in registers of a function")]
@@ -130,7 +130,7 @@ fn kept(words: &[&str], parameters: &mut [Parameter]) -> Result<Vec<KeptText>, S
             continue;
         }
         let ArgumentPlace::General(argument) = parameter.place else {
-            return Err(SignatureError::Long(kind.to_owned()));
+            return Err(SignatureError::Long(kind));
         };
         parameter.place = ArgumentPlace::Kept { argument, text: kept.len() as u8 };
         let pointer = KeptPointer::Argument(argument);
@@ -139,15 +139,21 @@ fn kept(words: &[&str], parameters: &mut [Parameter]) -> Result<Vec<KeptText>, S
     Ok(kept)
 }
 
-/// `str[200]` without its number, and the number.
-fn sized(word: &str) -> Result<(&str, Option<u16>), SignatureError> {
-    let kind = ["str", "buf"].into_iter().find(|kind| word.starts_with(&format!("{kind}[")));
-    let Some(kind) = kind else { return Ok((word, None)) };
-    let digits = word[kind.len() + 1..].split_once(']').map(|(digits, _)| digits.trim());
-    let bytes =
-        digits.and_then(|digits| digits.parse().ok()).filter(|bytes| (1..=KeptText::MAX).contains(bytes));
+/// A parameter or type without the number of `str[200]` or `buf(len=n)[200]`, and the number.
+fn sized(word: &str) -> Result<(String, Option<u16>), SignatureError> {
+    let end = match word.starts_with("buf(len=") {
+        true => word.find(')').map_or(0, |at| at + 1),
+        false => "str".len(),
+    };
+    let (kind, behind) = word.split_at_checked(end).unwrap_or(("", ""));
+    let Some(number) = behind.strip_prefix('[').filter(|_| kind == "str" || kind.starts_with("buf(")) else {
+        return Ok((word.to_owned(), None));
+    };
+    let digits = number.split_once(']');
+    let bytes = digits.and_then(|(digits, _)| digits.trim().parse().ok());
+    let bytes = bytes.filter(|bytes| (1..=KeptText::MAX).contains(bytes));
     let bytes = bytes.ok_or_else(|| SignatureError::Bytes(word.to_owned(), KeptText::MAX))?;
-    Ok((kind, Some(bytes)))
+    Ok((kind.to_owned() + digits.map_or("", |(_, behind)| behind), Some(bytes)))
 }
 
 /// Whether the text names a USDT probe.
@@ -258,7 +264,7 @@ fn is_float(word: &str) -> bool {
 
 /// Parses `int flags`, `flags` or `struct x *p`.
 fn parameter(text: &str, names: &[(&str, u8)]) -> Result<(String, Type), SignatureError> {
-    let (bare, _) = unsized_text(text)?;
+    let (bare, _) = sized(text)?;
     let text = bare.as_str();
     let (kind, name) = name_of(text);
     for (words, called) in [(kind, name), (text, "")] {
@@ -279,13 +285,6 @@ fn parameter(text: &str, names: &[(&str, u8)]) -> Result<(String, Type), Signatu
     }
     let shown = if kind.trim().is_empty() { Type::Signed(64) } else { type_of(kind)? };
     Ok((name.to_owned(), shown))
-}
-
-/// A parameter without the length in brackets, and the length.
-fn unsized_text(text: &str) -> Result<(String, Option<u16>), SignatureError> {
-    let (kind, bytes) = sized(text)?;
-    let behind = if bytes.is_some() { text.split_once(']').map_or("", |(_, behind)| behind) } else { "" };
-    Ok((kind.to_owned() + behind, bytes))
 }
 
 /// A parameter's words without the last one, and the last one.
@@ -416,7 +415,7 @@ mod tests {
 
     #[test]
     fn texts_of_returns_and_long_ones_are_kept() {
-        let text = "SSL_read(ptr s, buf(len=ret) data, int n, str[200] name, buf[4000](len=n) all) -> str";
+        let text = "SSL_read(ptr s, buf(len=ret) data, int n, str[200] name, buf(len=n)[4000] all) -> str";
         let signature = split(text).unwrap().1.unwrap();
         let shown: Vec<_> =
             signature.parameters.iter().map(|p| (p.name.as_str(), p.shown.clone(), p.place)).collect();
