@@ -6,12 +6,14 @@ use std::path::Path;
 
 /// Name and body of each case, without the final `ret`. The cost of a kernel uprobe depends on the first
 /// instruction.
-const CASES: [(&str, &str); 10] = [
+const CASES: [(&str, &str); 12] = [
     ("nop", "nop"),
     ("push", "push %rbp\n pop %rbp"),
     ("deep", "push %rbp\n pop %rbp"),
     ("text", "push %rbp\n pop %rbp"),
     ("edge", "push %rbp\n pop %rbp"),
+    ("returned", "mov %rdi, %rax"),
+    ("mark", "990: nop"),
     ("endbr64", "endbr64"),
     ("sub", "sub $0x18, %rsp\n add $0x18, %rsp"),
     ("mov", "mov %rdi, %rax"),
@@ -70,6 +72,16 @@ fn function(text: &mut String, name: &str, align: u32, body: &str) {
     );
 }
 
+/// The note of the USDT probe at the nop before: three operands, two of them in registers.
+fn note(text: &mut String, copy: u32) {
+    let _ = write!(
+        text,
+        ".pushsection .note.stapsdt, \"\", \"note\"\n.balign 4\n.4byte 992f-991f, 994f-993f, 3\n\
+         991: .asciz \"stapsdt\"\n992: .balign 4\n993: .8byte 990b, 0, 0\n.asciz \"bench\"\n.asciz \"mark_{copy}\"\n\
+         .asciz \"8@%rdi -4@%esi 8@$5\"\n994: .balign 4\n.popsection\n"
+    );
+}
+
 /// A function that no five-byte jump fits on: a branch from elsewhere leads to its third byte.
 fn narrow(text: &mut String, name: &str) {
     function(text, name, 0, &format!("push %rbp\n nop\n{name}_inner:\n pop %rbp"));
@@ -84,6 +96,9 @@ fn main() {
     for copy in 0..COPIES {
         for (case, body) in CASES {
             function(&mut text, &format!("bench_{case}_{copy}"), 6, body);
+            if case == "mark" {
+                note(&mut text, copy);
+            }
         }
         // Padding in reach: the site can be reached by a short jump to an island.
         text += ".p2align 6\n";

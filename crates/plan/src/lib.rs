@@ -50,7 +50,9 @@ pub use plan::{
 };
 pub use preview::preview;
 pub use refusal::{NoTrampoline, PlanError, Refusal};
-pub use request::{Action, ActionRequest, Floats, Hold, LatencyInput, Operand, Read, Scope, Unwind};
+pub use request::{
+    Action, ActionRequest, Floats, Hold, KeptPointer, KeptText, LatencyInput, Operand, Read, Scope, Unwind,
+};
 pub use space::{AddressSpace, CodeRegion};
 pub use system_calls::{SystemCall, system_calls};
 /// The file that a plan is for.

@@ -72,6 +72,38 @@ impl Read {
     }
 }
 
+/// A text that is copied into memory of the call's own, where the entry's record waits for the return: one that is
+/// longer than the stack may be asked for, or that is there only at the return.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeptText {
+    /// What points to it.
+    pub pointer: KeptPointer,
+    /// It is copied when the call returns, and not at its entry.
+    pub at_return: bool,
+    /// Bytes, [`Self::MAX`] at most.
+    pub bytes: u16,
+}
+
+/// What points to such a text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeptPointer {
+    /// One of the six argument registers at the entry. The record holds it.
+    Argument(u8),
+    /// The returned value; only at the return.
+    Returned,
+}
+
+impl KeptText {
+    /// Upper bound of its bytes.
+    pub const MAX: u16 = 4096;
+
+    /// Number of words that it takes in a record: the kernel's result, then the bytes.
+    #[must_use]
+    pub const fn words(&self) -> usize {
+        1 + (self.bytes as usize).div_ceil(8)
+    }
+}
+
 /// What takes the place of an argument register at a USDT probe ([`Action::RecordMark`]), or of a word on the stack
 /// for those from the seventh on. Registers are hardware numbers; 31 is arm64's sp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

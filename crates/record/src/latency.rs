@@ -54,6 +54,9 @@ pub const STAMPS_LEN: u64 = STAMP_TAGS_LEN + STAMP_BLOCKS * STAMP_BLOCK;
 /// Maximum length of all blocks, for larger cells; only blocks that are written take memory.
 pub const MAX_BLOCKS_LEN: u64 = 1 << 30;
 
+/// Length of the largest stamp cell in bytes, as a power of two.
+pub const MOST_CELL_BITS: u8 = 12;
+
 /// Size of stamp cells. A stamp's cell has 16 bytes. If a call's entry leaves its record in a cell until the
 /// call returns (`plan::x86_64::stub::deferred`), the cell is as long as a record. Their place is found by
 /// the same rule: a block of 512 cells for each stack page.
@@ -81,8 +84,8 @@ impl Stamps {
         Self {
             cell_bits: if bits < 4 {
                 4
-            } else if bits > 12 {
-                12
+            } else if bits > MOST_CELL_BITS {
+                MOST_CELL_BITS
             } else {
                 bits
             },
@@ -119,7 +122,7 @@ impl Stamps {
     #[must_use]
     pub const fn is_len(len: u64) -> bool {
         let mut bits = 4;
-        while bits <= 12 {
+        while bits <= MOST_CELL_BITS {
             if (Self { cell_bits: bits }).bytes() == len {
                 return true;
             }

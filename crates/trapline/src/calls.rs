@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Which floats and which memory records hold, if requested.
 pub use trapline_plan::filter::{FloatArguments, OPERANDS};
-pub use trapline_plan::{Floats, Read as FieldRead};
+pub use trapline_plan::{Floats, KeptPointer, KeptText, Read as FieldRead};
 pub use trapline_record::ring::TEXT_BYTES;
 
 use crate::report::Site;
@@ -55,6 +55,9 @@ pub struct Call {
     /// Fields that were read for the call, in the order of [`Filter::reads`](crate::filter::Filter::reads);
     /// `argument` is the index there.
     pub fields: Vec<Text>,
+    /// Texts that the call kept for its return, in the order of [`Filter::keeps`](crate::filter::Filter::keeps);
+    /// `argument` is the index there. None of a call that has not returned.
+    pub kept: Vec<Text>,
     /// Returned value; for a float, its bits if requested.
     pub returned: Option<u64>,
     /// Duration; for a call that ended by a jump to another function, until that jump.
@@ -78,7 +81,7 @@ impl Call {
 pub struct Text {
     /// Index of the argument, from 0.
     pub argument: u8,
-    /// First bytes there, at most [`TEXT_BYTES`].
+    /// First bytes there, at most [`TEXT_BYTES`] or as many as were asked for.
     pub bytes: Vec<u8>,
     /// Why there are no more bytes.
     pub reading: ReadOutcome,
@@ -113,7 +116,7 @@ impl Text {
     pub(crate) fn of(argument: u8, asked: usize, words: impl Fn(u64) -> u64) -> Self {
         const EFAULT: i64 = 14;
         let answer = words(0).cast_signed();
-        let read = usize::try_from(answer).unwrap_or(0).min(asked.min(TEXT_BYTES));
+        let read = usize::try_from(answer).unwrap_or(0).min(asked);
         let mut bytes: Vec<u8> =
             (1..=asked.div_ceil(8) as u64).flat_map(|n| words(n).to_le_bytes()).collect();
         bytes.truncate(read);

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use trapline_image::{Convention, Image, MarkArgument, ProbeSpec};
 use trapline_plan::{Action, Floats, Read, Unwind};
+use trapline_record::latency::MOST_CELL_BITS;
+use trapline_record::ring::RingArea;
 use trapline_tracee::Process;
 
 use crate::files::Files;
@@ -83,6 +85,7 @@ fn of_function(
         "Go's strings end by their length, which is the argument behind: say buf(len=n) text, u64 n";
     const STACK: &str = "Go passes what this function takes and returns on the stack, or at unknown places; \
                          probe it without a signature and conditions";
+    const KEPT: &str = "no code copies long texts, or texts at returns, in Go programs";
     const REGISTERS: &str = "Go passes more than six arguments in registers of its own, and has none on the stack where C has them";
     let filter = place.filter.as_ref();
     // The target aggregates texts only if they end at a zero byte.
@@ -98,6 +101,9 @@ fn of_function(
         Convention::Go if filter.is_some_and(|filter| is_beyond(filter.read_memory())) => {
             Err(("go-arguments", REGISTERS))
         }
+        Convention::Go | Convention::Unknown if filter.is_some_and(|filter| filter.keeps_texts()) => {
+            Err(("go-text", KEPT))
+        }
         Convention::Go if ends => Err(("go-text", TEXT)),
         Convention::Unknown if asks => Err(("go-assembly", STACK)),
         Convention::Unknown => {
@@ -105,6 +111,22 @@ fn of_function(
             Ok(())
         }
         Convention::C | Convention::Go => Ok(()),
+    }
+}
+
+/// Checks that what a call keeps for its return fits into its memory.
+fn fits(place: &NamedSite) -> Result<(), Unseen> {
+    let Action::Record { values, texts, floats, fields, .. } = place.action else { return Ok(()) };
+    let keeps = place.filter.as_ref().is_some_and(|filter| filter.keeps_texts());
+    let floats = floats.arguments.count_ones() as usize;
+    let bytes =
+        RingArea::slot_with_floats(values.into(), texts.count_ones() as usize, floats + usize::from(fields));
+    match keeps && bytes > 1 << MOST_CELL_BITS {
+        true => Err((
+            "record-too-long",
+            "with all its texts, a call would have a record of more than 4,096 bytes",
+        )),
+        false => Ok(()),
     }
 }
 
@@ -249,7 +271,8 @@ impl Search<'_> {
             }
         });
         for (index, place) in places.found.iter_mut().enumerate().skip(known) {
-            match values(&modules[module].file.image, requested, nth, place) {
+            let read = fits(place).and_then(|()| values(&modules[module].file.image, requested, nth, place));
+            match read {
                 Ok(unknown) => {
                     for (nth, why) in unknown {
                         let notice = format!("arg{nth} of {} is not known: {why}", place.probe);

@@ -110,6 +110,7 @@ struct Beside {
     texts: Vec<Text>,
     floats: [u64; 8],
     fields: Vec<Text>,
+    kept: Vec<Text>,
 }
 
 pub(crate) type TextKey = (usize, u32, u32, u64, u64);
@@ -155,6 +156,7 @@ impl ProbeFacts {
             floats: beside.floats,
             texts: beside.texts,
             fields: beside.fields,
+            kept: beside.kept,
             returned: exit.filter(|exit| exit.kind == RecordKind::Return).map(|exit| exit.values[0]),
             // A difference of times as they are reported, so that rounding lets no call end after its caller.
             took: exit.map(|exit| since_start(exit.ticks).saturating_sub(at)),
@@ -224,6 +226,8 @@ pub(crate) struct Shape {
     pub(crate) floats: u8,
     /// Bytes of each field.
     pub(crate) fields: Vec<u8>,
+    /// Bytes of each text that calls keep for their return.
+    pub(crate) kept: Vec<u16>,
 }
 
 impl Shape {
@@ -244,6 +248,12 @@ impl Shape {
             fields.push(Text::of(nth, bytes.into(), |n| word(begin.saturating_add(n))));
             at += 1 + u64::from(bytes.div_ceil(8));
         }
-        Beside { texts: (0..).zip(of(self.texts)).map(text).collect(), floats, fields }
+        let mut kept = Vec::new();
+        for (nth, &bytes) in (0..).zip(&self.kept) {
+            let begin = at;
+            kept.push(Text::of(nth, bytes.into(), |n| word(begin.saturating_add(n))));
+            at += 1 + u64::from(bytes.div_ceil(8));
+        }
+        Beside { texts: (0..).zip(of(self.texts)).map(text).collect(), floats, fields, kept }
     }
 }

@@ -17,7 +17,7 @@ pub use trapline_plan::filter::{
 };
 
 use trapline_plan::filter::Late;
-use trapline_plan::{Action, Floats, Operand, Read, Unwind, filter};
+use trapline_plan::{Action, Floats, KeptText, Operand, Read, Unwind, filter};
 
 use crate::arch::FILTERS_ROWS_BY_NAME;
 use crate::calls::{Call, Text};
@@ -39,6 +39,7 @@ pub struct Filter {
     /// The aggregation is of whole calls, and is made at their return.
     of_calls: bool,
     reads: Vec<Read>,
+    kept: Vec<KeptText>,
     /// At a USDT probe: the operands that stand for argument registers, and then for words of the stack.
     operands: Vec<Operand>,
 }
@@ -81,13 +82,30 @@ impl Filter {
     pub fn reads(self, reads: Vec<Read>) -> Self {
         Self { reads, ..self }
     }
+    /// Texts that calls keep for their return ([`Call::kept`]): long ones, and those that are there only at the return.
+    /// Each costs the target a system call. Only for calls that are recorded with their returns; a call's records are
+    /// written when it returns then.
+    #[must_use]
+    pub fn keeps(self, kept: Vec<KeptText>) -> Self {
+        Self { kept, ..self }
+    }
+    /// Whether calls keep texts for their return.
+    pub(crate) const fn keeps_texts(&self) -> bool {
+        !self.kept.is_empty()
+    }
+    /// Bytes of the texts that calls of a probe keep. None are kept where no return can decide.
+    pub(crate) fn kept_bytes(&self, action: Action, returns_decide: bool) -> Vec<u16> {
+        let kept = self.kept.iter().filter(|_| returns_decide && self.is_decided_at_return(action));
+        kept.map(|text| text.bytes).collect()
+    }
     /// What records hold besides.
     pub(crate) fn read_memory(&self) -> &[Read] {
         &self.reads
     }
     /// Words that the fields take in a record.
     pub(crate) fn field_words(&self) -> u16 {
-        self.reads.iter().map(|read| read.words() as u16).sum()
+        let fields: usize = self.reads.iter().map(Read::words).sum();
+        (fields + self.kept.iter().map(KeptText::words).sum::<usize>()) as u16
     }
     /// Length of each field in bytes.
     pub(crate) fn field_bytes(&self) -> Vec<u8> {
@@ -95,7 +113,7 @@ impl Filter {
     }
     /// Whether it serves only to read fields, and passes all.
     pub(crate) const fn only_reads(&self) -> bool {
-        let reads = !self.reads.is_empty() || !self.operands.is_empty();
+        let reads = !self.reads.is_empty() || !self.operands.is_empty() || !self.kept.is_empty();
         reads && !self.rejects()
     }
     /// The same filter in terms of a USDT probe's arguments.
@@ -126,6 +144,7 @@ impl Filter {
     pub(crate) fn asks_for_values(&self) -> bool {
         let asks = |known| !matches!(known, Known::Thread | Known::Took);
         !self.reads.is_empty()
+            || !self.kept.is_empty()
             || self.tally.as_ref().is_some_and(|tally| tally.texts() != 0)
             || self.named_values(|known| asks(known).into()) != 0
     }
@@ -256,7 +275,7 @@ impl Filter {
                 && needed.arguments & !floats.arguments == 0
                 && needed.returned <= floats.returned
         };
-        self.late.is_some() && self.rest().is_some_and(known)
+        (self.late.is_some() || self.keeps_texts()) && self.rest().is_none_or(known)
     }
     /// The target's part, if there is any. `tick` is as in [`Late`], and set where returns may decide.
     pub(crate) fn in_target(&self, action: Action, tick: Option<u64>) -> Option<TargetFilter> {
@@ -270,14 +289,16 @@ impl Filter {
         let condition = if whole { self.whole() } else { self.early.clone() };
         let tally = self.tally.clone();
         let tick = tick.filter(|_| self.of_calls || self.is_decided_at_return(action));
-        let rest = self.rest().filter(|_| !whole).or(self.of_calls.then_some(Tree::Number(1, false)));
+        let always = self.of_calls || self.keeps_texts();
+        let rest = self.rest().filter(|_| !whole).or(always.then_some(Tree::Number(1, false)));
         let late = rest.zip(tick).map(|(condition, tick)| Late { condition, tick });
         let fields = self.read.clone().filter(|_| late.is_none() && self.is_decided_by_fields(action));
         let (sample, reads) = (self.sample.max(1), self.reads.clone());
         let on_stack = matches!(action, Action::Record { stack, .. } | Action::RecordAt(_, stack) if stack != Unwind::None);
         let by_name = !on_stack && self.is_named();
         let operands = self.operands.clone();
-        let filter = TargetFilter { condition, sample, tally, reads, fields, late, by_name, operands };
+        let kept = if late.is_some() { self.kept.clone() } else { Vec::new() };
+        let filter = TargetFilter { condition, sample, tally, reads, fields, late, kept, by_name, operands };
         let tells = filter.tally.is_some() || !filter.reads.is_empty() || !filter.operands.is_empty();
         (!filter.passes_all() || tells).then_some(filter)
     }

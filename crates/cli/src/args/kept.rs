@@ -63,6 +63,9 @@ struct Kept {
     arguments: Vec<Argument>,
     value: Option<Of>,
     fields: Vec<Field>,
+    /// The one of the texts that calls kept to which the returned value points.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    returned_text: Option<u8>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -91,6 +94,7 @@ enum Of {
     Enum { bits: u8, signed: bool, names: Vec<(String, i128)> },
     Str,
     Buf(u8),
+    BufReturned,
     Opaque,
     Unknown,
     Void,
@@ -102,6 +106,7 @@ enum At {
     General(u8),
     Vector(u8),
     Field(u8),
+    Kept(u8, u8),
     Unseen,
 }
 
@@ -163,6 +168,7 @@ impl Kept {
                 ArgumentPlace::General(n) => At::General(n),
                 ArgumentPlace::Vector(n) => At::Vector(n),
                 ArgumentPlace::Field(n) => At::Field(n),
+                ArgumentPlace::Kept { argument, text } => At::Kept(argument, text),
                 ArgumentPlace::Unseen => At::Unseen,
             },
         };
@@ -171,6 +177,7 @@ impl Kept {
             arguments: signature.parameters.iter().map(argument).collect(),
             value: signature.value.as_ref().map(Of::kept),
             fields: signature.fields.iter().map(field).collect(),
+            returned_text: signature.returned_text,
         }
     }
     /// A record has this many `arguments`.
@@ -181,8 +188,9 @@ impl Kept {
                 At::General(n) if n < arguments => ArgumentPlace::General(n),
                 At::Vector(n) if n < 8 => ArgumentPlace::Vector(n),
                 At::Field(n) => ArgumentPlace::Field(n),
+                At::Kept(argument, text) if argument < 6 => ArgumentPlace::Kept { argument, text },
                 At::Unseen => ArgumentPlace::Unseen,
-                At::General(_) | At::Vector(_) => return Err(wrong(&one.name)),
+                At::General(_) | At::Vector(_) | At::Kept(..) => return Err(wrong(&one.name)),
             };
             let shown = one.of.ready(arguments).ok_or_else(|| wrong(&one.name))?;
             Ok(Parameter { name: plain(&one.name)?, shown, place })
@@ -199,6 +207,9 @@ impl Kept {
             value: value.transpose()?,
             selected: Vec::new(),
             fields: self.fields.iter().map(field).collect::<Result<_, KeptError>>()?,
+            // They were read when the call was recorded.
+            kept: Vec::new(),
+            returned_text: self.returned_text,
             noted: None,
         })
     }
@@ -226,6 +237,7 @@ impl Of {
             }
             Type::Str => Self::Str,
             Type::Buf(length) => Self::Buf(*length),
+            Type::BufReturned => Self::BufReturned,
             Type::Opaque => Self::Opaque,
             Type::Unknown => Self::Unknown,
             Type::Void => Self::Void,
@@ -248,6 +260,7 @@ impl Of {
             }
             Self::Str => Type::Str,
             Self::Buf(length) => return (*length < arguments).then_some(Type::Buf(*length)),
+            Self::BufReturned => Type::BufReturned,
             Self::Opaque => Type::Opaque,
             Self::Unknown => Type::Unknown,
             Self::Void => Type::Void,
@@ -266,8 +279,8 @@ mod tests {
     }
 
     fn of(of: Of, place: At) -> Kept {
-        let (value, fields) = (Some(Of::Void), Vec::new());
-        Kept { arguments: vec![Argument { name: "a".to_owned(), of, place }], value, fields }
+        let arguments = vec![Argument { name: "a".to_owned(), of, place }];
+        Kept { arguments, value: Some(Of::Void), fields: Vec::new(), returned_text: None }
     }
 
     #[test]
@@ -284,6 +297,7 @@ mod tests {
             Of::Enum { bits: 32, signed: true, names },
             Of::Str,
             Of::Buf(5),
+            Of::BufReturned,
             Of::Opaque,
             Of::Unknown,
             Of::Void,

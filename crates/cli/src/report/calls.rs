@@ -50,6 +50,10 @@ struct Row<'a> {
     args: Vec<Argument<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ret: Option<Value>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    ret_cut: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ret_fault: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ret_name: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,7 +180,10 @@ fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestam
         (CallEnd::Returned, Some(_)) if *value == Type::Void => took(out, call),
         (CallEnd::Returned, Some(returned)) => {
             out.extend_from_slice(b" = ");
-            shown(out, value, Some(returned), || value.show(returned));
+            match text::returned(call, signature.and_then(|signature| signature.returned_text)) {
+                Some(read) => out.extend_from_slice(text::shown(&read).as_bytes()),
+                None => shown(out, value, Some(returned), || value.show(returned)),
+            }
             took(out, call);
         }
         // The value is not in the register where it is looked for.
@@ -274,6 +281,11 @@ fn json(call: &Call, signature: Option<&Signature>) -> String {
     let arguments = signature.map_or(&[][..], |signature| &signature.parameters);
     let value = value_type(signature);
     let returned = call.returned.filter(|_| *value != Type::Void);
+    let read = text::returned(call, signature.and_then(|signature| signature.returned_text));
+    let ret_text = read.as_ref().map(|read| match read.is_nothing() {
+        true => Value::Nothing,
+        false => Value::Text(String::from_utf8_lossy(read.bytes).into_owned()),
+    });
     line(&Row {
         r#type: "call",
         schema: SCHEMA,
@@ -282,7 +294,9 @@ fn json(call: &Call, signature: Option<&Signature>) -> String {
         tid: call.tid,
         probe: &call.site.probe,
         args: arguments.iter().map(|parameter| argument(call, parameter)).collect(),
-        ret: returned.map(|returned| value.value(returned)),
+        ret: returned.map(|returned| ret_text.unwrap_or_else(|| value.value(returned))),
+        ret_cut: read.as_ref().is_some_and(|read| read.cut),
+        ret_fault: read.as_ref().and_then(|read| read.fault),
         ret_name: returned.and_then(|returned| value.label(returned)),
         dur_ns: call.took.map(nanos),
         how: how(call.how),
@@ -358,6 +372,7 @@ mod tests {
             floats: [0; 8],
             texts: vec![text],
             fields: Vec::new(),
+            kept: Vec::new(),
             returned: Some(0xffff_ffff),
             took: Some(Duration::from_nanos(20)),
             how: CallEnd::Returned,

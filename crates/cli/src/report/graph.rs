@@ -310,6 +310,7 @@ mod tests {
             floats: [0; 8],
             texts: Vec::new(),
             fields: Vec::new(),
+            kept: Vec::new(),
             returned: None,
             took: Some(Duration::from_nanos(end - begin)),
             how: CallEnd::Returned,

@@ -4,7 +4,7 @@
 //! it goes on. Does not: read memory.
 
 use trapline::Call;
-use trapline::calls::{ReadOutcome, TEXT_BYTES};
+use trapline::calls::{ReadOutcome, Text};
 
 use crate::args::types::{ArgumentPlace, Parameter, Type};
 
@@ -36,17 +36,31 @@ pub(crate) fn read<'a>(call: &'a Call, parameter: &Parameter) -> Option<Read<'a>
         ArgumentPlace::General(register) => {
             (call.texts.iter().find(|text| text.argument == register)?, parameter.raw(call))
         }
+        ArgumentPlace::Kept { text, .. } => (call.kept.get(usize::from(text))?, parameter.raw(call)),
         ArgumentPlace::Field(n) => (call.fields.get(usize::from(n))?, None),
         ArgumentPlace::Vector(_) | ArgumentPlace::Unseen => return None,
     };
     let wanted = match parameter.shown {
         Type::Str => text.bytes.iter().position(|&byte| byte == 0),
+        // A negative value is an error, and no length.
+        Type::BufReturned => call.returned.map(|value| usize::try_from(value as i32).unwrap_or(0)),
         Type::Buf(length) if call.unseen >> (length & 15) & 1 == 1 => None,
         Type::Buf(length) => {
             call.arguments.get(usize::from(length)).and_then(|&len| usize::try_from(len).ok())
         }
         _ => return None,
     };
+    Some(part(text, pointer, wanted))
+}
+
+/// What the returned value points to, if that is shown as text.
+pub(crate) fn returned(call: &Call, nth: Option<u8>) -> Option<Read<'_>> {
+    let text = call.kept.get(usize::from(nth?))?;
+    Some(part(text, call.returned, text.bytes.iter().position(|&byte| byte == 0)))
+}
+
+/// The first `wanted` bytes of a text; all that was read, if it is not known how many there are.
+fn part(text: &Text, pointer: Option<u64>, wanted: Option<usize>) -> Read<'_> {
     let failed = match (text.reading, pointer) {
         (ReadOutcome::Failed(error), _) => Some(error),
         // The address at which it would have been read is not in the record.
@@ -56,18 +70,22 @@ pub(crate) fn read<'a>(call: &'a Call, parameter: &Parameter) -> Option<Read<'a>
     let ends = wanted.filter(|&wanted| wanted <= text.bytes.len());
     let bytes = &text.bytes[..ends.unwrap_or(text.bytes.len())];
     let stops = ends.is_none() && failed.is_none() && text.reading == ReadOutcome::Fault;
-    Some(Read {
+    Read {
         bytes,
-        cut: ends.is_none() && text.bytes.len() == TEXT_BYTES,
+        cut: ends.is_none() && text.reading == ReadOutcome::Whole,
         fault: pointer.filter(|_| stops).map(|pointer| pointer.wrapping_add(bytes.len() as u64)),
         failed: failed.filter(|_| ends.is_none()),
-    })
+    }
 }
 
 /// The text as strace writes it: `"abc"`, `"abc"...` where there is more. `<fault 0x10>` marks an address
 /// that cannot be read.
 pub(crate) fn show(call: &Call, parameter: &Parameter) -> Option<String> {
-    let read = read(call, parameter)?;
+    read(call, parameter).map(|read| shown(&read))
+}
+
+/// The same of what was read.
+pub(crate) fn shown(read: &Read<'_>) -> String {
     let quoted = if read.is_nothing() { String::new() } else { quoted(read.bytes) };
     let end = match (read.fault, read.failed) {
         (Some(0), _) => "NULL".to_owned(),
@@ -77,7 +95,7 @@ pub(crate) fn show(call: &Call, parameter: &Parameter) -> Option<String> {
         _ if read.cut => "...".to_owned(),
         _ => String::new(),
     };
-    Some(quoted + &end)
+    quoted + &end
 }
 
 /// The text in quotes; if it is not UTF-8, byte by byte.
@@ -121,6 +139,7 @@ mod tests {
             floats: [0; 8],
             texts: vec![Text { argument: 0, bytes: bytes.to_vec(), reading }],
             fields: Vec::new(),
+            kept: Vec::new(),
             returned: None,
             took: None,
             how: CallEnd::Entered,

@@ -123,7 +123,8 @@ const fn copying(loads: u32, goroutine: bool) -> u64 {
 /// Number of loads for an aggregated value: texts, and fields, each through its pointers.
 pub(super) fn loads(filter: &TargetFilter) -> u32 {
     let texts = filter.tally.as_ref().map_or(0, |tally| tally.texts().count_ones());
-    texts + filter.reads.iter().map(|read| read.offsets.len() as u32).sum::<u32>()
+    let kept = filter.kept.len() as u32;
+    texts + kept + filter.reads.iter().map(|read| read.offsets.len().max(1) as u32).sum::<u32>()
 }
 
 /// Upper bound of the bytes of everything that a filter's code computes.

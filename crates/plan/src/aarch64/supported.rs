@@ -39,6 +39,9 @@ pub(super) fn check(input: &ModuleInput<'_>, request: &ActionRequest, at: Svma) 
         // Such a process has one ring for each CPU, which only sections may write.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
         () if filter.is_some() && timed => "no code filters what it times",
+        () if input.traits.go && filter.is_some_and(|filter| !filter.kept.is_empty()) => {
+            "no code copies long texts, or texts at returns, in Go programs"
+        }
         () if filter.is_some() && by_thread => "no code counts by thread what passes a filter",
         () if by_thread && !counts => "no code but counts by thread",
         () if input.traits.shadow_stack => "no code minds a shadow stack",

@@ -9,7 +9,7 @@ use trapline_record::ring::RingArea;
 use trapline_record::tally::{BITS, LOG2_CELLS, Rows, TableShape, log2_cell};
 
 use super::tree::{ARGUMENTS, Tree};
-use crate::request::{Floats, Operand, Read};
+use crate::request::{Floats, KeptText, Operand, Read};
 
 /// A late condition: decides at a call's return whether the call is recorded, from what its entry kept for
 /// that (`x86_64::stub::deferred`).
@@ -52,6 +52,8 @@ pub struct TargetFilter {
     /// Decides at returns about calls that passed at their entry. If hits are aggregated, the aggregated
     /// value is known at returns, and hits are whole calls (`x86_64::stub::aggregate_at_return`).
     pub late: Option<Late>,
+    /// Texts that calls keep for their return, behind [`Self::reads`] in their record; only with [`Self::late`].
+    pub kept: Vec<KeptText>,
     /// Hits of threads in the pass-over table are rejected (`trapline_record::names`). If hits are
     /// aggregated, the reader decides about other threads by the rows' threads.
     pub by_name: bool,

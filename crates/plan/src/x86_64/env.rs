@@ -12,6 +12,9 @@ use crate::request::{Action, ActionRequest, Read};
 use trapline_image::{Convention, Image};
 use trapline_record::Svma;
 
+/// The stack of a goroutine may have no room for the system call.
+const NO_KEPT_IN_GO: &str = "no code copies long texts, or texts at returns, in Go programs";
+
 /// What decisions about a site depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Env<'a> {
@@ -58,6 +61,9 @@ impl<'a> Env<'a> {
     pub(crate) fn recordable(&self, at: Svma, probe: u32, texts: bool) -> Result<(), Refusal> {
         let filter = self.filters.get(probe as usize).and_then(Option::as_ref);
         let asks = texts || filter.is_some_and(TargetFilter::asks_for_thread);
+        if self.traits.go && filter.is_some_and(|filter| !filter.kept.is_empty()) {
+            return Err(Refusal::Undecided { at, what: NO_KEPT_IN_GO });
+        }
         match self.traits.thread_id {
             ThreadId::Unknown if asks => Err(Refusal::NoThreadNumber { at }),
             _ => Ok(()),

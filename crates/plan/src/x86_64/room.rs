@@ -21,6 +21,8 @@ const TEXT_BYTES: u64 = 704;
 const FILTER_BYTES: usize = 896;
 /// Upper bound of the code bytes that keep something for the return, and copy it to a ring.
 const DEFERRED_BYTES: u64 = 768;
+/// Upper bound of the code bytes that copy one text into a call's memory.
+const KEPT_BYTES: u64 = 256;
 /// Bytes of code that store one float.
 const FLOAT_BYTES: u64 = 8;
 /// Bytes kept free for code that the batch needs itself.
@@ -54,6 +56,8 @@ pub(super) fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let filter = longest.map_or(0, |bytes| (FILTER_BYTES + bytes) as u64).next_multiple_of(64);
     let deferred = input.filters.iter().flatten().any(|filter| filter.late.is_some());
     let deferred = if deferred { DEFERRED_BYTES } else { 0 };
+    let kept = input.filters.iter().flatten().map(|filter| filter.kept.len()).max().unwrap_or(0);
+    let deferred = deferred + KEPT_BYTES * kept as u64;
     let texts = input.requests.iter().map(|request| texts(request.action)).max().unwrap_or(0);
     let tallied = |filter: &TargetFilter| filter.tally.as_ref().map_or(0, |tally| tally.texts().count_ones());
     let texts = texts.max(input.filters.iter().flatten().map(tallied).max().unwrap_or(0));

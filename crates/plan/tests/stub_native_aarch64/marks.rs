@@ -3,11 +3,13 @@
 use trapline_image::Extend;
 use trapline_plan::aarch64::stub::arguments::{ArgumentForm, Moved};
 use trapline_plan::aarch64::stub::{Code as _, Traced, trace};
-use trapline_plan::{Operand, Read, Unwind};
+use trapline_plan::filter::{TargetFilter, Tree};
+use trapline_plan::{KeptPointer, KeptText, Operand, Read, Unwind};
 use trapline_record::addr::Bias;
 use trapline_record::ring::{FIRST_TEXT, Record, RecordKind, RingArea, first_float};
 
 use super::records::{Bench, kept, machines, on_cpu, view};
+use super::stages::{Calls, late};
 use super::{RET, by_hand, run};
 
 const FLOATS: [u64; 8] = [0x3FF8_0000_0000_0000, 1, 2, 3, 4, 5, 6, 0xC000_0000_0000_0007];
@@ -88,6 +90,62 @@ fn records_hold_operands_and_state_is_kept() {
                 assert!(nth < 6 || fields[nth - 6][0] == 8, "read without the kernel, or by it");
             }
             bench.room.unmap();
+        }
+    }
+}
+
+/// TXT-2 for texts that a call keeps: of the entry, of the returned pointer, and of an argument at the return.
+#[test]
+fn calls_keep_texts_for_their_return() {
+    let text = |pointer, at_return, bytes| KeptText { pointer, at_return, bytes };
+    let argument = KeptPointer::Argument;
+    let kept = vec![
+        text(argument(0), false, 200),
+        text(KeptPointer::Returned, true, 100),
+        text(argument(1), true, 64),
+        text(argument(2), true, 8),
+    ];
+    let (long, other): (Vec<u8>, Vec<u8>) = ((0..=255).collect(), (0..=255).rev().collect());
+    let words: usize = kept.iter().map(KeptText::words).sum();
+    let slot = RingArea::slot_with_floats(6, 0, words);
+    for machine in machines(by_hand) {
+        for kind in [RecordKind::Return, RecordKind::Tail] {
+            on_cpu(2);
+            let always = Tree::Number(1, false);
+            let filter = TargetFilter { kept: kept.clone(), ..late(always) };
+            let mut calls = Calls::new(machine, (4 * slot, slot), super::records::kept(), filter);
+            let code = calls.whole(6, &[], kind);
+            let mut state = state();
+            (state[0], state[1], state[2]) = (long.as_ptr() as u64, other.as_ptr() as u64, 16);
+            assert_eq!(run(code, state, FLOATS), state);
+            let (rings, mut seen) = (calls.bench.rings, Vec::new());
+            let first = first_float(6, 0) - FIRST_TEXT;
+            for (ring, tail) in (0..).zip(&mut calls.bench.tails) {
+                let each = |record: &Record, word: &dyn Fn(u64) -> u64| {
+                    let all: Vec<u64> = (0..words as u64).map(|n| word(first + n)).collect();
+                    seen.push((record.kind, record.values[..6].to_vec(), all));
+                };
+                rings.area.take_with_texts(view(rings), ring, tail, each).expect("a head that can be");
+            }
+            let [(RecordKind::Entry, values, all), (end, ..)] = &seen[..] else {
+                panic!("two records: {seen:?}")
+            };
+            assert_eq!((*end, &values[..3]), (kind, &state[..3]));
+            let (mut at, returned) = (0, kind == RecordKind::Return);
+            for (text, from) in kept.iter().zip([Some(&long), Some(&long), Some(&other), None]) {
+                let bytes: Vec<u8> =
+                    all[at + 1..at + text.words()].iter().flat_map(|word| word.to_le_bytes()).collect();
+                let len = usize::from(text.bytes);
+                match from.filter(|_| returned || !text.at_return) {
+                    Some(from) => {
+                        assert_eq!((all[at], &bytes[..len]), (len as u64, &from[..len]), "{text:?}")
+                    }
+                    // Either the pointer leads nowhere, or the call has not returned.
+                    None => assert_eq!(all[at].cast_signed(), -14, "{text:?}"),
+                }
+                at += text.words();
+            }
+            calls.bench.room.unmap();
         }
     }
 }

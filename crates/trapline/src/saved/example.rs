@@ -29,7 +29,7 @@ pub(super) fn site(name: &str, offset: u64) -> Arc<Site> {
 /// A function of which everything is recorded, and one of which only entries are.
 fn probes() -> Probes {
     let mut probes = Probes::default();
-    let shape = Some(Shape { values: 6, texts: 1, floats: 2, fields: vec![8] });
+    let shape = Some(Shape { values: 6, texts: 1, floats: 2, fields: vec![8], kept: Vec::new() });
     probes.set(
         0,
         3,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use trapline_image::MARK_ARGUMENTS;
+use trapline_plan::KeptText;
 use trapline_plan::filter::{Float, Int};
 
 use super::frame::{Get, HEAD, Kind, MAGIC, Put, VERSION};
@@ -90,10 +91,7 @@ impl Table {
             put.u8(u8::from(known.waits) | u8::from(others) << 1);
             put_site(&mut put, &known.site);
             let shape = known.shape.as_ref();
-            put.u8(shape.is_some().into());
-            if let Some(Shape { values, texts, floats, fields }) = shape {
-                put.u8(*values).u8(*texts).u8(*floats).bytes(fields);
-            }
+            put_shape(&mut put, shape);
             put_values(&mut put, &known.values);
         }
         put.done()
@@ -110,7 +108,7 @@ impl Table {
             // A site in several segments is one site.
             let site = before.filter(|other| **other == site).unwrap_or_else(|| Arc::new(site));
             before = Some(Arc::clone(&site));
-            let shape = if flag(&mut get)? { Some(get_shape(&mut get)?) } else { None };
+            let shape = get_shape(&mut get)?;
             let values = if bits & 2 == 0 { Values::AsRecorded } else { get_values(&mut get)? };
             if segment >= MOST_SEGMENTS {
                 return None;
@@ -160,9 +158,35 @@ fn get_site(get: &mut Get<'_>) -> Option<Site> {
     })
 }
 
-fn get_shape(get: &mut Get<'_>) -> Option<Shape> {
+/// Writes 0 if there is none; 2 if texts of returns follow, so that older readers refuse what they would misread.
+fn put_shape(put: &mut Put, shape: Option<&Shape>) {
+    let Some(Shape { values, texts, floats, fields, kept }) = shape else {
+        put.u8(0);
+        return;
+    };
+    put.u8(if kept.is_empty() { 1 } else { 2 });
+    put.u8(*values).u8(*texts).u8(*floats).bytes(fields);
+    if !kept.is_empty() {
+        put.len(kept.len());
+        for bytes in kept {
+            put.u32((*bytes).into());
+        }
+    }
+}
+
+fn get_shape(get: &mut Get<'_>) -> Option<Option<Shape>> {
+    let form = get.u8()?;
+    if form == 0 {
+        return Some(None);
+    }
     let (values, texts, floats) = (get.u8()?, get.u8()?, get.u8()?);
-    Some(Shape { values, texts, floats, fields: get.bytes()?.to_vec() })
+    let fields = get.bytes()?.to_vec();
+    let kept = match form {
+        1 => Vec::new(),
+        2 => get.many(|get| u16::try_from(get.u32()?).ok().filter(|bytes| *bytes <= KeptText::MAX))?,
+        _ => return None,
+    };
+    Some(Some(Shape { values, texts, floats, fields, kept }))
 }
 
 /// Writes nothing if values are as registers hold them; else what each argument is, and which fields are

@@ -123,7 +123,7 @@ fn chance(seed: &mut u64, below: u64) -> u64 {
 /// Probe 3 of segment 0, with returns and texts, as a session knows it.
 fn probes() -> Probes {
     let mut probes = Probes::default();
-    let shape = Some(Shape { values: 6, texts: 1, floats: 2, fields: vec![8] });
+    let shape = Some(Shape { values: 6, texts: 1, floats: 2, fields: vec![8], kept: Vec::new() });
     probes.set(
         0,
         3,

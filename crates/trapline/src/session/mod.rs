@@ -71,7 +71,7 @@ impl Session {
             let ticks = min.as_nanos() as f64 / clock.ns_per_tick();
             requested.durations.min_ticks = ticks.round() as u64;
         }
-        if requested.filters.iter().any(|filter| filter.is_late()) {
+        if requested.filters.iter().any(|filter| filter.is_late() || filter.keeps_texts()) {
             requested.tick = Some(Late::tick_of(clock.ns_per_tick()));
         }
         if let Some(steps) = steps.filter(|_| timed)

@@ -89,15 +89,22 @@ impl Tracked {
         matches!(self.action, Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..))
     }
     /// Shape of its records, if they hold anything besides integers.
-    fn shape(&self) -> Option<Shape> {
+    fn shape(&self, returns_decide: bool) -> Option<Shape> {
         let fields = || self.filter.as_ref().map_or_else(Vec::new, |filter| filter.field_bytes());
+        let kept = || {
+            self.filter
+                .as_ref()
+                .map_or_else(Vec::new, |filter| filter.kept_bytes(self.action, returns_decide))
+        };
         match self.action {
             Action::Record { values, texts, floats, fields: words, .. }
                 if texts != 0 || floats.arguments != 0 || words != 0 =>
             {
-                Some(Shape { values, texts, floats: floats.arguments, fields: fields() })
+                Some(Shape { values, texts, floats: floats.arguments, fields: fields(), kept: kept() })
             }
-            Action::RecordMark(_, 1..) => Some(Shape { values: 6, texts: 0, floats: 0, fields: fields() }),
+            Action::RecordMark(_, 1..) => {
+                Some(Shape { values: 6, texts: 0, floats: 0, fields: fields(), kept: Vec::new() })
+            }
             _ => None,
         }
     }
@@ -110,7 +117,7 @@ impl Tracked {
         ProbeFacts {
             site: Arc::clone(&self.site),
             waits: matches!(self.action, Action::Record { returns: true, .. }),
-            shape: self.shape(),
+            shape: self.shape(returns_decide),
             values: self.values.clone(),
             late: late.filter(Filter::is_late).map(Arc::new),
         }

@@ -33,6 +33,8 @@ cases! {
     "deep": bench_deep_0 bench_deep_1 bench_deep_2 bench_deep_3;
     "text": bench_text_0 bench_text_1 bench_text_2 bench_text_3;
     "edge": bench_edge_0 bench_edge_1 bench_edge_2 bench_edge_3;
+    "returned": bench_returned_0 bench_returned_1 bench_returned_2 bench_returned_3;
+    "mark": bench_mark_0 bench_mark_1 bench_mark_2 bench_mark_3;
     "endbr64": bench_endbr64_0 bench_endbr64_1 bench_endbr64_2 bench_endbr64_3;
     "sub": bench_sub_0 bench_sub_1 bench_sub_2 bench_sub_3;
     "mov": bench_mov_0 bench_mov_1 bench_mov_2 bench_mov_3;
@@ -76,7 +78,7 @@ impl Work {
         let function = copies.get(copy).copied()?;
         Some(match case {
             "deep" => Self::Deep(function),
-            "text" => Self::Text(function, text()),
+            "text" | "returned" => Self::Text(function, text()),
             "edge" => Self::Text(function, edge()),
             _ => Self::One(function),
         })
@@ -157,8 +159,8 @@ pub(crate) const TEXT: usize = 32;
 
 /// A text of 31 characters, with more behind it.
 fn text() -> u64 {
-    static TEXTS: [u8; 128] = {
-        let mut texts = [b't'; 128];
+    static TEXTS: [u8; 256] = {
+        let mut texts = [b't'; 256];
         texts[TEXT - 1] = 0;
         texts
     };

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use trapline::beyond::stack_argument;
+use trapline::calls::KeptText;
 use trapline::filter::{Filter, GroupBy, Int, Known, Sort, Symbol, Tally, Tree, parse};
 use trapline::report::Tactic;
-use trapline::{Returns, Session, Unwinding};
+use trapline::{Call, Returns, Session, Unwinding};
 
 use crate::x86_64::functions::DEPTH;
 
@@ -91,6 +93,34 @@ impl Ours {
         let builder = Session::builder().pid(pid).probe(&probe(case, limit)?)?.ring(2 * RING).texts(vec![1]);
         let session = builder.record(1, returns)?;
         Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
+    }
+    /// Records calls with a text that they keep for their return.
+    pub(crate) fn kept(pid: u32, case: &str, limit: usize, text: KeptText) -> Result<Self> {
+        let filter = Filter::default().keeps(vec![text]);
+        let builder = Session::builder().pid(pid).probe(&probe(case, limit)?)?.ring(2 * RING);
+        let session = builder.filters(vec![filter]).record(1, true)?;
+        Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
+    }
+    /// Records entries with the first argument on the stack.
+    pub(crate) fn on_stack(pid: u32, case: &str, limit: usize) -> Result<Self> {
+        let filter = Filter::default().reads(vec![stack_argument(0, 8)]);
+        let builder = Session::builder().pid(pid).probe(&probe(case, limit)?)?.ring(RING);
+        let session = builder.filters(vec![filter]).record(0, false)?;
+        Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
+    }
+    /// Records hits of USDT probes with three operands.
+    pub(crate) fn marks(pid: u32) -> Result<Self> {
+        let path = std::env::current_exe()?;
+        let path = path.to_str().context("this program's path is not UTF-8")?;
+        let builder = Session::builder().pid(pid).probe(&format!("usdt:{path}:bench:mark_*"))?.ring(RING);
+        let session = builder.record(3, false)?;
+        Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
+    }
+    /// Whether all reported calls have this much of the text that they kept; and how many there are.
+    pub(crate) fn reported_kept(&mut self, long: usize) -> (u64, u64) {
+        let calls = self.session.calls();
+        let is_whole = |call: &&Call| call.kept.first().is_some_and(|text| text.bytes.len() == long);
+        (calls.iter().filter(is_whole).count() as u64, calls.len() as u64)
     }
     /// Aggregates a value by powers of two in the target, and groups it by `key` if there is one.
     pub(crate) fn log2(

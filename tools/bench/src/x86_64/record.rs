@@ -8,6 +8,8 @@
 //! - Log2 histograms of an argument (`hist`) and of durations of whole calls (`hist-dur`). Each also for each
 //!   of eight values of an argument (`hist-by`, `hist-dur-by`).
 //! - `deep`: stacks of sixteen callers by frame pointers.
+//! - `mark`: a USDT probe with three operands (`usdt`). `sub`: an argument on the stack (`stack-argument`).
+//! - `returned`: the text that a returned pointer leads to, and a text of 200 bytes (`text-200`).
 //! - `text`: a text of 31 characters. `edge`: the same where the kernel has to copy it.
 //!
 //! Beside them run bpftrace and uftrace, where they are installed.
@@ -22,6 +24,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use trapline::Unwinding;
+use trapline::calls::{KeptPointer, KeptText, TEXT_BYTES};
 
 use crate::x86_64::functions::{COPIES, DEPTH, TEXT};
 use crate::x86_64::hits::Effort;
@@ -37,6 +40,8 @@ const NEVER_LATE: Option<&str> = Some("dur > 3600s && ret != arg0");
 /// The group-by key.
 const KEY: Option<&str> = Some("arg0 & 7");
 const ARGUMENTS: u8 = 3;
+/// Bytes of a long text.
+const LONG: u16 = 200;
 /// Frames that fit into a record of 256 bytes.
 const SHORT: u8 = 26;
 /// Bursts of one figure, a millisecond each.
@@ -57,6 +62,12 @@ enum What {
     Locked(bool),
     /// Whether exits are recorded too.
     Text(bool),
+    /// The text that a call keeps for its return.
+    Kept(KeptText),
+    /// An argument on the stack.
+    OnStack,
+    /// The operands of a USDT probe.
+    Mark,
     /// Frames at most, and whether times are taken too.
     Stack(u8, bool),
     /// The aggregated value, and the group-by key.
@@ -83,6 +94,15 @@ const NUMBERS: [Way; 11] = [
     ("hist-dur-by", What::Log2("dur", KEY)),
 ];
 const TEXTS: [Way; 2] = [("text-entry", What::Text(false)), ("text-call", What::Text(true))];
+const KEPT: [Way; 2] = [
+    (
+        "text-returned",
+        What::Kept(KeptText { pointer: KeptPointer::Returned, at_return: true, bytes: TEXT_BYTES as u16 }),
+    ),
+    ("text-200", What::Kept(KeptText { pointer: KeptPointer::Argument(0), at_return: false, bytes: LONG })),
+];
+const MARKS: [Way; 1] = [("usdt", What::Mark)];
+const ON_STACK: [Way; 1] = [("stack-argument", What::OnStack)];
 const STACKS: [Way; 3] = [
     ("stack", What::Stack(Unwinding::DEEPEST, false)),
     ("stack-26", What::Stack(SHORT, false)),
@@ -90,7 +110,7 @@ const STACKS: [Way; 3] = [
 ];
 
 /// The cases, each with our own ways and those of other tracers.
-const CASES: [(&str, &[Way], &[Way]); 6] = [
+const CASES: [(&str, &[Way], &[Way]); 9] = [
     ("nop", &NUMBERS, &[]),
     (
         "push",
@@ -105,6 +125,9 @@ const CASES: [(&str, &[Way], &[Way]); 6] = [
     ("deep", &STACKS, &[("bpftrace-ustack", What::Bpftrace(Script::Stack))]),
     ("text", &TEXTS, &[("bpftrace-str", What::Bpftrace(Script::Text))]),
     ("edge", &TEXTS, &[]),
+    ("returned", &KEPT, &[]),
+    ("mark", &MARKS, &[]),
+    ("sub", &ON_STACK, &[]),
 ];
 
 /// Nanoseconds of a call for each round, or the reason why there are none.
@@ -225,6 +248,18 @@ impl Bench {
                 ensure!(end.missed == 0 && end.hits > 0, "{} records, {} dropped", end.hits, end.missed);
                 Ok(ns)
             }
+            What::Kept(text) => {
+                let mut ours = Ours::kept(pid, case, COPIES, text)?;
+                let ns = self.bursts(load, false, &mut || ours.drain())?;
+                self.victim.measure(case, load, false, Duration::from_millis(1))?;
+                let (whole, all) = ours.reported_kept(text.bytes.into());
+                ensure!(whole == all && all > 0, "{whole} of {all} texts are whole");
+                let end = ours.finish()?;
+                ensure!(end.missed == 0 && end.hits > 0, "{} records, {} dropped", end.hits, end.missed);
+                Ok(ns)
+            }
+            What::OnStack => self.recorded(Ours::on_stack(pid, case, COPIES)?, load, 0, |end| (end.hits, 0)),
+            What::Mark => self.recorded(Ours::marks(pid)?, load, 0, |end| (end.hits, 0)),
             What::Log2(value, key) => {
                 let mut ours = Ours::log2(pid, case, COPIES, (value, key))?;
                 let ns = self.bursts(load, false, &mut || Ok(()))?;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use trapline::Call;
-use trapline::calls::{FieldRead, Floats};
+use trapline::calls::{FieldRead, Floats, KeptText};
 use trapline::filter::{Float, Int};
 use trapline::prototypes::{ProbedFunction, ValueType};
 
@@ -31,6 +31,8 @@ pub(crate) enum Type {
     Str,
     /// The bytes that it points to; the argument in this register is their number. Only for arguments.
     Buf(u8),
+    /// The bytes that it points to when the call returns; the returned value is their number. Only for arguments.
+    BufReturned,
     /// More than one value; not shown.
     Opaque,
     /// It is not known whether there is a value.
@@ -55,6 +57,13 @@ pub(crate) enum ArgumentPlace {
     Vector(u8),
     /// In memory: it is this one of the probe's fields.
     Field(u8),
+    /// In a general register, counted from 0; what it points to is this one of the texts that calls keep.
+    Kept {
+        /// The register.
+        argument: u8,
+        /// The text.
+        text: u8,
+    },
     /// Not in a single register, so it is not seen.
     Unseen,
 }
@@ -88,6 +97,10 @@ pub(crate) struct Signature {
     pub(crate) selected: Vec<String>,
     /// The memory of those fields, in the order of [`ArgumentPlace::Field`].
     pub(crate) fields: Vec<FieldOf>,
+    /// The texts that calls keep for their return.
+    pub(crate) kept: Vec<KeptText>,
+    /// The one of them to which the returned value points, if that is shown as text.
+    pub(crate) returned_text: Option<u8>,
     /// Debug information in which further fields are found.
     pub(crate) noted: Option<Rc<ProbedFunction>>,
 }
@@ -129,7 +142,7 @@ impl Signature {
     pub(crate) fn floats(&self) -> Floats {
         let bit = |parameter: &Parameter| match parameter.place {
             ArgumentPlace::Vector(n) => 1 << n,
-            ArgumentPlace::General(_) | ArgumentPlace::Field(_) | ArgumentPlace::Unseen => 0,
+            _ => 0,
         };
         let arguments = self.parameters.iter().map(bit).fold(0, |all, one: u8| all | one);
         Floats { arguments, returned: matches!(self.value, Some(Type::Float(_))) }
@@ -137,7 +150,7 @@ impl Signature {
     /// The number of general registers that hold arguments, up to the last one that is named.
     pub(crate) fn registers(&self) -> u8 {
         let one = |parameter: &Parameter| match parameter.place {
-            ArgumentPlace::General(n) => n + 1,
+            ArgumentPlace::General(n) | ArgumentPlace::Kept { argument: n, .. } => n + 1,
             ArgumentPlace::Vector(_) | ArgumentPlace::Field(_) | ArgumentPlace::Unseen => 0,
         };
         self.parameters.iter().map(one).max().unwrap_or(0)
@@ -150,7 +163,9 @@ impl Parameter {
         match (self.place, &self.shown) {
             (ArgumentPlace::Unseen, Type::Opaque) => self.shown.show(0),
             (ArgumentPlace::Unseen, _) => "?".to_owned(),
-            (ArgumentPlace::General(_), _) if self.raw(call).is_none() => "?".to_owned(),
+            (ArgumentPlace::General(_) | ArgumentPlace::Kept { .. }, _) if self.raw(call).is_none() => {
+                "?".to_owned()
+            }
             _ => self.raw(call).map_or_else(|| "<fault>".to_owned(), |raw| self.shown.show(raw)),
         }
     }
@@ -168,7 +183,9 @@ impl Parameter {
             ArgumentPlace::General(n) if call.unseen >> (n & 15) & 1 == 1 => None,
             // What is a float according to a USDT probe's note is none of another type, and the reverse.
             ArgumentPlace::General(n) if call.float_arguments.of(n) != self.shown.float() => None,
-            ArgumentPlace::General(n) => call.arguments.get(usize::from(n)).copied(),
+            ArgumentPlace::General(n) | ArgumentPlace::Kept { argument: n, .. } => {
+                call.arguments.get(usize::from(n)).copied()
+            }
             ArgumentPlace::Vector(n) => Some(call.floats[usize::from(n) % 8]),
             ArgumentPlace::Field(n) => call.fields.get(usize::from(n))?.word(),
             ArgumentPlace::Unseen => None,
@@ -183,7 +200,7 @@ impl Type {
             Self::Signed(bits) => Int { bits: *bits, signed: true },
             Self::Unsigned(bits) => Int { bits: *bits, signed: false },
             Self::Bool | Self::Char => Int { bits: 8, signed: false },
-            Self::Hex | Self::Str | Self::Buf(_) => Int::U64,
+            Self::Hex | Self::Str | Self::Buf(_) | Self::BufReturned => Int::U64,
             Self::Enum(of) => of.int,
             Self::Float(_) | Self::Opaque | Self::Unknown | Self::Void => return None,
         })
@@ -211,7 +228,7 @@ impl Type {
     /// A register's value, as text.
     pub(crate) fn show(&self, raw: u64) -> String {
         match self {
-            Self::Hex | Self::Str | Self::Buf(_) => format!("{raw:#x}"),
+            Self::Hex | Self::Str | Self::Buf(_) | Self::BufReturned => format!("{raw:#x}"),
             Self::Bool => (raw as u8 != 0).to_string(),
             Self::Char => format!("'{}'", (raw as u8).escape_ascii()),
             Self::Enum(of) => match self.label(raw) {

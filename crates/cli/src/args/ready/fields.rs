@@ -28,7 +28,10 @@ pub(crate) struct Fields<'a> {
 /// Whether a word in the list of arguments is a path.
 pub(crate) fn is_path(word: &str) -> bool {
     let name = word.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(word.len());
-    name > 0 && ["->", ".", "["].iter().any(|step| word[name..].starts_with(step))
+    // `str[200]` is a text with a length.
+    !word.starts_with("str[")
+        && name > 0
+        && ["->", ".", "["].iter().any(|step| word[name..].starts_with(step))
 }
 
 /// An argument that is a field of the record, with its field added to `fields`.
@@ -99,7 +102,19 @@ mod tests {
         for path in ["req->len", "req.len", "arg0[1]", "a->b[2].c"] {
             assert!(is_path(path), "{path}");
         }
-        for other in ["req", "int *p", "struct x *p", "buf(len=n) p", "unsigned", "", "->x", "double"] {
+        for other in [
+            "req",
+            "int *p",
+            "struct x *p",
+            "buf(len=n) p",
+            "unsigned",
+            "",
+            "->x",
+            "double",
+            "str[200] s",
+            "str[9]",
+            "buf(len=n)[9] x",
+        ] {
             assert!(!is_path(other), "{other}");
         }
     }

@@ -36,7 +36,9 @@ pub(crate) fn filters(
     fields: &[Fields<'_>],
 ) -> Result<Vec<Filter>, UsageError> {
     let reads = fields.iter().any(|fields| !fields.reads().is_empty());
-    if filter_options.is_nothing() && !reads {
+    let kept = |signature: Option<&Signature>| signature.map_or_else(Vec::new, |one| one.kept.clone());
+    let keeps = probes.iter().any(|(_, signature)| !kept(signature.as_ref()).is_empty());
+    if filter_options.is_nothing() && !reads && !keeps {
         return Ok(Vec::new());
     }
     let FilterOptions { condition, tids, comms, sample } = filter_options;
@@ -52,7 +54,8 @@ pub(crate) fn filters(
             let path = |path: &str| fields.symbol(path);
             filter = filter.tree(parse_with(condition, &symbols, &path).map_err(wrong)?);
         }
-        Ok(filter.sample(sample.unwrap_or(1)).reads(fields.reads()))
+        let filter = filter.sample(sample.unwrap_or(1)).reads(fields.reads());
+        Ok(filter.keeps(kept(signature.as_ref())))
     };
     probes.iter().zip(fields).map(one).collect()
 }
@@ -74,6 +77,9 @@ pub(super) fn symbols(
                 (ArgumentPlace::General(n), Some(int), _) => add(&parameter.name, Known::Argument(n, int)),
                 (ArgumentPlace::General(n), _, Type::Float(float)) => {
                     add(&parameter.name, Known::FloatArgument(n, *float))
+                }
+                (ArgumentPlace::Kept { argument, .. }, Some(int), _) => {
+                    add(&parameter.name, Known::Argument(argument, int))
                 }
                 // The field of a text is the text.
                 (ArgumentPlace::Field(_), _, Type::Str | Type::Buf(_)) => {}

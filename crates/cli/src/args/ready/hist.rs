@@ -11,7 +11,7 @@ use super::aggregation::{Split, Value, aggregation, shown, values};
 use super::error::UsageError;
 use super::fields::Fields;
 use super::filters;
-use super::prototype::{Look, complete, split};
+use super::prototype::{Look, complete, refuse_kept, split};
 use super::run::{ends, is_function};
 use super::units;
 use crate::args::command::{Command, HistogramStyle, Lat, Linear};
@@ -31,6 +31,7 @@ pub(super) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Command, UsageErr
     let linear = linear.map_err(|why| UsageError::Unit { option: "--linear", why })?;
     let by = typed.by.as_deref().and_then(TypedBy::named).map(TypedBy::ready);
     let probes = complete(&mut run, signatures, look)?;
+    refuse_kept(&probes)?;
     let expression = typed.expression;
     let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
     let key = typed.by.as_deref().filter(|_| by.is_none());
@@ -206,6 +207,8 @@ mod tests {
             (&["n", "x:y+4"], "hist takes functions"),
             (&["n", "--linear", "1:2", "f(int n)"], "--linear: `1:2` is no range"),
             (&["p", "--linear", "1:9:1", "f(str p)"], "--linear is for numbers"),
+            (&["p", "f(str[200] p)"], "are for trace"),
+            (&["n", "f(int n) -> str"], "are for trace"),
             (&["data", "--by=cpu", "f(buf(len=n) data, int n)"], "--by cpu is for what the target adds up"),
             (&["n", "f(what n)"], "`what` is no type"),
             (&["n", "--by", "m", "f(int n)"], "--by, for `f`: `m` is unknown; did you mean"),

@@ -125,6 +125,16 @@ pub(crate) fn complete(
     Ok(probes)
 }
 
+/// Refuses texts that calls keep for their return, where calls are not recorded with their returns.
+pub(super) fn refuse_kept(probes: &[(ProbeSpec, Option<Signature>)]) -> Result<(), UsageError> {
+    match probes.iter().flat_map(|(_, signature)| signature).any(|signature| !signature.kept.is_empty()) {
+        true => Err(UsageError::Conflict(
+            "str[N], buf(…)[N] and texts of the return are for trace, without --entry-only: a call keeps them for its return",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// The typed signature, with the noted type of the returned value unless one was typed.
 fn valued(typed: &Signature, noted: ProbedFunction) -> Signature {
     let value = noted.prototype.is_some().then(|| signature_of(Rc::new(noted)).value).flatten();
@@ -176,7 +186,8 @@ fn selected(
         fields.push(field);
     }
     let (value, noted) = all.map_or((None, None), |all| (all.value, all.noted));
-    Ok(Signature { parameters, value: typed.value.clone().or(value), selected: Vec::new(), fields, noted })
+    let value = typed.value.clone().or(value);
+    Ok(Signature { parameters, value, selected: Vec::new(), fields, noted, ..typed.clone() })
 }
 
 /// An argument that was selected, with the field that it is, if it is one.
@@ -193,7 +204,15 @@ fn moved(parameter: Parameter, of: Option<&Signature>, fields: &mut Vec<FieldOf>
 fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
     let Some(Prototype { parameters, value }) = noted.prototype.clone() else {
         let (parameters, value) = (Vec::new(), None);
-        return Signature { parameters, value, selected: Vec::new(), fields: Vec::new(), noted: Some(noted) };
+        return Signature {
+            parameters,
+            value,
+            selected: Vec::new(),
+            fields: Vec::new(),
+            kept: Vec::new(),
+            returned_text: None,
+            noted: Some(noted),
+        };
     };
     let at_return = noted.spec.kind == ProbeKind::Return;
     let parameters = if at_return { Vec::new() } else { parameters };
@@ -228,6 +247,8 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
         value: Some(value),
         selected: Vec::new(),
         fields,
+        kept: Vec::new(),
+        returned_text: None,
         noted: Some(noted).filter(|_| !at_return),
     }
 }

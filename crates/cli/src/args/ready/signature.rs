@@ -7,11 +7,14 @@ use trapline::filter::Float;
 
 use trapline::ProbeSpec;
 use trapline::beyond;
-use trapline::calls::OPERANDS;
+use trapline::calls::{KeptPointer, KeptText, OPERANDS, TEXT_BYTES};
 use trapline::probes::ProbeKind;
 
 use super::fields::{PATHS, is_path, stacked};
 use crate::args::command::types::{ArgumentPlace, FieldOf, Parameter, Signature, Type};
+
+/// Bytes of a text without a length.
+const TEXT: u16 = TEXT_BYTES as u16;
 
 /// What is wrong with a signature.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +38,12 @@ pub(crate) enum SignatureError {
         "`{0}` is no argument that could be a length; write buf(len=NAME), with an argument's name or its number, as arg1"
     )]
     Length(String),
+    /// The length of a text is none.
+    #[error("`{0}` is no text that trace shows: write str[N] or buf(len=NAME)[N], with N from 1 to {1}")]
+    Bytes(String, u16),
+    /// Long texts are read through the first six arguments.
+    #[error("`{0}` with a length, or of the returned length, is for arguments in registers of a function")]
+    Long(String),
     /// The register does not exist.
     #[error("`{0}` is no general register here; write reg(NAME) with one of 64 bits")]
     Register(String),
@@ -55,8 +64,10 @@ pub(super) fn call(text: &str) -> (&str, Option<&str>) {
 
 /// A signature that has only the type of the returned value.
 pub(super) fn value_alone(value: &str) -> Result<Signature, SignatureError> {
-    let value = Some(type_of(value)?);
-    Ok(Signature { parameters: Vec::new(), value, selected: Vec::new(), fields: Vec::new(), noted: None })
+    let (value, kept) = returned(value)?;
+    let returned_text = (!kept.is_empty()).then_some(0);
+    let (parameters, selected, fields) = Default::default();
+    Ok(Signature { parameters, value: Some(value), selected, fields, kept, returned_text, noted: None })
 }
 
 /// Splits a probe from its signature. A name may hold brackets itself (C++). Only a last pair that ends the
@@ -83,8 +94,66 @@ pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), Signature
         (false, true) => (numbered(&words)?, Vec::new()),
         (false, false) => parameters(&words)?,
     };
-    let value = value.map(type_of).transpose()?;
-    Ok((probe.trim().to_owned(), Some(Signature { parameters, value, selected, fields, noted: None })))
+    let mut parameters = parameters;
+    let mut kept = kept(&words, &mut parameters)?;
+    if is_mark(probe) && !kept.is_empty() {
+        return Err(SignatureError::Long("str".to_owned()));
+    }
+    let (value, text) = match value.map(returned).transpose()? {
+        Some((value, text)) => (Some(value), text),
+        None => (None, Vec::new()),
+    };
+    let returned_text = (!text.is_empty()).then_some(kept.len() as u8);
+    kept.extend(text);
+    let signature = Signature { parameters, value, selected, fields, kept, returned_text, noted: None };
+    Ok((probe.trim().to_owned(), Some(signature)))
+}
+
+/// The type of the returned value, and the text to which it points, if it is one.
+fn returned(text: &str) -> Result<(Type, Vec<KeptText>), SignatureError> {
+    let (word, bytes) = sized(text.trim())?;
+    if word != "str" {
+        return Ok((type_of(text)?, Vec::new()));
+    }
+    let text = KeptText { pointer: KeptPointer::Returned, at_return: true, bytes: bytes.unwrap_or(TEXT) };
+    Ok((Type::Str, vec![text]))
+}
+
+/// The texts that a call keeps for its return: those with a length in brackets, and those whose length is returned.
+/// Their parameters are changed accordingly.
+fn kept(words: &[&str], parameters: &mut [Parameter]) -> Result<Vec<KeptText>, SignatureError> {
+    let mut kept = Vec::new();
+    for (word, parameter) in words.iter().zip(parameters) {
+        let (kind, bytes) = sized(word)?;
+        let at_return = parameter.shown == Type::BufReturned;
+        if !at_return && bytes.is_none() {
+            continue;
+        }
+        let ArgumentPlace::General(argument) = parameter.place else {
+            return Err(SignatureError::Long(kind));
+        };
+        parameter.place = ArgumentPlace::Kept { argument, text: kept.len() as u8 };
+        let pointer = KeptPointer::Argument(argument);
+        kept.push(KeptText { pointer, at_return, bytes: bytes.unwrap_or(TEXT) });
+    }
+    Ok(kept)
+}
+
+/// A parameter or type without the number of `str[200]` or `buf(len=n)[200]`, and the number.
+fn sized(word: &str) -> Result<(String, Option<u16>), SignatureError> {
+    let end = match word.starts_with("buf(len=") {
+        true => word.find(')').map_or(0, |at| at + 1),
+        false => "str".len(),
+    };
+    let (kind, behind) = word.split_at_checked(end).unwrap_or(("", ""));
+    let Some(number) = behind.strip_prefix('[').filter(|_| kind == "str" || kind.starts_with("buf(")) else {
+        return Ok((word.to_owned(), None));
+    };
+    let digits = number.split_once(']');
+    let bytes = digits.and_then(|(digits, _)| digits.trim().parse().ok());
+    let bytes = bytes.filter(|bytes| (1..=KeptText::MAX).contains(bytes));
+    let bytes = bytes.ok_or_else(|| SignatureError::Bytes(word.to_owned(), KeptText::MAX))?;
+    Ok((kind.to_owned() + digits.map_or("", |(_, behind)| behind), Some(bytes)))
 }
 
 /// Whether the text names a USDT probe.
@@ -99,6 +168,9 @@ fn numbered(words: &[&str]) -> Result<Vec<Parameter>, SignatureError> {
     }
     let names: Vec<(&str, u8)> = (0..).zip(words).map(|(nth, word)| (name_of(word).1, nth)).collect();
     let one = |(nth, word): (u8, &&str)| {
+        if register(word).is_some() {
+            return Err(SignatureError::Type((*word).to_owned()));
+        }
         let (name, shown) = parameter(word, &names)?;
         Ok(Parameter { name, shown, place: ArgumentPlace::General(nth) })
     };
@@ -192,8 +264,13 @@ fn is_float(word: &str) -> bool {
 
 /// Parses `int flags`, `flags` or `struct x *p`.
 fn parameter(text: &str, names: &[(&str, u8)]) -> Result<(String, Type), SignatureError> {
+    let (bare, _) = sized(text)?;
+    let text = bare.as_str();
     let (kind, name) = name_of(text);
     for (words, called) in [(kind, name), (text, "")] {
+        if words.trim() == "buf(len=ret)" {
+            return Ok((called.to_owned(), Type::BufReturned));
+        }
         if let Some(length) = words.trim().strip_prefix("buf(len=").and_then(|rest| rest.strip_suffix(')')) {
             return Ok((called.to_owned(), Type::Buf(register_of(length.trim(), names)?)));
         }
@@ -257,7 +334,7 @@ fn known(text: &str) -> Option<Type> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ArgumentPlace, Float, SignatureError, Type, beyond, split};
+    use super::{ArgumentPlace, Float, KeptPointer, KeptText, SignatureError, Type, beyond, split};
 
     #[test]
     fn signatures_are_split_from_probes() {
@@ -337,6 +414,37 @@ mod tests {
     }
 
     #[test]
+    fn texts_of_returns_and_long_ones_are_kept() {
+        let text = "SSL_read(ptr s, buf(len=ret) data, int n, str[200] name, buf(len=n)[4000] all) -> str";
+        let signature = split(text).unwrap().1.unwrap();
+        let shown: Vec<_> =
+            signature.parameters.iter().map(|p| (p.name.as_str(), p.shown.clone(), p.place)).collect();
+        let kept = |argument, text| ArgumentPlace::Kept { argument, text };
+        let expected = [
+            ("s", Type::Hex, ArgumentPlace::General(0)),
+            ("data", Type::BufReturned, kept(1, 0)),
+            ("n", Type::Signed(32), ArgumentPlace::General(2)),
+            ("name", Type::Str, kept(3, 1)),
+            ("all", Type::Buf(2), kept(4, 2)),
+        ];
+        assert_eq!(shown, expected);
+        let kept = |pointer, at_return, bytes| KeptText { pointer, at_return, bytes };
+        let expected = [
+            kept(KeptPointer::Argument(1), true, 64),
+            kept(KeptPointer::Argument(3), false, 200),
+            kept(KeptPointer::Argument(4), false, 4000),
+            kept(KeptPointer::Returned, true, 64),
+        ];
+        assert_eq!((signature.kept.as_slice(), signature.returned_text), (&expected[..], Some(3)));
+        assert_eq!(
+            (signature.value.clone(), signature.texts(), signature.registers()),
+            (Some(Type::Str), 0, 5)
+        );
+        assert_eq!(split("f() -> str[300]").unwrap().1.unwrap().kept[0].bytes, 300);
+        assert!(split("f(buf(len=ret)) -> int").unwrap().1.unwrap().kept[0].at_return);
+    }
+
+    #[test]
     fn a_register_takes_no_arguments_place() {
         let name = if beyond::ARGUMENT_REGISTERS == 6 { "rax" } else { "x9" };
         let signature =
@@ -385,7 +493,9 @@ mod tests {
         assert_eq!(split("f( )").unwrap().1.unwrap().parameters, []);
         assert_eq!(split("f(int x) y"), Err(SignatureError::Behind("y".into())));
         assert_eq!(split("f(text path)"), Err(SignatureError::Type("text".into())));
-        assert_eq!(split("f(int) -> str"), Err(SignatureError::Type("str".into())));
+        assert!(matches!(split("f(str[0] s)"), Err(SignatureError::Bytes(..))));
+        assert!(matches!(split("f(int) -> str[5000]"), Err(SignatureError::Bytes(..))));
+        assert!(matches!(split("usdt:x:y(str[200] s)"), Err(SignatureError::Long(_))));
         assert_eq!(split("f(buf(len=m) p, int n)"), Err(SignatureError::Length("m".into())));
         let many = vec!["int"; 40].join(",");
         assert!(matches!(split(&format!("f({many})")), Err(SignatureError::Many(40, 14 | 16))));

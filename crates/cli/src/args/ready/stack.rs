@@ -8,7 +8,7 @@ use trapline::{ProbeSpec, Unwinding};
 use super::error::UsageError;
 use super::fields::Fields;
 use super::filters;
-use super::prototype::{Look, complete, split};
+use super::prototype::{Look, complete, refuse_kept, split};
 use super::run::{ends, is_function};
 use crate::args::sink::PICTURES;
 use crate::args::stack::Stacks;
@@ -47,6 +47,7 @@ pub(super) fn stack(typed: TypedStack, look: Look<'_>) -> Result<Stacks, UsageEr
     // If no filter was typed, no debug information is needed.
     let asks = !filter_options.is_nothing();
     let probes = if asks { complete(&mut run, signatures, look)? } else { Vec::new() };
+    refuse_kept(&probes)?;
     let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
     let filters = filters::filters(&probes, false, &filter_options, &fields)?;
     Ok(Stacks { run, unwinding, time: typed.time, top: typed.top, filters, ends })

@@ -9,7 +9,7 @@ use trapline::filter::Filter;
 use super::error::UsageError;
 use super::fields::Fields;
 use super::filters;
-use super::prototype::{Look, complete, split};
+use super::prototype::{Look, complete, refuse_kept, split};
 use super::run::ends;
 use crate::args::command::{Calls, Command, Recording, Run};
 use crate::args::sink::{CALLS, READ, Sink};
@@ -34,6 +34,9 @@ fn calls(typed: TypedTrace, look: Look<'_>) -> Result<Calls, UsageError> {
     let (mut run, signatures) = split(&typed.probes, typed.common, CALLS, look)?;
     let probes = complete(&mut run, signatures, look)?;
     let returns = !typed.entry_only;
+    if !returns {
+        refuse_kept(&probes)?;
+    }
     let filter_options = filters::options(typed.filter, typed.comms)?;
     let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
     let filters = filters::filters(&probes, returns, &filter_options, &fields)?;

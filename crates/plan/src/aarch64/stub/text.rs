@@ -237,28 +237,7 @@ impl<'a> Texts<'a> {
     }
     /// Lets the kernel copy `len` bytes from `A` to `to`, an offset in the frame; x0 = the result.
     fn copy(self, asm: &mut Asm, to: u32, len: u32) {
-        match self.id {
-            ThreadId::At(offset) => {
-                asm.thread_pointer(0);
-                asm.add_imm(0, 0, offset);
-                asm.load32(0, 0, 0);
-            }
-            _ => {
-                asm.number(NUMBER, nr::GETTID);
-                asm.system_call();
-            }
-        }
-        asm.add_imm(B, SP, to.cast_signed());
-        asm.number(1, len);
-        asm.store_two(B, 1, SP, 0);
-        asm.store_two(A, 1, SP, 16);
-        asm.stack_pointer(1);
-        asm.number(2, 1);
-        asm.add_imm(3, SP, 16);
-        asm.number(4, 1);
-        asm.number(5, 0);
-        asm.number(NUMBER, nr::PROCESS_VM_READV);
-        asm.system_call();
+        copy_to(asm, self.id, len, Some(to));
     }
     /// Copies them into the record at `SLOT`; the fields begin at its word `first_field`. Uses `A`.
     pub(super) fn fill(self, asm: &mut Asm, first_field: u32) {
@@ -269,6 +248,35 @@ impl<'a> Texts<'a> {
             asm.store(A, SLOT, 8 * to);
         }
     }
+}
+
+/// Lets the kernel copy `len` bytes from `A` to `B`, or to an offset in the frame, with its vectors at sp and sp + 16;
+/// x0 = the result. Uses x0 to x5 and x8.
+pub(super) fn copy_to(asm: &mut Asm, id: ThreadId, len: u32, to: Option<u32>) {
+    match id {
+        ThreadId::At(offset) => {
+            asm.thread_pointer(0);
+            asm.add_imm(0, 0, offset);
+            asm.load32(0, 0, 0);
+        }
+        _ => {
+            asm.number(NUMBER, nr::GETTID);
+            asm.system_call();
+        }
+    }
+    if let Some(to) = to {
+        asm.add_imm(B, SP, to.cast_signed());
+    }
+    asm.number(1, len);
+    asm.store_two(B, 1, SP, 0);
+    asm.store_two(A, 1, SP, 16);
+    asm.stack_pointer(1);
+    asm.number(2, 1);
+    asm.add_imm(3, SP, 16);
+    asm.number(4, 1);
+    asm.number(5, 0);
+    asm.number(NUMBER, nr::PROCESS_VM_READV);
+    asm.system_call();
 }
 
 /// Number of words that fields take in a record.

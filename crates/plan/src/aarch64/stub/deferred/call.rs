@@ -29,8 +29,9 @@ use crate::aarch64::stub::latency::{Claim, Lookup, StampCell};
 use crate::aarch64::stub::rseq::Section;
 use crate::aarch64::stub::saves::{A, B, C, TIME};
 use crate::aarch64::stub::traced::Traced;
-use crate::aarch64::stub::{filtering, frame};
+use crate::aarch64::stub::{filtering, frame, text};
 use crate::filter::{Known, Late, Tree};
+use crate::request::KeptText;
 
 /// Offset of the words above what `frame` keeps: the cell's address; at an exit also the time, and the
 /// nanoseconds that the call took.
@@ -101,6 +102,23 @@ impl<'a> Deferred<'a> {
     }
     pub(super) const fn cell(&self) -> StampCell {
         self.cell
+    }
+
+    /// The texts that the call keeps, each with its first word in the record.
+    pub(super) fn kept(&self) -> impl Iterator<Item = (u32, KeptText)> {
+        let kept = self.traced.filter.map_or(&[][..], |filtered| &filtered.filter.kept);
+        let mut next = self.first_field() + text::words(self.traced.fields) as u32;
+        kept.iter().map(move |text| {
+            let word = next;
+            next += text.words() as u32;
+            (word, *text)
+        })
+    }
+    /// Number of words in the entry's record.
+    pub(super) fn length(&self) -> u32 {
+        let kept: usize = self.kept().map(|(_, text)| text.words()).sum();
+        let all = self.first_field() + (text::words(self.traced.fields) + kept) as u32;
+        all.min(self.traced.rings.area.slot / 8)
     }
 
     /// Step X1: `[sp + PLACE]` = the cell's address.

@@ -15,6 +15,7 @@
 use trapline_record::ring::RecordKind;
 
 use super::call::{DEPTH, Deferred, FOUND, MARK, PLACE, enter};
+use super::kept::keep;
 use crate::aarch64::stub::asm::{Asm, Fix, SP, ZERO};
 use crate::aarch64::stub::counted::{count, count_last};
 use crate::aarch64::stub::filtering::Rare;
@@ -64,6 +65,7 @@ impl EntryTail {
         asm.clock(TIME);
         writer.words(asm, deferred.values, RecordKey::Itself, None);
         texts.drop(asm);
+        keep(asm, deferred, kind);
         let leave = asm.here();
         deferred.leave(asm);
         Some(Self { rare, begun, behind_begun, lookup, cramped, leave })

@@ -16,12 +16,13 @@
 use trapline_record::ring::RecordKind;
 
 use super::call::{Deferred, Looked, PLACE, STAMP, asks_for_duration, enter};
+use super::kept::keep;
 use crate::aarch64::stub::asm::{Asm, Fix, SP};
 use crate::aarch64::stub::put::RingWriter;
 use crate::aarch64::stub::record_parts::RecordKey;
 use crate::aarch64::stub::rseq::{self, Section};
 use crate::aarch64::stub::saves::{A, B, C, SLOT, TIME};
-use crate::aarch64::stub::{text, threads};
+use crate::aarch64::stub::threads;
 use crate::filter::Tree;
 
 /// Number of words that are copied one by one; more are copied in a loop.
@@ -57,6 +58,7 @@ impl Exit<'_> {
             threads::ask(traced.rings.id, asm);
         }
         let looked = deferred.look(asm);
+        keep(asm, deferred, writer.kind);
         let (section, (rejected, (astray, full))) = match traced.machine.rseq {
             Some(rseq) => {
                 let (section, fixes) = rseq::section_with(asm, rseq, [B, A], |asm| {
@@ -94,12 +96,6 @@ impl Exit<'_> {
         self.deferred.known().branch(asm, condition, false)
     }
 
-    /// Number of words in the entry's record.
-    fn length(&self) -> u32 {
-        let all = self.deferred.first_field() + text::words(self.deferred.traced.fields) as u32;
-        all.min(self.writer.rings.area.slot / 8)
-    }
-
     /// Writes both records, and commits them, as `find` or `lock` left `RING` and `AT`. All other registers
     /// of a record's code are free.
     fn write(&self, asm: &mut Asm) {
@@ -107,7 +103,7 @@ impl Exit<'_> {
         let slot = writer.rings.area.slot;
         writer.slot(asm, 0);
         asm.load_at(A, SP, PLACE);
-        let words = self.length();
+        let words = deferred.length();
         if words <= UNROLLED {
             for word in 0..words {
                 asm.load_at(C, A, 8 * word);

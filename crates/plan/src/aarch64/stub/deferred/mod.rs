@@ -33,6 +33,7 @@
 mod call;
 mod entry;
 mod exit;
+mod kept;
 
 use trapline_record::ring::RecordKind;
 

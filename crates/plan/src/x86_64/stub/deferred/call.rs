@@ -29,6 +29,7 @@ use trapline_record::counters::filtered;
 use trapline_record::ring::{RecordKind, first_float};
 
 use crate::filter::{Known, Late, Tree};
+use crate::request::{KeptText, Read};
 use crate::x86_64::stub::asm::{Alu, Asm, Cond, Fix, Mem, R8, R11, RAX, RDX, RSI, RSP, Reg};
 use crate::x86_64::stub::counted::Counted;
 use crate::x86_64::stub::filter::{ARGUMENTS, Conditions, EntryRecord, Fields};
@@ -144,6 +145,29 @@ impl<'a> Deferred<'a> {
         let cell = CallCell { machine: *traced.machine, cell, probe: traced.probe };
         let values = values.min(ARGUMENTS);
         Some(Self { traced, late, cell, words, values })
+    }
+
+    /// The texts that the call keeps, each with its first word in the record.
+    pub(super) fn kept(&self) -> impl Iterator<Item = (i32, KeptText)> {
+        let kept = self.traced.filter.map_or(&[][..], |filter| &filter.filter.kept);
+        let mut next = self.first_kept();
+        kept.iter().map(move |text| {
+            let word = next;
+            next += text.words() as i32;
+            (word, *text)
+        })
+    }
+    /// Word of the record at which they begin.
+    fn first_kept(&self) -> i32 {
+        let traced = self.traced;
+        let fields: usize = traced.fields.iter().map(Read::words).sum();
+        let behind = first_float(self.values, traced.texts.count_ones() as usize);
+        (behind + u64::from(traced.floats.arguments.count_ones()) + fields as u64) as i32
+    }
+    /// Number of words in the entry's record.
+    pub(super) fn length(&self) -> u64 {
+        let kept: usize = self.kept().map(|(_, text)| text.words()).sum();
+        (self.first_kept() as u64 + kept as u64).min(u64::from(self.traced.rings.area.slot) / 8)
     }
 
     /// Step X1: jumps unless the cell at rsi is marked. Uses flags.

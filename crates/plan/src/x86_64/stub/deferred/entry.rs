@@ -17,6 +17,7 @@
 use trapline_record::ring::RecordKind;
 
 use super::call::{CallCell, Deferred, MARK, SAVED_RSI, Words};
+use super::kept::keep;
 use crate::x86_64::stub::asm::{Alu, Asm, Fix, Mem, R10, RDX, RSI, RSP};
 use crate::x86_64::stub::counted::{Counted, count};
 use crate::x86_64::stub::filtering::FilterExits;
@@ -67,6 +68,11 @@ impl EntryTail {
         asm.clock(RDX);
         writer.words(asm, deferred.values, cell.placed(R10, kind), None);
         texts.drop(asm);
+        if deferred.kept().any(|(_, text)| !text.at_return) {
+            asm.load(RSI, Mem::At(RSP, PLACE));
+            keep(asm, deferred, kind);
+            asm.load(RSI, SAVED_RSI);
+        }
         let leave = asm.here();
         if let Some(rseq) = cell.machine.rseq {
             rseq::clear(asm, rseq);

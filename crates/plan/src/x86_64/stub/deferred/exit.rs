@@ -16,9 +16,10 @@
 //! In: a probe's records, with a late condition. Out: code that decides about a marked call, and writes both records
 //! by one commit; the paths of calls that are not marked, rejected or dropped.
 
-use trapline_record::ring::{HEAD, LOCKED, RecordKind, first_float};
+use trapline_record::ring::{HEAD, LOCKED, RecordKind};
 
 use super::call::{CallCell, Deferred, MARK, SAVED_RSI, TIME, Words, asks_for_duration};
+use super::kept::keep;
 use crate::x86_64::stub::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSI};
 use crate::x86_64::stub::counted::count;
 use crate::x86_64::stub::latency::{Claim, Lookup};
@@ -61,6 +62,7 @@ impl Exit<'_> {
         saves.enter(asm);
         let lookup = cell.look(asm);
         let unmarked = self.deferred.look(asm);
+        keep(asm, self.deferred, self.kind);
         let (section, (rejected, (astray, full))) = match cell.machine.rseq {
             Some(rseq) => {
                 let (section, fixes) = rseq::section_with(asm, rseq, R11, |asm| {
@@ -103,22 +105,13 @@ impl Exit<'_> {
         self.deferred.known().branch(asm, &tree, false)
     }
 
-    /// Number of words in the entry's record.
-    fn length(&self) -> u64 {
-        let Deferred { traced, values, .. } = *self.deferred;
-        let fields: usize = traced.fields.iter().map(crate::request::Read::words).sum();
-        let behind = first_float(values, traced.texts.count_ones() as usize);
-        let all = behind + u64::from(traced.floats.arguments.count_ones()) + fields as u64;
-        all.min(u64::from(traced.rings.area.slot) / 8)
-    }
-
     /// Writes both records, and commits them: r11 = ring, rax = its head, rsi = the cell. Uses rdx, r10 and
     /// flags.
     fn write(&self, asm: &mut Asm<'_>) {
         let Self { deferred, kind, writer } = self;
         let slot = writer.rings.area.slot;
         writer.slot(asm, 0);
-        let words = self.length();
+        let words = deferred.length();
         if words <= UNROLLED {
             for word in 0..words as i32 {
                 asm.load(RDX, Mem::At(RSI, word * 8));

@@ -21,9 +21,9 @@
 //! E3 Its cell is found. There is none if all blocks that its page may have belong to other pages. Then the
 //!    call is counted as dropped, and its exit finds no mark.
 //! E4 The mark is taken away; texts are copied onto the stack; the clock is read; the record is written into
-//!    the cell, and with it the mark.
+//!    the cell, and with it the mark. Texts that the call keeps are copied into the cell (`kept`).
 //! X1 The exit looks for the mark. Without one, it is the exit of a call that E1 or E3 ended, or that began
-//!    before the patch came. It goes on.
+//!    before the patch came. It goes on. With one, the texts of the return are copied into the cell.
 //! X2 In one restartable sequence: the clock is read; the late condition decides, by the record and by the
 //!    returned value. This CPU's ring must have room for two records, or the call is dropped. Both records
 //!    are written behind the head, the entry's first and then the exit's. The head is stored, two slots
@@ -71,6 +71,7 @@
 mod call;
 mod entry;
 mod exit;
+mod kept;
 
 use trapline_record::ring::RecordKind;
 

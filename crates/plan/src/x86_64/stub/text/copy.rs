@@ -16,7 +16,8 @@ use trapline_record::pages::PAGE_MASK;
 const PROCESS_VM_READV: u32 = 310;
 const EFAULT: i32 = 14;
 /// Registers that a copy overwrites, and where they are kept.
-pub(super) const KEPT: [(Reg, i32); 5] = [(RCX, 32), (RSI, 40), (RDI, 48), (R8, 56), (R9, 64)];
+pub(in crate::x86_64::stub) const KEPT: [(Reg, i32); 5] =
+    [(RCX, 32), (RSI, 40), (RDI, 48), (R8, 56), (R9, 64)];
 
 /// Copies one field. With offsets o0, o1, … on, p the register's value, and * a load of eight bytes. `stack`: offset
 /// from the stack pointer of the hit's, if p may lie beside that. Without offsets, the result is p.
@@ -77,9 +78,18 @@ fn word(asm: &mut Asm<'_>, id: (ThreadId, i32), (to, len): (i32, i32), stack: Op
 
 /// Lets the kernel copy `len` bytes from the address in rax to rsp + `to`; rax = the result. Uses the kept
 /// registers, rdx, r10 and r11.
-pub(super) fn copy(asm: &mut Asm<'_>, (id, depth): (ThreadId, i32), (to, len): (i32, i32)) {
+pub(super) fn copy(asm: &mut Asm<'_>, id: (ThreadId, i32), (to, len): (i32, i32)) {
+    copy_to(asm, id, (Mem::At(RSP, to), len));
+}
+
+/// The same to any place.
+pub(in crate::x86_64::stub) fn copy_to(
+    asm: &mut Asm<'_>,
+    (id, depth): (ThreadId, i32),
+    (to, len): (Mem, i32),
+) {
     asm.store(Mem::At(RSP, 16), RAX);
-    asm.lea(RAX, Mem::At(RSP, to));
+    asm.lea(RAX, to);
     asm.store(Mem::At(RSP, 0), RAX);
     asm.store_imm(Mem::At(RSP, 8), len);
     asm.store_imm(Mem::At(RSP, 24), len);

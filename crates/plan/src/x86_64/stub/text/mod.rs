@@ -127,7 +127,8 @@ use super::machine::Machine;
 use super::saves::{SAVED_R10, SAVED_R11, SAVED_RAX, SAVED_RDX};
 use crate::machine::ThreadId;
 use crate::request::Read;
-use copy::{KEPT, field};
+use copy::field;
+pub(super) use copy::{KEPT, copy_to};
 use one::One;
 pub use one::PageNotes;
 
