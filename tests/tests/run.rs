@@ -144,6 +144,9 @@ fn a_file_with_parameters_writes_to_a_file() {
     let output = run(&["-o", report, script, "7", "word", "--", "--n=9"]);
     assert_eq!((out(&output).as_str(), output.status.code()), ("", Some(0)), "{}", errors(&output));
     assert_eq!(fs::read_to_string(report).expect("a report"), "7 word 9\n\n\n");
+    // A script that cannot attach leaves the file as it was.
+    let output = run(&["-o", report, "-e", "uprobe:/no/such/file:f { }"]);
+    assert_eq!((output.status.code(), fs::read_to_string(report).expect("a report").len()), (Some(1), 11));
     fs::remove_dir_all(folder).expect("removed");
 }
 

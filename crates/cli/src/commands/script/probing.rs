@@ -14,6 +14,9 @@ use trapline_script::{Hit, Probe, Program};
 
 use super::stop::{Stop, said};
 
+/// Bytes of a CPU's ring: room for what comes while blocks are interpreted.
+const RING: u32 = 16 << 20;
+
 /// A block that runs at a place.
 #[derive(Debug, Clone)]
 struct Place {
@@ -91,7 +94,7 @@ impl Probing {
         let parsed = parsed.map_err(|error| said(error.to_string()))?;
         let masks = vec![texts; parsed.len()];
         let builder = Session::builder().target(target(pid, command)).probes(parsed);
-        let builder = builder.texts(masks.clone()).ended_texts(masks);
+        let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING);
         let mut session = builder.record(args, returns).map_err(|error| said(error.to_string()))?;
         session.announce_entries();
         let start = now().saturating_sub(nanos(session.since_start()));

@@ -48,7 +48,7 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
     let interrupts = Interrupts::with_user()
         .map_err(|source| OutputError::Open { file: "the signals that end a run".to_owned(), source })?;
     let sink = Sink { output: args.output.clone(), ..Sink::default() };
-    let output = Output::open(&sink, false)?;
+    let output = Output::reserve(&sink, false)?;
     let program = Rc::new(program);
     let mut host = Host::new(output, args.buffered);
     let mut machine = Machine::new(program, style, &mut host);
@@ -67,6 +67,7 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
     };
     if args.bench || args.test {
         let Running { machine, host, hit, .. } = &mut running;
+        host.begin()?;
         let status = bench::run(args.bench, style.json, machine, host, hit)?;
         running.host.flush();
         return Ok(status);
@@ -86,7 +87,9 @@ impl Running<'_> {
         let command = self.args.command.as_deref();
         let host = &mut self.host;
         let mut now = || host.now(Clock::Boot);
-        self.probing = Probing::start(self.machine.program(), self.pid, command, &mut now)?;
+        let probing = Probing::start(self.machine.program(), self.pid, command, &mut now);
+        self.probing = probing.inspect_err(|_| self.host.release())?;
+        self.host.begin()?;
         let attached = own + self.probing.as_ref().map_or(0, |probing| probing.attached);
         if attached == 0 {
             return Err(said("No probes to attach"));
