@@ -9,6 +9,7 @@ mod headers;
 mod host;
 mod listing;
 mod own;
+mod places;
 mod probing;
 mod running;
 mod source;

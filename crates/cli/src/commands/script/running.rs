@@ -12,7 +12,8 @@ use trapline::{Interrupt, Interrupts};
 use trapline_script::{Clock, Hit, Machine, Probe, Program, Stream, Style, World};
 
 use super::host::{Host, Timer};
-use super::probing::{Event, Probing};
+use super::places::Event;
+use super::probing::Probing;
 use super::stop::{Stop, said, say};
 use super::{bench, own};
 use crate::args::command::Script;
@@ -216,9 +217,10 @@ impl Running<'_> {
         if let Some(child) = &mut self.child {
             own::end(child);
         }
-        let mut missed = 0;
+        let (mut missed, mut unknown) = (0, 0);
         if let Some(probing) = self.probing.take() {
-            let (events, mut finished) = probing.end();
+            let (events, without, mut finished) = probing.end();
+            unknown = without;
             self.run_events(events);
             missed = finished.summary.missed;
             if self.args.verbose {
@@ -233,6 +235,12 @@ impl Running<'_> {
         self.machine.run_all(|probe| *probe == Probe::End, &self.hit, &mut self.host);
         if missed > 0 {
             self.host.write(Stream::Error, format!("WARNING: Total lost event count: {missed}\n").as_bytes());
+        }
+        if unknown > 0 {
+            let text = format!(
+                "WARNING: {unknown} blocks did not run: a value that they ask for was not known at the hit\n"
+            );
+            self.host.write(Stream::Error, text.as_bytes());
         }
         self.machine.finish(&mut self.host);
         self.host.flush();
