@@ -206,6 +206,14 @@ fn probes_are_listed() {
     assert_eq!(out(&output), "interval:hz:\ninterval:ms:\ninterval:s:\ninterval:us:\n");
     let output = run(&["-l", "-e", "i:ms:1 { } begin { } i:ms:2 { }"]);
     assert_eq!(out(&output), "interval:ms:\nbegin\n");
+    let path = or_skip!(victims::plain("counter"));
+    let file = path.display();
+    let output = run(&["-l", &format!("ur:{file}:lea*")]);
+    assert_eq!(out(&output), format!("uretprobe:{file}:leaf\n"));
+    let output = run(&["-l", "-e", &format!("uprobe:{file}:l* {{ }} end {{ }}")]);
+    let mut listed: Vec<String> = out(&output).lines().map(str::to_owned).collect();
+    listed.sort();
+    assert_eq!(listed, ["end".to_owned(), format!("uprobe:{file}:leaf"), format!("uprobe:{file}:looper")]);
     let output = run(&["-d", "ast", "--dry-run", "-e", "begin { @a = 1 + $1; }"]);
     assert_eq!(out(&output), "Program\n begin\n  =\n   map: @a\n   +\n    1\n    $1\n");
 }
