@@ -144,6 +144,9 @@ fn a_file_with_parameters_writes_to_a_file() {
     let output = run(&["-o", report, script, "7", "word", "--", "--n=9"]);
     assert_eq!((out(&output).as_str(), output.status.code()), ("", Some(0)), "{}", errors(&output));
     assert_eq!(fs::read_to_string(report).expect("a report"), "7 word 9\n\n\n");
+    // A script that cannot attach leaves the file as it was.
+    let output = run(&["-o", report, "-e", "uprobe:/no/such/file:f { }"]);
+    assert_eq!((output.status.code(), fs::read_to_string(report).expect("a report").len()), (Some(1), 11));
     fs::remove_dir_all(folder).expect("removed");
 }
 
@@ -203,6 +206,14 @@ fn probes_are_listed() {
     assert_eq!(out(&output), "interval:hz:\ninterval:ms:\ninterval:s:\ninterval:us:\n");
     let output = run(&["-l", "-e", "i:ms:1 { } begin { } i:ms:2 { }"]);
     assert_eq!(out(&output), "interval:ms:\nbegin\n");
+    let path = or_skip!(victims::plain("counter"));
+    let file = path.display();
+    let output = run(&["-l", &format!("ur:{file}:lea*")]);
+    assert_eq!(out(&output), format!("uretprobe:{file}:leaf\n"));
+    let output = run(&["-l", "-e", &format!("uprobe:{file}:l* {{ }} end {{ }}")]);
+    let mut listed: Vec<String> = out(&output).lines().map(str::to_owned).collect();
+    listed.sort();
+    assert_eq!(listed, ["end".to_owned(), format!("uprobe:{file}:leaf"), format!("uprobe:{file}:looper")]);
     let output = run(&["-d", "ast", "--dry-run", "-e", "begin { @a = 1 + $1; }"]);
     assert_eq!(out(&output), "Program\n begin\n  =\n   map: @a\n   +\n    1\n    $1\n");
 }

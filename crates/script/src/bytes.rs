@@ -77,6 +77,22 @@ pub(crate) fn encode(value: &Value, ty: &Type) -> Vec<u8> {
     out
 }
 
+/// A value in which everything that was never assigned is zero of its type, so equal keys are one key.
+pub(crate) fn filled(value: Value, ty: &Type) -> Value {
+    match value {
+        Value::Nothing => decode(&[], ty),
+        Value::Parts(parts) => {
+            let types = ty.parts();
+            let part = |(index, part): (usize, &Value)| match types.get(index) {
+                Some(ty) => filled(part.clone(), ty),
+                None => part.clone(),
+            };
+            Value::Parts(parts.iter().enumerate().map(part).collect())
+        }
+        value => value,
+    }
+}
+
 /// The bits of a bit field in the integer that holds them.
 pub(crate) fn bit_field(value: i64, bits: Bits, ty: &Type) -> i64 {
     if bits.count == 0 {

@@ -69,6 +69,10 @@ fn maps_hold_values_by_their_keys() {
         ("@a[3] = 1; @a[1] = 2; for ($kv : @a) { print($kv); } clear(@a);", "(3, 1)\n(1, 2)"),
         ("@a[1] = 1; for ($kv : @a) { @a[2] = 2; delete(@a, 1); } print(len(@a)); clear(@a);", "1"),
         ("@a[1] = 7; if (find(@a, 1, $v)) { print($v); } print(find(@a, 2, $v)); clear(@a);", "7\nfalse"),
+        (
+            "let $z; @a[$z, 1] = 1; @a[@none, 1] += 2; @a[0, 1] += 3; print(@a); @none = 0; $z = 0; clear(@a); clear(@none);",
+            "@a[0, 1]: 6",
+        ),
         ("@x += 5; @x -= 7; print(@x); clear(@x);", "@x: -2"),
         ("print(delete(@a, 1)); @a[1] = 1; print(delete(@a[1]));", "false\ntrue"),
     ]);

@@ -291,11 +291,11 @@ impl Frame<'_> {
             }
             Meaning::Len => Value::Int(self.state.maps[map].len() as i64),
             Meaning::HasKey => {
-                let key = self.eval(&args[0]);
+                let key = self.key(&args[0]);
                 Value::from(self.state.maps[map].get(&key).is_some())
             }
             Meaning::Delete => {
-                let key = args.first().map_or(Value::Nothing, |key| self.eval(key));
+                let key = args.first().map_or(Value::Nothing, |key| self.key(key));
                 let removed = self.state.maps[map].remove(&key);
                 if !removed && self.state.style.lookups {
                     let message = "Can't delete map element because it does not exist.";

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::frame::{Flow, Frame};
 use super::memory;
-use crate::bytes::{bit_field, decode, encode, wrap};
+use crate::bytes::{bit_field, decode, encode, filled, wrap};
 use crate::layout::Bits;
 use crate::program::{Op, Place, Typed};
 use crate::tree::Binary;
@@ -73,9 +73,13 @@ impl Frame<'_> {
             }
         }
     }
+    /// The key of a map.
+    pub(super) fn key(&mut self, key: &Typed) -> Value {
+        filled(self.eval(key), &key.ty)
+    }
     fn read_map(&mut self, map: usize, key: Option<&Typed>, expr: &Typed) -> Value {
         let has_key = key.is_some();
-        let key = key.map_or(Value::Nothing, |key| self.eval(key));
+        let key = key.map_or(Value::Nothing, |key| self.key(key));
         let signed = self.state.program.maps[map].value.is_signed();
         let value = self.state.maps[map].get(&key).map(|cell| cell.value(signed));
         if value.is_none() && has_key && self.state.style.lookups {
@@ -184,7 +188,7 @@ impl Frame<'_> {
         let (old, key) = match place {
             Place::Local(slot) => (self.locals[*slot].int(), Value::Nothing),
             Place::Map { map, key } => {
-                let key = key.as_ref().map_or(Value::Nothing, |key| self.eval(key));
+                let key = key.as_ref().map_or(Value::Nothing, |key| self.key(key));
                 let cell = self.state.maps[*map].get(&key);
                 (cell.map_or(0, |cell| cell.value(true).int()), key)
             }
@@ -198,7 +202,7 @@ impl Frame<'_> {
         Value::Int(if before { new } else { old })
     }
     fn find(&mut self, map: usize, key: &Typed, slot: usize) -> Value {
-        let key = self.eval(key);
+        let key = self.key(key);
         let signed = self.state.program.maps[map].value.is_signed();
         match self.state.maps[map].get(&key).map(|cell| cell.value(signed)) {
             Some(value) => {

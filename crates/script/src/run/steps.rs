@@ -87,7 +87,7 @@ impl Frame<'_> {
         }
     }
     fn set_map(&mut self, map: usize, key: Option<&Typed>, value: &Typed) {
-        let key = key.map_or(Value::Nothing, |key| self.eval(key));
+        let key = key.map_or(Value::Nothing, |key| self.key(key));
         self.assign(map, key, value, &value.at);
     }
     /// Assigns to a map, or adds to it.

@@ -93,6 +93,5 @@ Examples:
 const STATUSES: &str = "\
 Exit status:
   0  Done, also after Ctrl-C; or what exit() was called with.
-  1  The script is wrong, or failed.
-  2  Wrong usage.
-  3  Nothing could be probed.";
+  1  The script is wrong, names what cannot be probed, or failed.
+  2  Wrong usage.";

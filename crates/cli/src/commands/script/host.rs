@@ -51,6 +51,14 @@ impl Host {
             boot: None,
         }
     }
+    /// Begins to write: a file's old content goes (OUT-1).
+    pub(super) fn begin(&mut self) -> Result<(), OutputError> {
+        self.output.begin()
+    }
+    /// Gives up an output in which nothing was begun.
+    pub(super) fn release(&self) {
+        self.output.release();
+    }
     /// Writes what waits.
     pub(super) fn flush(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);

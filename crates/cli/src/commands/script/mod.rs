@@ -1,8 +1,7 @@
 //! `run`: scripts in bpftrace's language.
 //!
 //! In: a script and what is asked of it. Out: what the script writes, its exit status. Messages about the script are
-//! bpftrace's, to the letter. Invariants: READY-1 and END-1, as for every run: signals are caught and the output is
-//! open before any process is touched, and whatever ends the run, targets are detached before the rest is written.
+//! bpftrace's, to the letter. Invariants: READY-1, END-1, as for every run.
 //! Does not: know the language; that is the crate `script`.
 
 mod bench;
@@ -10,6 +9,7 @@ mod headers;
 mod host;
 mod listing;
 mod own;
+mod places;
 mod probing;
 mod running;
 mod source;

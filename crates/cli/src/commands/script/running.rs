@@ -12,7 +12,8 @@ use trapline::{Interrupt, Interrupts};
 use trapline_script::{Clock, Hit, Machine, Probe, Program, Stream, Style, World};
 
 use super::host::{Host, Timer};
-use super::probing::{Event, Probing};
+use super::places::Event;
+use super::probing::Probing;
 use super::stop::{Stop, said, say};
 use super::{bench, own};
 use crate::args::command::Script;
@@ -48,7 +49,7 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
     let interrupts = Interrupts::with_user()
         .map_err(|source| OutputError::Open { file: "the signals that end a run".to_owned(), source })?;
     let sink = Sink { output: args.output.clone(), ..Sink::default() };
-    let output = Output::open(&sink, false)?;
+    let output = Output::reserve(&sink, false)?;
     let program = Rc::new(program);
     let mut host = Host::new(output, args.buffered);
     let mut machine = Machine::new(program, style, &mut host);
@@ -67,6 +68,7 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
     };
     if args.bench || args.test {
         let Running { machine, host, hit, .. } = &mut running;
+        host.begin()?;
         let status = bench::run(args.bench, style.json, machine, host, hit)?;
         running.host.flush();
         return Ok(status);
@@ -86,7 +88,9 @@ impl Running<'_> {
         let command = self.args.command.as_deref();
         let host = &mut self.host;
         let mut now = || host.now(Clock::Boot);
-        self.probing = Probing::start(self.machine.program(), self.pid, command, &mut now)?;
+        let probing = Probing::start(self.machine.program(), self.pid, command, &mut now);
+        self.probing = probing.inspect_err(|_| self.host.release())?;
+        self.host.begin()?;
         let attached = own + self.probing.as_ref().map_or(0, |probing| probing.attached);
         if attached == 0 {
             return Err(said("No probes to attach"));
@@ -213,9 +217,10 @@ impl Running<'_> {
         if let Some(child) = &mut self.child {
             own::end(child);
         }
-        let mut missed = 0;
+        let (mut missed, mut unknown) = (0, 0);
         if let Some(probing) = self.probing.take() {
-            let (events, mut finished) = probing.end();
+            let (events, without, mut finished) = probing.end();
+            unknown = without;
             self.run_events(events);
             missed = finished.summary.missed;
             if self.args.verbose {
@@ -230,6 +235,12 @@ impl Running<'_> {
         self.machine.run_all(|probe| *probe == Probe::End, &self.hit, &mut self.host);
         if missed > 0 {
             self.host.write(Stream::Error, format!("WARNING: Total lost event count: {missed}\n").as_bytes());
+        }
+        if unknown > 0 {
+            let text = format!(
+                "WARNING: {unknown} blocks did not run: a value that they ask for was not known at the hit\n"
+            );
+            self.host.write(Stream::Error, text.as_bytes());
         }
         self.machine.finish(&mut self.host);
         self.host.flush();

@@ -33,12 +33,11 @@ pub(super) fn command(text: &str) -> Result<Vec<u8>, String> {
 /// The name of a user.
 pub(super) fn user(uid: u32) -> Option<String> {
     let passwd = fs::read_to_string("/etc/passwd").ok()?;
-    let named = passwd.lines().find_map(|line| {
+    passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
         let (name, number) = (fields.next()?, fields.nth(1)?);
         (number.parse() == Ok(uid)).then(|| name.to_owned())
-    });
-    named
+    })
 }
 
 /// The time zone of this machine, or of `TZ`.

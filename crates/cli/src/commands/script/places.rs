@@ -1,0 +1,162 @@
+//! Which blocks run where, and what a recorded call is to them.
+//!
+//! In: attach points; calls. Out: places, known by file and offset; hits. What an attach point means is asked of the
+//! session's own search, one by one. Invariant: a block does not run for a call that lacks a value for which it asks.
+//! Does not: attach.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use trapline::calls::{CallEnd, ReadOutcome, Text};
+use trapline::{Call, Session};
+use trapline_script::{Hit, Needs, Probe, Program};
+
+use super::stop::{Stop, said, say};
+
+/// A block that runs at a place.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    block: usize,
+    /// The entry, or the return.
+    at_return: bool,
+    /// What the block asks of a hit.
+    needs: Needs,
+    sort: &'static str,
+    /// As `probe` gives it.
+    name: String,
+    func: String,
+}
+
+/// Where blocks run: by file and offset.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    here: HashMap<(PathBuf, u64), Vec<Place>>,
+    /// Files' own paths, by the names that records have for them.
+    real: HashMap<String, PathBuf>,
+}
+
+/// A hit, and a block that it runs.
+pub(super) type Event = (usize, Hit);
+
+/// The probe of an attach point in a session, and whether the return is meant.
+pub(super) fn spec(probe: &Probe) -> Option<(String, bool)> {
+    match probe {
+        Probe::Uprobe(file, function) => Some((format!("uprobe:{file}:{function}"), false)),
+        Probe::Uretprobe(file, function) => Some((format!("uprobe:{file}:{function}"), true)),
+        Probe::Usdt(file, provider, name) if provider.is_empty() => {
+            Some((format!("usdt:{file}:{name}"), false))
+        }
+        Probe::Usdt(file, provider, name) => Some((format!("usdt:{file}:{provider}:{name}"), false)),
+        _ => None,
+    }
+}
+
+/// A file's own path.
+fn real(path: &str) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path))
+}
+
+impl Places {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.here.values().map(Vec::len).sum()
+    }
+    /// Notes the places that an attach point means; whether there are any. `missing_probes` says whether it must have some.
+    pub(super) fn find(
+        &mut self,
+        text: &str,
+        probe: &Probe,
+        block: usize,
+        program: &Program,
+    ) -> Result<bool, Stop> {
+        let listing = Session::builder()
+            .probe(text)
+            .map_err(|error| said(format!("{probe}: {error}")))?
+            .list(false)
+            .map(|listing| listing.listed);
+        let listed = match listing {
+            Ok(listed) if !listed.is_empty() => listed,
+            other => {
+                let reason =
+                    other.err().map_or_else(|| "nothing matches".to_owned(), |error| error.to_string());
+                return match program.config.missing_probes.as_str() {
+                    "error" => Err(said(format!("No matches for {probe}: {reason}"))),
+                    "warn" => {
+                        say(&format!("WARNING: No matches for {probe}: {reason}\n"));
+                        Ok(false)
+                    }
+                    _ => Ok(false),
+                };
+            }
+        };
+        for one in listed {
+            let prefix = match probe {
+                Probe::Usdt(..) => one.probe.clone(),
+                Probe::Uprobe(file, _) | Probe::Uretprobe(file, _) => {
+                    format!("{}:{file}:{}", probe.sort(), one.function)
+                }
+                _ => probe.to_string(),
+            };
+            let needs = program.blocks[block].needs.clone();
+            let at_return = matches!(probe, Probe::Uretprobe(..));
+            let place =
+                Place { block, at_return, needs, sort: probe.sort(), name: prefix, func: one.function };
+            self.here.entry((real(&one.file), one.offset)).or_default().push(place);
+        }
+        Ok(true)
+    }
+    /// The places whose blocks a call runs now, and for how many a value that they ask for is not known.
+    pub(super) fn of(&mut self, call: &Call) -> (Vec<&Place>, u64) {
+        let at_return = match call.how {
+            CallEnd::Entered => false,
+            CallEnd::Returned | CallEnd::TailCall => true,
+            CallEnd::Unfinished => return (Vec::new(), 0),
+        };
+        let file = &call.site.file;
+        if !self.real.contains_key(file) {
+            self.real.insert(file.clone(), real(file));
+        }
+        let key = (self.real[file].clone(), call.site.offset);
+        let here = self.here.get(&key).into_iter().flatten().filter(|place| place.at_return == at_return);
+        let (known, unknown): (Vec<_>, Vec<_>) = here.partition(|place| is_known(&place.needs, call));
+        (known, unknown.len() as u64)
+    }
+}
+
+/// Whether a call has all values for which a block asks.
+fn is_known(needs: &Needs, call: &Call) -> bool {
+    let asked = (1u16 << needs.args) - 1;
+    let unread = |argument: &u8| {
+        let of = |text: &&Text| text.argument == *argument;
+        call.texts.iter().find(of).is_none_or(|text| matches!(text.reading, ReadOutcome::Failed(_)))
+    };
+    u16::from(call.unseen) & asked == 0
+        && !(needs.retval && call.returned.is_none())
+        && !needs.texts.iter().any(unread)
+}
+
+/// What a call is to a block.
+pub(super) fn event(place: &Place, call: &Call, comm: String, start: u64) -> Event {
+    let at = call.at + if place.at_return { call.took.unwrap_or_default() } else { Duration::ZERO };
+    let texts = call.texts.iter().map(|text| (text.argument, text.bytes.clone())).collect();
+    let hit = Hit {
+        probe: place.name.clone(),
+        sort: place.sort,
+        func: place.func.clone(),
+        pid: call.pid,
+        tid: call.tid,
+        comm: comm.into_bytes(),
+        nsecs: Some(start + nanos(at)),
+        args: call.arguments.to_vec(),
+        texts,
+        retval: call.returned.unwrap_or(0),
+        stack: Vec::new(),
+    };
+    (place.block, hit)
+}
+
+/// A time in nanoseconds.
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
