@@ -249,10 +249,12 @@ pub(crate) static FUNCTIONS: &[Function] = &[
     row("arg3", 0, &[], Gives::Int(8), Meaning::Argument(3)),
     row("arg4", 0, &[], Gives::Int(8), Meaning::Argument(4)),
     row("arg5", 0, &[], Gives::Int(8), Meaning::Argument(5)),
-    row("arg6", 0, &[], Gives::Int(8), Meaning::Refused),
-    row("arg7", 0, &[], Gives::Int(8), Meaning::Refused),
-    row("arg8", 0, &[], Gives::Int(8), Meaning::Refused),
-    row("arg9", 0, &[], Gives::Int(8), Meaning::Refused),
+    row("arg6", 0, &[], Gives::Int(8), Meaning::Argument(6)),
+    row("arg7", 0, &[], Gives::Int(8), Meaning::Argument(7)),
+    row("arg8", 0, &[], Gives::Int(8), Meaning::Argument(8)),
+    row("arg9", 0, &[], Gives::Int(8), Meaning::Argument(9)),
+    row("arg10", 0, &[], Gives::Int(8), Meaning::Argument(10)),
+    row("arg11", 0, &[], Gives::Int(8), Meaning::Argument(11)),
     row("args", 0, &[], Gives::Int(8), Meaning::Refused),
     row("ustack", 0, &[Mode, Mode], Gives::Stack, Meaning::Ustack),
     row("dw_ustack", 0, &[Mode, Mode], Gives::Stack, Meaning::Refused),
@@ -329,7 +331,7 @@ pub(crate) static FUNCTIONS: &[Function] = &[
 
 /// Why a function is refused, and what to use instead.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
-    ("arg", "records hold arg0 to arg5 only"),
+    ("arg", "records hold arg0 to arg5, and arg0 to arg11 of USDT probes"),
     ("args", "use arg0 to arg5, cast to the types that the function takes"),
     ("dw_ustack", "use ustack"),
     ("reg", "registers are not recorded; use arg0 to arg5 or retval"),

@@ -48,12 +48,14 @@ pub struct Block {
 /// What a block asks of a hit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// The highest argument plus one.
-    pub args: u8,
+    /// Bit `n`: argument `n`.
+    pub args: u16,
     /// Arguments that are read as texts.
     pub texts: Vec<u8>,
     /// What was returned.
     pub retval: bool,
+    /// Bytes of the text to which that points; 0 if it is not asked for.
+    pub returned_text: u16,
     /// What only the program's memory, or its thread, could tell, and where it is asked for.
     pub(crate) unavailable: Vec<(String, At)>,
 }

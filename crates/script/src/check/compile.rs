@@ -127,6 +127,9 @@ fn unexpected(known: &[NamedParam], given: &[String]) -> Result<(), String> {
     Err(if help { hint } else { error + &hint })
 }
 
+/// Number of a function's arguments that records hold.
+const REGISTERS: u32 = 6;
+
 impl Checker<'_> {
     /// Goes through all blocks once.
     fn round(&mut self, attached: &[Vec<Probe>]) -> Vec<Block> {
@@ -147,14 +150,14 @@ impl Checker<'_> {
             return;
         };
         let mut unavailable = std::mem::take(&mut self.needs.unavailable);
-        if self.sorts.contains(&"usdt") && self.needs.args > 0 {
+        if self.sorts.iter().any(|sort| *sort != "usdt") && self.needs.args >> REGISTERS != 0 {
             let at = self.tree.probes[self.block].attach.first().map_or(Span::default(), |(_, span)| *span);
-            unavailable.push(("an argument of a USDT probe".to_owned(), At::from(at)));
+            unavailable.push((format!("arg{REGISTERS}, and those behind it,"), At::from(at)));
         }
         for (what, at) in unavailable {
             let message = format!("{what} is not recorded at hits of {sort} probes");
             let hint =
-                "records hold arg0 to arg5, str of them, retval, pid, tid, comm, nsecs, func and probe";
+                "records hold arg0 to arg5, retval, str of these, pid, tid, comm, nsecs, func and probe";
             self.say(Diagnostic::error(message, at).hint(hint));
         }
     }

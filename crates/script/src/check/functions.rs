@@ -98,7 +98,7 @@ impl<'a> Checker<'a> {
     /// program cannot answer it.
     fn note_need(&mut self, row: &Function, args: &[Typed], span: Span) {
         match row.meaning {
-            Meaning::Argument(index) => self.needs.args = self.needs.args.max(index + 1),
+            Meaning::Argument(index) => self.needs.args |= 1 << index,
             Meaning::Retval => self.needs.retval = true,
             Meaning::Ustack
             | Meaning::Uid

@@ -18,6 +18,8 @@ use crate::types::{Sum, Type};
 
 /// Bytes of a text that a record holds.
 const RECORDED_TEXT: u32 = 64;
+/// The same of the text to which a returned value points.
+const RETURNED_TEXT: u32 = 4096;
 
 impl<'a> Checker<'a> {
     /// A function with rules of its own; `None` if it has none.
@@ -209,8 +211,7 @@ impl<'a> Checker<'a> {
             match &*value.op {
                 Op::Call { meaning: Meaning::Argument(index), .. } if is_str => self.needs.texts.push(*index),
                 Op::Call { meaning: Meaning::Retval, .. } if is_str => {
-                    let at = self.at(span);
-                    self.needs.unavailable.push(("a text that a function returns".to_owned(), at));
+                    self.needs.returned_text = self.config.max_strlen.min(RETURNED_TEXT) as u16;
                 }
                 _ => self.needs.unavailable.push(("memory of the program".to_owned(), self.at(span))),
             }
@@ -227,8 +228,11 @@ impl<'a> Checker<'a> {
             }
             typed.push(length);
         }
-        let recorded = matches!(&*typed[0].op, Op::Call { meaning: Meaning::Argument(_), .. });
-        let most = self.config.max_strlen.min(if recorded { RECORDED_TEXT } else { u32::MAX });
+        let most = self.config.max_strlen.min(match &*typed[0].op {
+            Op::Call { meaning: Meaning::Argument(_), .. } => RECORDED_TEXT,
+            Op::Call { meaning: Meaning::Retval, .. } => RETURNED_TEXT,
+            _ => u32::MAX,
+        });
         let ty = if is_str { Type::Text(most) } else { Type::Buffer(most) };
         Typed::new(Op::Call { meaning: row.meaning, args: typed }, ty, &self.at(span))
     }

@@ -234,6 +234,7 @@ impl Frame<'_> {
             Meaning::Argument(index) => {
                 self.hit.texts.iter().find(|(of, _)| of == index).map(|(_, text)| whole(text))
             }
+            Meaning::Retval => self.hit.returned_text.as_deref().map(whole),
             _ => None,
         }
     }

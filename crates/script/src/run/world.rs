@@ -78,6 +78,8 @@ pub struct Hit {
     pub texts: Vec<(u8, Vec<u8>)>,
     /// What the function returned.
     pub retval: u64,
+    /// The text to which that points, if it was read.
+    pub returned_text: Option<Vec<u8>>,
     /// Return addresses, the innermost first.
     pub stack: Vec<u64>,
 }

@@ -126,14 +126,19 @@ impl Places {
 
 /// Whether a call has all values for which a block asks.
 fn is_known(needs: &Needs, call: &Call) -> bool {
-    let asked = (1u16 << needs.args) - 1;
     let unread = |argument: &u8| {
         let of = |text: &&Text| text.argument == *argument;
         call.texts.iter().find(of).is_none_or(|text| matches!(text.reading, ReadOutcome::Failed(_)))
     };
-    u16::from(call.unseen) & asked == 0
+    u16::from(call.unseen) & needs.args == 0
         && !(needs.retval && call.returned.is_none())
+        && (needs.returned_text == 0 || returned_text(call).is_some())
         && !needs.texts.iter().any(unread)
+}
+
+/// The text to which a call's value points, if it was read.
+fn returned_text(call: &Call) -> Option<&Text> {
+    call.kept.first().filter(|text| !matches!(text.reading, ReadOutcome::Failed(_)))
 }
 
 /// What a call is to a block.
@@ -151,6 +156,7 @@ pub(super) fn event(place: &Place, call: &Call, comm: String, start: u64) -> Eve
         args: call.arguments.to_vec(),
         texts,
         retval: call.returned.unwrap_or(0),
+        returned_text: returned_text(call).map(|text| text.bytes.clone()),
         stack: Vec::new(),
     };
     (place.block, hit)

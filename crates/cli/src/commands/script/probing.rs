@@ -6,6 +6,8 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use trapline::calls::{KeptPointer, KeptText};
+use trapline::filter::Filter;
 use trapline::{Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
 use trapline_script::Program;
 
@@ -28,6 +30,73 @@ pub(super) struct Probing {
     pub(super) unknown: u64,
 }
 
+/// What a program asks of its hits.
+#[derive(Default)]
+struct Asked {
+    specs: Vec<Spec>,
+    /// Bit `n`: argument `n`; and those that are read as texts.
+    args: u16,
+    texts: u16,
+}
+
+/// A probe of the session, and which of its ends run blocks.
+struct Spec {
+    text: String,
+    at_entry: bool,
+    at_return: bool,
+    /// Bytes of the text that its return is asked for.
+    returned_text: u16,
+}
+
+impl Asked {
+    /// Notes the places of all blocks.
+    fn of(program: &Program, places: &mut Places) -> Result<Self, Stop> {
+        let mut asked = Self::default();
+        for (index, block) in program.blocks.iter().enumerate() {
+            for probe in &block.probes {
+                let Some((text, at_return)) = spec(probe) else { continue };
+                if places.find(&text, probe, index, program)? {
+                    let spec = asked.spec(text);
+                    spec.at_entry |= !at_return;
+                    spec.at_return |= at_return;
+                    spec.returned_text = spec.returned_text.max(block.needs.returned_text);
+                }
+                asked.args |= block.needs.args;
+                block.needs.texts.iter().for_each(|argument| asked.texts |= 1 << argument);
+            }
+        }
+        Ok(asked)
+    }
+    fn spec(&mut self, text: String) -> &mut Spec {
+        let found = self.specs.iter().position(|spec| spec.text == text);
+        let at = found.unwrap_or_else(|| {
+            self.specs.push(Spec { text, at_entry: false, at_return: false, returned_text: 0 });
+            self.specs.len() - 1
+        });
+        &mut self.specs[at]
+    }
+    /// How many arguments records hold.
+    fn arguments(&self) -> u8 {
+        (u16::BITS - self.args.leading_zeros()) as u8
+    }
+    /// For each probe, the text that is read at the return. The entry's record waits for the return then, so a block
+    /// of the entry would run too late.
+    fn keeps(&self) -> Result<Vec<Filter>, Stop> {
+        let keep = |spec: &Spec| {
+            let (pointer, bytes) = (KeptPointer::Returned, spec.returned_text);
+            match (bytes, spec.at_entry) {
+                (0, _) => Ok(Filter::default()),
+                (_, true) => Err(said(format!(
+                    "{}: str(retval) is recorded only where no block runs at the entry of the same function",
+                    spec.text
+                ))),
+                _ => Ok(Filter::default().keeps(vec![KeptText { pointer, at_return: true, bytes }])),
+            }
+        };
+        self.specs.iter().map(keep).collect()
+    }
+}
+
 impl Probing {
     /// Attaches a program's probes; `None` if it has none of programs. `now` is the boot clock.
     pub(super) fn start(
@@ -36,29 +105,17 @@ impl Probing {
         command: Option<&[String]>,
         now: &mut dyn FnMut() -> u64,
     ) -> Result<Option<Self>, Stop> {
-        let mut specs: Vec<String> = Vec::new();
         let mut places = Places::default();
-        let (mut args, mut texts, mut returns) = (0, 0u16, false);
-        for (index, block) in program.blocks.iter().enumerate() {
-            for probe in &block.probes {
-                let Some((text, at_return)) = spec(probe) else { continue };
-                let found = places.find(&text, probe, index, program)?;
-                if found && !specs.contains(&text) {
-                    specs.push(text);
-                }
-                returns |= at_return;
-                args = args.max(block.needs.args);
-                block.needs.texts.iter().for_each(|argument| texts |= 1 << argument);
-            }
-        }
-        if specs.is_empty() {
+        let asked = Asked::of(program, &mut places)?;
+        if asked.specs.is_empty() {
             return Ok(None);
         }
-        let parsed: Result<Vec<ProbeSpec>, _> = specs.iter().map(|text| text.parse()).collect();
+        let parsed: Result<Vec<ProbeSpec>, _> = asked.specs.iter().map(|spec| spec.text.parse()).collect();
         let parsed = parsed.map_err(|error| said(error.to_string()))?;
-        let masks = vec![texts; parsed.len()];
-        let builder = Session::builder().target(target(pid, command)).probes(parsed);
+        let masks = vec![asked.texts; parsed.len()];
+        let builder = Session::builder().target(target(pid, command)).probes(parsed).filters(asked.keeps()?);
         let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING);
+        let (args, returns) = (asked.arguments(), asked.specs.iter().any(|spec| spec.at_return));
         let mut session = builder.record(args, returns).map_err(|error| said(error.to_string()))?;
         session.announce_entries();
         let start = now().saturating_sub(nanos(session.since_start()));
