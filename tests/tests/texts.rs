@@ -211,7 +211,11 @@ fn texts_stand_beside_the_other_arguments() {
 #[test]
 fn what_cannot_be_text_is_refused_by_name() {
     for (probe, output_text) in [
-        ("f(int n) -> str", "`str` is no type"),
+        ("f(int n) -> strn", "`strn` is no type"),
+        ("f(int n) -> buf(len=n)", "is no type"),
+        ("f(str[0] s)", "is no text that trace shows"),
+        ("f(int n) -> str[5000]", "is no text that trace shows"),
+        ("usdt:f:f(str[200] s)", "is for arguments in registers of a function"),
         ("f(buf(len=m) p, int n)", "`m` is no argument"),
         ("f(buf(len=arg6) p)", "`arg6` is no argument"),
         ("f(buf p)", "`buf` is no type"),
