@@ -13,6 +13,7 @@ mod functions;
 mod macros;
 mod operators;
 mod options;
+mod params;
 mod special;
 mod statements;
 mod sums;
