@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, Record, RecordKind, TEXT_WORDS, first_float};
 
-use crate::calls::{Call, FloatArguments, OPERANDS, Text};
+use crate::calls::{Call, CallEnd, FloatArguments, OPERANDS, Text};
 use crate::filter::Filter;
 use crate::pairing::{FoundRecord, Paired, Pairing};
 use crate::quick::InTurn;
@@ -77,7 +77,13 @@ impl Decoder {
         let mut report = |paired: Paired| {
             let (segment, probe) = (paired.segment, paired.entry.probe);
             let Some(known) = probes.get(segment, probe) else { return };
-            let beside = known.shape.as_ref().and_then(|_| texts.remove(&text_key(segment, &paired.entry)));
+            // A call that is announced at its entry is reported again at its end.
+            let comes_again = paired.how == CallEnd::Entered && known.waits;
+            let key = text_key(segment, &paired.entry);
+            let beside = known.shape.as_ref().and_then(|_| match comes_again {
+                true => texts.first(&key).cloned(),
+                false => texts.remove(&key),
+            });
             let mut call = known.call(pid, paired, beside.unwrap_or_default(), clock);
             known.values.finish(&mut call);
             let passes = |filter: &Filter| {

@@ -33,6 +33,10 @@ impl<K: Eq + Hash + Copy, V> InTurn<K, V> {
             Entry::Occupied(_) => self.later.push_back((key, value)),
         }
     }
+    /// The value that `remove` takes next.
+    pub(crate) fn first(&self, key: &K) -> Option<&V> {
+        self.first.get(key)
+    }
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let value = self.first.remove(key)?;
         let next = self.later.iter().position(|later| later.0 == *key);
