@@ -42,8 +42,11 @@ def report(name, count):
 end
 "#;
 
+/// The same, where some values cannot be read.
+type SeenInPart = BTreeMap<String, Vec<Vec<Option<i128>>>>;
+
 /// What gdb finds where it stops: the values that it can read.
-fn by_gdb(path: &Path) -> Result<BTreeMap<String, Vec<Vec<Option<i128>>>>, String> {
+fn by_gdb(path: &Path) -> Result<SeenInPart, String> {
     debugger::ready()?;
     let input = std::env::temp_dir().join(format!("trapline-operands-{}", std::process::id()));
     std::fs::write(&input, format!("run {TIMES}\nquit\n")).map_err(|error| error.to_string())?;
@@ -62,7 +65,7 @@ fn by_gdb(path: &Path) -> Result<BTreeMap<String, Vec<Vec<Option<i128>>>>, Strin
     std::fs::remove_file(&file).ok();
     std::fs::remove_file(&input).ok();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut seen: BTreeMap<String, Vec<Vec<Option<i128>>>> = BTreeMap::new();
+    let mut seen = SeenInPart::new();
     for line in text.lines().filter_map(|line| line.strip_prefix("hit ")) {
         let mut words = line.split(' ');
         let name = words.next().unwrap_or_default().to_owned();
