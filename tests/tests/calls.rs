@@ -151,11 +151,12 @@ fn a_storm_of_eight_threads_is_reported_in_order_and_to_the_hit() {
 
 #[test]
 fn what_is_no_signature_is_refused_by_name() {
+    let many = format!("leaf({})", ["a"; 40].join(", "));
     for (probe, words) in [
         ("leaf(text path)", "`text` is no type"),
         ("leaf(int", "no `)`"),
-        ("leaf(a, b, c, d, e, f, g)", "7 arguments"),
-        ("leaf(int) -> str", "`str` is no type"),
+        (&many, "40 arguments"),
+        ("leaf(int) -> strn", "`strn` is no type"),
     ] {
         let output = once(&["trace", "-p", "1", probe]);
         let output_text = String::from_utf8_lossy(&output.stderr).into_owned();

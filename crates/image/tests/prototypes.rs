@@ -58,8 +58,14 @@ fn both() -> (trapline_image::Image, DebugInfo, Btf) {
     (image, debug, btf)
 }
 
-/// GCC before 13 writes neither the signedness of enumerations nor the names of wide ones.
+/// GCC before 13 writes neither the signedness of enumerations nor the names of wide ones into BTF. BTF has no
+/// locations, so it does not say where on the stack an argument is.
 fn without_news(mut prototype: Prototype) -> Prototype {
+    for parameter in &mut prototype.parameters {
+        if matches!(parameter.place, ParameterPlace::Stack(_)) {
+            parameter.place = ParameterPlace::Elsewhere;
+        }
+    }
     let values = prototype.parameters.iter_mut().map(|one| &mut one.of).chain([&mut prototype.value]);
     values.for_each(|of| {
         if let ValueType::Enumeration { signed, bytes, names } = of {
