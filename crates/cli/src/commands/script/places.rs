@@ -130,7 +130,7 @@ fn is_known(needs: &Needs, call: &Call) -> bool {
         let of = |text: &&Text| text.argument == *argument;
         call.texts.iter().find(of).is_none_or(|text| matches!(text.reading, ReadOutcome::Failed(_)))
     };
-    u16::from(call.unseen) & needs.args == 0
+    call.unseen & needs.args == 0
         && !(needs.retval && call.returned.is_none())
         && (needs.returned_text == 0 || returned_text(call).is_some())
         && !needs.texts.iter().any(unread)
