@@ -193,7 +193,7 @@ pub enum Meaning {
     Uaddr,
     /// Adds up.
     Sum(Sum),
-    /// Is known, and refused; see [`REFUSED`].
+    /// Is known, and refused; see `REFUSED`.
     Refused,
 }
 

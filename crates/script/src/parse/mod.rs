@@ -1,6 +1,6 @@
 //! Tokens → tree, by recursive descent.
 //!
-//! In: a source. Out: a [`Tree`], or the first error. Does not: know types, names or functions.
+//! In: a source. Out: a tree, or the first error. Does not: know types, names or functions.
 
 mod blocks;
 mod definitions;
