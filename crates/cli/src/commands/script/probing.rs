@@ -4,11 +4,12 @@
 //! Does not: run blocks.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
 use trapline::calls::{KeptPointer, KeptText};
 use trapline::filter::Filter;
-use trapline::{Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
+use trapline::{Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
 use trapline_script::Program;
 
 use super::places::{Event, Places, event, nanos, spec};
@@ -17,6 +18,9 @@ use super::stop::{Stop, said};
 /// Bytes of a CPU's ring: room for what comes while blocks are interpreted.
 const RING: u32 = 16 << 20;
 
+/// Stands for a name that is not known.
+const UNNAMED: &str = "?";
+
 /// A session for a script.
 #[derive(Debug)]
 pub(super) struct Probing {
@@ -24,6 +28,8 @@ pub(super) struct Probing {
     places: Places,
     /// The session's start by the boot clock.
     start: u64,
+    /// The process that was launched, and the name that its main thread begins with.
+    launched: Option<(u32, String)>,
     /// How many places are probed.
     pub(super) attached: usize,
     /// Hits whose blocks did not run, because a value that they ask for is not known.
@@ -120,7 +126,9 @@ impl Probing {
         session.announce_entries();
         let start = now().saturating_sub(nanos(session.since_start()));
         let attached = places.count();
-        Ok(Some(Self { session, places, start, attached, unknown: 0 }))
+        let mut probing = Self { session, places, start, launched: None, attached, unknown: 0 };
+        probing.launched = command.and_then(|words| Some((probing.pid(), first_name(words.first()?))));
+        Ok(Some(probing))
     }
     /// What the session has to say.
     pub(super) fn notices(&mut self) -> Vec<String> {
@@ -152,24 +160,38 @@ impl Probing {
             if places.is_empty() {
                 continue;
             }
-            let name = self.session.thread_name(call).unwrap_or_default();
+            let name = name_of(call, self.session.thread_name(call), self.launched.as_ref());
             events.extend(places.into_iter().map(|place| event(place, call, name.clone(), self.start)));
         }
         events
     }
     /// Detaches; the hits that were left, how many had unknown values in all, and the end of the session.
     pub(super) fn end(self) -> (Vec<Event>, u64, Finished) {
-        let Self { session, mut places, start, mut unknown, .. } = self;
+        let Self { session, mut places, start, launched, mut unknown, .. } = self;
         let finished = session.detach();
         let mut events = Vec::new();
         for call in &finished.calls {
-            let name = finished.names.get(&(call.pid, call.tid)).cloned().unwrap_or_default();
+            let name = finished.names.get(&(call.pid, call.tid)).cloned();
+            let name = name_of(call, name, launched.as_ref());
             let (here, more) = places.of(call);
             unknown += more;
             events.extend(here.into_iter().map(|place| event(place, call, name.clone(), start)));
         }
         (events, unknown, finished)
     }
+}
+
+/// The name that the kernel gives to the main thread of a program: its file's, cut to 15 bytes.
+fn first_name(program: &str) -> String {
+    let name = Path::new(program).file_name().unwrap_or_default().as_encoded_bytes();
+    String::from_utf8_lossy(&name[..name.len().min(15)]).into_owned()
+}
+
+/// A thread's name. One that ended before its name was read has the name that it began with, if that is known.
+fn name_of(call: &Call, read: Option<String>, launched: Option<&(u32, String)>) -> String {
+    let first =
+        || launched.filter(|(pid, _)| (call.pid, call.tid) == (*pid, *pid)).map(|(_, name)| name.clone());
+    read.or_else(first).unwrap_or_else(|| UNNAMED.to_owned())
 }
 
 /// The processes that are probed.
