@@ -355,6 +355,17 @@ fn texts_that_functions_return_are_read_at_the_return() {
 }
 
 #[test]
+fn what_is_not_probed_is_told_at_once_and_not_counted_as_attached() {
+    let path = or_skip!(victims::plain("shapes"));
+    let script = format!("uprobe:{0}:just_ret, uprobe:{0}:main {{ @ = count(); }}", path.display());
+    let output = run(&["-c", &path.display().to_string(), "-e", &script]);
+    let told = errors(&output);
+    assert!(told.contains("Attached 1 probe\nWARNING: refused: 1 too-short; "), "{told}");
+    let output = run(&["-w", "-c", &path.display().to_string(), "-e", &script]);
+    assert!(!errors(&output).contains("WARNING"), "{}", errors(&output));
+}
+
+#[test]
 fn a_launched_program_is_probed_from_its_start() {
     let path = or_skip!(victims::plain("counter"));
     let script = format!("uprobe:{}:main {{ @[comm] = count(); }}", path.display());

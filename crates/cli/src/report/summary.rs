@@ -15,7 +15,13 @@ use super::number::{bytes, grouped, plural, rough};
 /// Renders the summary.
 pub(crate) fn text(summary: &Summary) -> String {
     let mut lines = vec![sites(summary), hits(summary), cost(summary), memory(summary)];
-    lines.extend(refused(&summary.refused));
+    lines.extend(problems(summary));
+    format!("\n{}\n", lines.join("\n"))
+}
+
+/// A line for each kind of problem that there was.
+pub(crate) fn problems(summary: &Summary) -> Vec<String> {
+    let mut lines = Vec::from_iter(refused(&summary.refused));
     lines.extend(unprobed(&summary.unprobed));
     lines.extend(system_calls(summary));
     lines.extend(overwritten(summary.overwritten));
@@ -27,7 +33,7 @@ pub(crate) fn text(summary: &Summary) -> String {
         .map(|one| format!("{} ({}) is not probed: {}", one.name, one.pid, one.reason));
     let notices = summary.notices.iter().filter(|notice| Some(*notice) != first.as_ref());
     lines.extend(notices.map(|notice| format!("note: {notice}")));
-    format!("\n{}\n", lines.join("\n"))
+    lines
 }
 
 /// What the probes mean, and what became of it.
@@ -94,7 +100,7 @@ fn memory(summary: &Summary) -> String {
 }
 
 /// How many refusals of each kind, the most frequent first, and one reason.
-fn refused(all: &[Refused]) -> Option<String> {
+pub(crate) fn refused(all: &[Refused]) -> Option<String> {
     let mut kinds: BTreeMap<&str, Vec<&Refused>> = BTreeMap::new();
     all.iter().for_each(|one| kinds.entry(one.kind).or_default().push(one));
     let mut kinds: Vec<(&str, Vec<&Refused>)> = kinds.into_iter().collect();

@@ -5,10 +5,12 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use trapline::calls::{KeptPointer, KeptText};
 use trapline::filter::Filter;
+use trapline::report::Refused;
 use trapline::{Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
 use trapline_script::Program;
 
@@ -30,8 +32,9 @@ pub(super) struct Probing {
     start: u64,
     /// The process that was launched, and the name that its main thread begins with.
     launched: Option<(u32, String)>,
-    /// How many places are probed.
+    /// How many places are probed, and what is not probed.
     pub(super) attached: usize,
+    pub(super) refused: Arc<Vec<Refused>>,
     /// Hits whose blocks did not run, because a value that they ask for is not known.
     pub(super) unknown: u64,
 }
@@ -125,8 +128,10 @@ impl Probing {
         let mut session = builder.record(args, returns).map_err(|error| said(error.to_string()))?;
         session.announce_entries();
         let start = now().saturating_sub(nanos(session.since_start()));
-        let attached = places.count();
-        let mut probing = Self { session, places, start, launched: None, attached, unknown: 0 };
+        let refused =
+            session.totals().first().map_or_else(Arc::default, |report| Arc::clone(&report.refused));
+        let attached = places.count().saturating_sub(refused.len());
+        let mut probing = Self { session, places, start, launched: None, attached, refused, unknown: 0 };
         probing.launched = command.and_then(|words| Some((probing.pid(), first_name(words.first()?))));
         Ok(Some(probing))
     }

@@ -19,6 +19,7 @@ use super::{bench, own};
 use crate::args::command::Script;
 use crate::args::sink::Sink;
 use crate::output::{Output, OutputError};
+use crate::report::summary;
 
 /// How long is waited at most, if nothing is due: a launched command may have ended.
 const TICK: Duration = Duration::from_millis(50);
@@ -100,7 +101,7 @@ impl Running<'_> {
             (Some(probing), _) => {
                 self.host.boot = Some(probing.now());
                 self.host.child = if command.is_some() { probing.pid() } else { 0 };
-                for notice in probing.notices() {
+                for notice in summary::refused(&probing.refused).into_iter().chain(probing.notices()) {
                     if !self.args.quiet && !self.args.no_warnings {
                         say(&format!("WARNING: {notice}\n"));
                     }
@@ -223,8 +224,10 @@ impl Running<'_> {
             unknown = without;
             self.run_events(events);
             missed = finished.summary.missed;
-            if self.args.verbose {
-                finished.summary.notices.iter().for_each(|notice| say(&format!("{notice}\n")));
+            if !self.args.quiet && !self.args.no_warnings {
+                summary::problems(&finished.summary)
+                    .iter()
+                    .for_each(|line| say(&format!("WARNING: {line}\n")));
             }
             if let Some(command) = finished.command.as_mut()
                 && command.status().is_none()
