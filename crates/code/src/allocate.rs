@@ -22,7 +22,7 @@
 //!
 //! Does not: split spans, move variables, or know instructions.
 
-use crate::operand::{Operand, Var};
+use crate::operand::Var;
 use crate::program::{Op, Program};
 
 /// How many registers an operation needs besides those of its variables, which are at these locations.
@@ -150,11 +150,10 @@ impl Allocated {
 /// Whether every operation has the registers that it needs on the way to memory.
 fn is_enough(program: &Program, pool: &Pool<'_>, locations: &[Location], busy: &[u32]) -> bool {
     let free = |at: usize| pool.registers.iter().filter(|register| busy[at] >> **register & 1 == 0).count();
-    let waits = |var: Var| matches!(locations[var.index()], Location::Word(_));
-    // A commit needs what an addition needs, and its value.
+    // A commit needs what an addition needs.
     let commit = program.commit.is_none_or(|commit| {
-        let value = usize::from(matches!(commit.value, Operand::Var(value) if waits(value)));
-        free(program.ops.len()) >= (pool.ways)(&Op::Add { place: commit.place }, locations) + value
+        let addition = Op::Add { place: commit.place, value: commit.value };
+        free(program.ops.len()) >= (pool.ways)(&addition, locations)
     });
     commit && program.ops.iter().enumerate().all(|(at, op)| free(at) >= (pool.ways)(op, locations))
 }

@@ -175,14 +175,16 @@ impl Builder {
     pub fn claim(&mut self, place: Place, to: Target) {
         self.ops.push(Op::Claim { place, to });
     }
-    /// Stores a word while one is claimed, behind all earlier stores. If it is the claimed one, the claim ends.
+    /// Stores a word behind all earlier stores: one of this thread's own, or another while one is claimed. If it is the claimed
+    /// one, the claim ends.
     pub fn publish(&mut self, place: Place, value: Value) {
         let value = self.operand(value);
         self.ops.push(Op::Publish { place, value });
     }
-    /// Adds one to such a word.
-    pub fn add_one(&mut self, place: Place) {
-        self.ops.push(Op::Add { place });
+    /// Adds a value to such a word.
+    pub fn add(&mut self, place: Place, value: Value) {
+        let value = self.operand(value);
+        self.ops.push(Op::Add { place, value });
     }
     /// A walk over `count` entries from `entry` on.
     pub fn walk(&mut self, entry: Var, stride: u16, count: u16) -> Walk {

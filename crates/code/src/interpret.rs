@@ -164,9 +164,9 @@ impl<'a> Run<'a> {
                 memory.store(self.address(place), &[value]);
                 return None;
             }
-            Op::Add { place } => {
+            Op::Add { place, value } => {
                 let address = self.address(place);
-                memory.set_word(address, memory.word(address).wrapping_add(1));
+                memory.set_word(address, memory.word(address).wrapping_add(self.read(value)));
                 return None;
             }
             Op::Branch { .. }

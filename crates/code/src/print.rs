@@ -87,7 +87,7 @@ impl Display for Op {
             }
             Self::Claim { place, to } => write!(f, "claim {place}, {to}"),
             Self::Publish { place, value } => write!(f, "publish {place} = {value}"),
-            Self::Add { place } => write!(f, "atomic {place} += 1"),
+            Self::Add { place, value } => write!(f, "atomic {place} += {value}"),
             Self::Bound(walk) => {
                 write!(f, "{} = {} + {} * {}", walk.end, walk.entry, walk.stride, walk.count)
             }

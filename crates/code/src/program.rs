@@ -164,10 +164,12 @@ pub enum Op {
         /// Is read.
         value: Operand,
     },
-    /// Adds one to a word that other threads change, by one access.
+    /// Adds a variable or a number to a word that other threads change, by one access.
     Add {
         /// Where the word is.
         place: Place,
+        /// Is read.
+        value: Operand,
     },
     /// The walk's end = its entry, now, and the length of all entries.
     Bound(Walk),
@@ -205,7 +207,9 @@ impl Op {
         let (first, second) = match *self {
             Self::Move { from, .. } | Self::Unary { from, .. } => (Some(from), None),
             Self::Compute { left, right, .. } | Self::Branch { left, right, .. } => (Some(left), var(right)),
-            Self::Store { from, .. } | Self::Publish { value: from, .. } => (var(from), None),
+            Self::Store { from, .. } | Self::Publish { value: from, .. } | Self::Add { value: from, .. } => {
+                (var(from), None)
+            }
             Self::BranchWord { right, .. } => (var(right), None),
             Self::Bound(walk) => (Some(walk.entry), None),
             Self::Begin(walk) | Self::Next(walk) => (Some(walk.entry), Some(walk.end)),
@@ -225,7 +229,7 @@ impl Op {
             | Self::Look { place, .. }
             | Self::Claim { place, .. }
             | Self::Publish { place, .. }
-            | Self::Add { place } => Some(place),
+            | Self::Add { place, .. } => Some(place),
             _ => None,
         }
     }

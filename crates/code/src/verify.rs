@@ -171,7 +171,8 @@ fn claims(op: &Op, now: &mut Flow, kinds: &[Option<Memory>], nth: usize) -> Resu
         }
         Op::Claim { .. } | Op::Begin(_) if now.claimed.is_some() => Err(Unsound::Claim(nth)),
         Op::Publish { place, .. } => match now.claimed {
-            None => Err(Unsound::Claim(nth)),
+            None if is_shared(place) => Err(Unsound::Claim(nth)),
+            None => Ok(()),
             Some(claimed) => {
                 now.claimed = (claimed != place).then_some(claimed);
                 Ok(())

@@ -78,8 +78,8 @@ pub(crate) trait BackEnd {
     fn claim(&mut self, place: Place) -> Self::Fix;
     /// A word = `value`, behind all stores.
     fn publish(&mut self, place: Place, value: Operand);
-    /// Adds one to a word that other threads change.
-    fn add_one(&mut self, place: Place);
+    /// Adds a value to a word that other threads change.
+    fn add(&mut self, place: Place, value: Operand);
     /// `entry += stride`, and back to `begin` unless that is the end.
     fn next(&mut self, walk: Walk, begin: u64);
     /// Adds a value to a word, by a store that is the last instruction. `ordered`: behind other stores.
@@ -120,7 +120,7 @@ pub(crate) fn walk<B: BackEnd>(allocated: &Allocated, back_end: &mut B) -> Vec<(
             }
             Op::Claim { place, to } => open.push((to, back_end.claim(place))),
             Op::Publish { place, value } => back_end.publish(place, value),
-            Op::Add { place } => back_end.add_one(place),
+            Op::Add { place, value } => back_end.add(place, value),
             Op::Begin(_) => begin = back_end.here(),
             Op::Next(walk) => back_end.next(walk, begin),
             op => match add_product(allocated, back_end, at) || with_word(allocated, back_end, at) {

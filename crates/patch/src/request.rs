@@ -196,7 +196,8 @@ impl Request<'_> {
     }
     /// Whether a filter depends on the thread's number, or an aggregation is grouped by it.
     pub(crate) fn asks_for_thread(&self) -> bool {
-        self.all_filters().any(|filter| filter.tally.is_some() || filter.asks_for_thread())
+        self.all_filters()
+            .any(|filter| filter.tally.is_some() || filter.program.is_some() || filter.asks_for_thread())
     }
     /// Whether returns are recorded or aggregated.
     pub(crate) fn follows_returns(&self) -> bool {

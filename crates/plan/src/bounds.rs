@@ -50,6 +50,7 @@ pub fn bounds(
         locked: traits.rseq.is_none(),
         filtered: false,
         tally: TableShape::Nothing,
+        maps: 0,
         named: false,
         regions: MODULE_REGIONS,
     }

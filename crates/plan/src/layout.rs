@@ -6,6 +6,7 @@
 
 use trapline_record::control::{CONTROL_LEN, MAX_REGIONS, REGION_LEN};
 use trapline_record::counters::{CounterArea, LINE, filtered};
+use trapline_record::maps::MapArea;
 use trapline_record::names::{self, NameArea};
 use trapline_record::pages::PageArea;
 use trapline_record::ring::RingArea;
@@ -51,6 +52,8 @@ pub struct DataCounts {
     pub filtered: bool,
     /// Shape of the largest table of values that a counter has.
     pub tally: TableShape,
+    /// Bytes of a line of a script's maps; 0 if there are none, or if they are elsewhere.
+    pub maps: u32,
     /// Some filter depends on thread names.
     pub named: bool,
     /// Number of regions of all modules.
@@ -58,7 +61,7 @@ pub struct DataCounts {
 }
 
 impl DataCounts {
-    /// Adds what another module needs; `lines`, `by_thread`, `ring`, `locked`, `filtered`, `tally` and
+    /// Adds what another module needs; `lines`, `by_thread`, `ring`, `locked`, `filtered`, `tally`, `maps` and
     /// `named` stay as they are.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
@@ -76,6 +79,7 @@ impl DataCounts {
             locked: self.locked,
             filtered: self.filtered,
             tally: self.tally,
+            maps: self.maps,
             named: self.named,
             regions: self.regions + other.regions,
         }
@@ -117,6 +121,8 @@ pub struct DataLayout {
     pub filtered: CounterArea,
     /// Tables of values, one for each counter; empty if nothing is aggregated.
     pub tallies: TallyArea,
+    /// A script's maps; empty if there are none.
+    pub maps: MapArea,
     /// The pass-over table: threads with names that a filter excludes. Empty if no filter
     /// depends on names.
     pub names: NameArea,
@@ -156,7 +162,8 @@ impl DataLayout {
         };
         let tallies_off = (threads.off + threads.len()).next_multiple_of(LINE);
         let tallies = TallyArea::new(tallies_off, counts.counters, counts.lines, counts.tally);
-        let rings = rings(counts, (tallies.off + tallies.len()).next_multiple_of(PAGE));
+        let maps = MapArea { off: tallies.off + tallies.len(), lines: counts.lines, bytes: counts.maps };
+        let rings = rings(counts, (maps.off + maps.len()).next_multiple_of(PAGE));
         Self {
             len: (rings.off + if rings.is_empty() { 0 } else { rings.len() }).next_multiple_of(PAGE),
             near,
@@ -174,6 +181,7 @@ impl DataLayout {
             pages,
             filtered: words,
             tallies,
+            maps,
             names,
         }
     }

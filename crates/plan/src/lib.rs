@@ -22,6 +22,7 @@ pub mod charge;
 pub mod codemap;
 pub mod filter;
 mod held_calls;
+pub mod hit;
 pub mod input;
 pub mod layout;
 pub mod machine;

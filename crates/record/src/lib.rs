@@ -17,6 +17,7 @@ pub mod counters;
 pub mod hist;
 pub mod journal;
 pub mod latency;
+pub mod maps;
 pub mod names;
 pub mod pages;
 pub mod ring;

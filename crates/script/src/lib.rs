@@ -11,7 +11,7 @@
 //!
 //! Invariants: SCR-1 whatever bytes a script has, it compiles or there is a message with a place. SCR-2 a checked program
 //! runs: each expression has a type, and nothing fails but memory, files, and room in maps. SCR-3 a map has at most as
-//! many keys as it has room for; what finds no room is counted and reported. SCR-4 a block ends: loops are bounded.
+//! many keys as it has room for; what finds no room is counted and reported. SCR-4 a block ends: loops are bounded. SCR-5: see `native`.
 //!
 //! Does not: call the system, read files, know how programs are probed.
 //! docs/design/language.md has the rules of the language.
@@ -30,6 +30,7 @@ mod layout;
 mod lex;
 mod list;
 mod names;
+pub mod native;
 mod outline;
 mod parse;
 mod plain;

@@ -235,6 +235,42 @@ impl Typed {
             _ => None,
         }
     }
+    /// The expressions in it, but for those in statements.
+    pub(crate) fn inner(&self) -> Vec<&Self> {
+        match &*self.op {
+            Op::Zero
+            | Op::Int(_)
+            | Op::Text(_)
+            | Op::Local(_)
+            | Op::AddressOfLocal(_)
+            | Op::Map { key: None, .. }
+            | Op::Step { place: Place::Local(_) | Place::Map { key: None, .. }, .. } => Vec::new(),
+            Op::Map { key: Some(of), .. }
+            | Op::Step { place: Place::Map { key: Some(of), .. }, .. }
+            | Op::Not(of)
+            | Op::Invert(of)
+            | Op::Negate(of)
+            | Op::Cast(of)
+            | Op::Reorder(of, _)
+            | Op::Part(of, _)
+            | Op::Load { address: of, .. }
+            | Op::Find { key: of, .. }
+            | Op::Sum(_, of, _)
+            | Op::Positional { offset: of, .. }
+            | Op::Block { value: of, .. } => vec![of],
+            Op::Compute(_, left, right)
+            | Op::Same { left, right, .. }
+            | Op::And(left, right)
+            | Op::Or(left, right)
+            | Op::Slice { of: left, offset: right, .. }
+            | Op::Offset { pointer: left, by: right, .. } => vec![left, right],
+            Op::If { condition, then, other } => vec![condition, then, other],
+            Op::Tuple(all)
+            | Op::Call { args: all, .. }
+            | Op::OnMap { args: all, .. }
+            | Op::Format { args: all, .. } => all.iter().collect(),
+        }
+    }
     /// The text, if it is known now.
     pub(crate) fn literal(&self) -> Option<&[u8]> {
         match &*self.op {

@@ -47,6 +47,13 @@ impl TickClock {
         let (ticks, now) = pair();
         now.duration_since(self.start.1).as_nanos() as f64 / (ticks - self.start.0).max(1) as f64
     }
+    /// The counter's value, and CLOCK_BOOTTIME in nanoseconds, at one moment.
+    #[must_use]
+    pub fn with_boot() -> (u64, u64) {
+        let (ticks, now) = pair();
+        let then = own::boot_time().saturating_sub(now.elapsed());
+        (ticks, u64::try_from(then.as_nanos()).unwrap_or(u64::MAX))
+    }
     /// The counter's value now.
     #[must_use]
     pub fn ticks() -> u64 {

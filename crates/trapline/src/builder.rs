@@ -17,6 +17,7 @@ use crate::filter::{Filter, Undecided};
 use crate::form::Returns;
 use crate::histogram::LinearBuckets;
 use crate::listing::{self, Listing};
+use crate::maps::MapTable;
 use crate::prototypes::{self, ProbedFunction};
 use crate::report::By;
 use crate::session::{Session, Setup};
@@ -49,6 +50,7 @@ pub struct Builder {
     ended: Vec<u16>,
     min: Duration,
     steps: Option<LinearBuckets>,
+    maps: Vec<MapTable>,
 }
 
 impl Builder {
@@ -230,6 +232,21 @@ impl Builder {
     pub fn tally(self, exits: bool) -> Result<Session, Error> {
         self.start(HitAction::Tally { exits })
     }
+    /// Starts with a program at each hit: [`filters`](Self::filters) say which ([`Filter::runs`]). [`Session::maps`] reads what they
+    /// leave in [`maps`](Self::maps).
+    ///
+    /// # Errors
+    /// As [`Self::count`].
+    pub fn run(self) -> Result<Session, Error> {
+        let returns = self.specs.iter().any(|spec| spec.kind == ProbeKind::Return);
+        self.start(HitAction::Run { returns })
+    }
+    /// Sets the maps that hits' programs write ([`Filter::runs`]); [`Session::maps`] reads them.
+    #[must_use]
+    pub fn maps(mut self, maps: Vec<MapTable>) -> Self {
+        self.maps = maps;
+        self
+    }
     /// Starts recording the stack of each hit. With `time`, the durations of the calls are summed as well,
     /// from entry to return, and reports have each function's durations beside its hits. [`Session::calls`]
     /// takes the records out and returns none; [`Finished::stacks`](crate::Finished::stacks) has the sums.
@@ -318,6 +335,7 @@ impl Builder {
             texts: self.texts.clone(),
             floats: self.floats.clone(),
             ended: self.ended.clone(),
+            maps: self.maps.clone(),
             most: None,
         }
     }

@@ -6,6 +6,8 @@
 //! return it also knows what was returned and how long the call took. Does not: evaluate in the target
 //! (`trapline_plan`).
 
+use std::sync::Arc;
+
 mod constants;
 mod decided;
 
@@ -17,6 +19,7 @@ pub use trapline_plan::filter::{
 };
 
 use trapline_plan::filter::Late;
+use trapline_plan::hit::{HitClock, HitProgram, input};
 use trapline_plan::{Action, Floats, KeptText, Operand, Read, Unwind, filter};
 
 use crate::arch::FILTERS_ROWS_BY_NAME;
@@ -40,6 +43,8 @@ pub struct Filter {
     of_calls: bool,
     reads: Vec<Read>,
     kept: Vec<KeptText>,
+    /// What hits run instead of all else.
+    program: Option<Arc<HitProgram>>,
     /// At a USDT probe: the operands that stand for argument registers, and then for words of the stack.
     operands: Vec<Operand>,
 }
@@ -75,6 +80,26 @@ impl Filter {
         let cut =
             |name: String| String::from_utf8_lossy(&name.as_bytes()[..name.len().min(COMM_LEN)]).into_owned();
         Self { names: names.into_iter().map(cut).collect(), ..self }
+    }
+    /// Lets hits run a program, instead of all else: no condition, no sample. Only for [`Builder::run`](crate::Builder::run).
+    #[must_use]
+    pub fn runs(self, program: HitProgram) -> Self {
+        Self { program: Some(Arc::new(program)), ..self }
+    }
+    /// Whether hits run a program.
+    pub(crate) const fn runs_program(&self) -> bool {
+        self.program.is_some()
+    }
+    /// Whether hits run a program that uses what other hits assigned.
+    pub(crate) fn assigns(&self) -> bool {
+        self.program.as_ref().is_some_and(|program| program.reads(input::ASSIGNED))
+    }
+    /// The same with this clock.
+    pub(crate) fn with_clock(mut self, clock: HitClock) -> Self {
+        if let Some(program) = &mut self.program {
+            Arc::make_mut(program).clock = clock;
+        }
+        self
     }
     /// Memory that records hold: the fields that [`Known::Field`] numbers, at most [`MAX_FIELDS`]. Each load
     /// costs the target a system call.
@@ -279,6 +304,9 @@ impl Filter {
     }
     /// The target's part, if there is any. `tick` is as in [`Late`], and set where returns may decide.
     pub(crate) fn in_target(&self, action: Action, tick: Option<u64>) -> Option<TargetFilter> {
+        if let Some(program) = self.program.clone() {
+            return Some(TargetFilter { program: Some(program), sample: 1, ..TargetFilter::default() });
+        }
         let aggregated = matches!(
             action,
             Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..) | Action::Tally { .. }
@@ -298,7 +326,9 @@ impl Filter {
         let by_name = !on_stack && self.is_named();
         let operands = self.operands.clone();
         let kept = if late.is_some() { self.kept.clone() } else { Vec::new() };
-        let filter = TargetFilter { condition, sample, tally, reads, fields, late, kept, by_name, operands };
+        let program = None;
+        let filter =
+            TargetFilter { condition, sample, tally, reads, fields, late, kept, by_name, program, operands };
         let tells = filter.tally.is_some() || !filter.reads.is_empty() || !filter.operands.is_empty();
         (!filter.passes_all() || tells).then_some(filter)
     }

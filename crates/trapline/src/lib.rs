@@ -60,6 +60,7 @@ pub mod histogram;
 pub mod inside;
 mod library;
 pub mod listing;
+pub mod maps;
 mod modules;
 mod names;
 mod own_threads;

@@ -13,6 +13,7 @@ use trapline_tracee::FileId;
 
 use crate::aggregation::Tallied;
 use crate::files::id_of;
+use crate::maps::MapContents;
 use crate::report::{ProcessReport, Refused, Site};
 use crate::stacks::{Frame, StackFile, StackSum};
 use crate::summary::Summary;
@@ -54,6 +55,9 @@ impl PastProcesses {
     pub(crate) fn tallies(&self) -> impl Iterator<Item = Tallied> {
         self.all.iter().flat_map(|past| past.tallies.iter().cloned())
     }
+    pub(crate) fn maps(&self) -> impl Iterator<Item = MapContents> {
+        self.all.iter().filter(|past| past.maps.has_any()).map(|past| past.maps.clone())
+    }
     /// Takes the stacks.
     pub(crate) fn take_stacks(&mut self) -> impl Iterator<Item = StackSum> {
         self.all.iter_mut().flat_map(|past| std::mem::take(&mut past.stacks))
@@ -76,6 +80,7 @@ pub(crate) struct Past {
     pub(crate) report: ProcessReport,
     pub(crate) interval: Interval,
     pub(crate) tallies: Vec<Tallied>,
+    pub(crate) maps: MapContents,
     pub(crate) stacks: Vec<StackSum>,
     pub(crate) is_go: bool,
     pub(crate) names: Names,

@@ -151,6 +151,12 @@ pub(crate) fn no_goroutine(site: &NamedSite) -> Refused {
     Refused { probe: site.probe.clone(), kind: "no-goroutine", reason: reason.into() }
 }
 
+/// Refusal of a site whose hits would assign in other maps than those of earlier sites.
+pub(crate) fn other_maps(site: &NamedSite) -> Refused {
+    let reason = "its module was loaded later, and what hits assign there would not be seen by those of earlier probes";
+    Refused { probe: site.probe.clone(), kind: "other-maps", reason: reason.into() }
+}
+
 /// Least preferred tactic of each site that has one, by index.
 pub(crate) fn tactics(report: &AttachReport) -> HashMap<u32, Tactic> {
     let mut tactics: HashMap<u32, Tactic> = HashMap::new();

@@ -13,6 +13,7 @@ use trapline_record::Svma;
 use crate::filter::Filter;
 use crate::form::Returns;
 use crate::histogram::{LinearBuckets, TickScale};
+use crate::maps::MapTable;
 use crate::report::By;
 
 /// What a session requests of each process.
@@ -41,6 +42,8 @@ pub(crate) struct SessionRequest {
     pub(crate) floats: Vec<Floats>,
     /// Which of the texts end at a zero byte, as bits, in the same order.
     pub(crate) ended: Vec<u16>,
+    /// A script's maps.
+    pub(crate) maps: Vec<MapTable>,
     /// Once more places than this are found, searching may stop: one more shows as much as all of them.
     pub(crate) most: Option<usize>,
 }
@@ -52,7 +55,8 @@ impl SessionRequest {
             HitAction::Time(form) => form,
             HitAction::Record { returns: true, .. }
             | HitAction::Stack { returns: true, .. }
-            | HitAction::Tally { exits: true } => self.returns,
+            | HitAction::Tally { exits: true }
+            | HitAction::Run { returns: true } => self.returns,
             _ => Returns::Exits,
         }
     }
@@ -69,6 +73,11 @@ pub(crate) enum HitAction {
     Tally {
         /// At exits.
         exits: bool,
+    },
+    /// Run a program, at entries and at returns.
+    Run {
+        /// Some at returns.
+        returns: bool,
     },
     /// Record it: the first arguments and, if requested, the return.
     Record {
@@ -113,7 +122,8 @@ impl HitAction {
             (Self::Stack { unwind, .. }, true, _) => recorded(0, true, unwind),
             (Self::Stack { unwind, returns }, false, None) => recorded(0, returns, unwind),
             (_, false, Some(at)) if self.is_recorded() => self.at(at),
-            (Self::Tally { .. }, true, _) => Action::Tally { exits: true },
+            (Self::Tally { .. } | Self::Run { .. }, true, _) => Action::Tally { exits: true },
+            (Self::Run { .. }, false, None) => Action::Tally { exits: false },
             (Self::Tally { exits }, false, None) => Action::Tally { exits },
             (_, true, _) => Action::CountExits,
             (Self::Time(Returns::Stack), ..) => Action::LatencyByTrampoline,

@@ -248,19 +248,21 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
         };
         self.asm.store_release(value, base);
     }
-    fn add_one(&mut self, place: Place) {
+    fn add(&mut self, place: Place, value: Operand) {
         let (base, _) = self.reach(place, is_zero);
-        let one = self.way();
-        if self.frame.lse {
-            self.asm.one(one);
-            return self.asm.update(true, Update::Add, one, base, [one; 2]);
+        if let (Operand::Number(number), false) = (value, self.frame.lse)
+            && Commit::holds(number.into())
+        {
+            let [sum, failed] = [self.way(), self.way()];
+            let again = self.asm.here();
+            self.asm.load_exclusive(sum, base);
+            self.asm.add_imm(sum, sum, number);
+            self.asm.store_exclusive(failed, sum, base);
+            return self.asm.unless_zero(failed, again);
         }
-        let failed = self.way();
-        let again = self.asm.here();
-        self.asm.load_exclusive(one, base);
-        self.asm.add_imm(one, one, 1);
-        self.asm.store_exclusive(failed, one, base);
-        self.asm.unless_zero(failed, again);
+        let value = self.fetch(value);
+        let scratch = if self.frame.lse { [value; 2] } else { [self.way(), self.way()] };
+        self.asm.update(self.frame.lse, Update::Add, value, base, scratch);
     }
     fn next(&mut self, walk: Walk, begin: u64) {
         let entry = self.fetch(walk.entry);

@@ -9,7 +9,7 @@ use super::emit::{A, Inputs};
 use crate::allocate::{Allocated, Location, NoRoom, Pool};
 use crate::compute::Compute;
 use crate::operand::{Operand, Place, Var};
-use crate::program::{Op, Program};
+use crate::program::{Commit, Op, Program};
 
 /// The registers that hold variables if the stub does not say which.
 pub const REGISTERS: &[Reg] = &[A, 17];
@@ -45,6 +45,10 @@ fn needs(op: &Op, locations: &[Location]) -> usize {
         Operand::Var(var) => usize::from(waits(var)),
         Operand::Number(_) => 1,
     };
+    let is_added = |operand| match operand {
+        Operand::Number(number) if Commit::holds(number.into()) => 0,
+        operand => is_fetched(operand),
+    };
     let is_written = usize::from(op.written().is_some_and(waits));
     let waiting = |place: Place| place.vars().into_iter().flatten().filter(|var| waits(*var)).count();
     let address = |place: Place, is_in_reach: fn(i32) -> bool| {
@@ -72,8 +76,9 @@ fn needs(op: &Op, locations: &[Location]) -> usize {
         Op::BranchWord { place, right, .. } => address(place, is_reach).max(1) + is_fetched(right),
         Op::Look { place, .. } => address(place, is_zero).max(1),
         Op::Publish { place, value } => address(place, is_zero) + is_fetched(value),
+        Op::Claim { place, .. } => address(place, is_zero) + 2,
         // Also a commit, which loads the word.
-        Op::Claim { place, .. } | Op::Add { place } => address(place, is_zero) + 2,
+        Op::Add { place, value } => address(place, is_zero) + 2 + is_added(value),
         _ => is_written,
     };
     ways.saturating_sub(1)

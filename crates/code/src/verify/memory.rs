@@ -8,7 +8,7 @@
 //! | the commit is to this CPU's table; no other store has its base and offset | no other CPU writes it, and it counts once |
 //! | in a sequence's body, stores are to this CPU's table, and nothing is atomic but looks | a sequence that begins again finds its inputs |
 //! | elsewhere nothing is stored to this CPU's table | only restartable sequences may |
-//! | atomic operations are about tables that others change | what they cost has a reason |
+//! | atomic operations are about tables that others change; own words may be published | what they cost has a reason |
 //! | plain stores to those stand between a claim and its end | others see whole rows |
 //! | a walk's entry and end change by its steps alone | it ends |
 //!
@@ -34,6 +34,7 @@ pub(super) fn check(program: &Program) -> Result<Vec<Option<Memory>>, Unsound> {
         let is_allowed = match (memory, program.is_sequence) {
             // A look changes nothing.
             (Memory::Mine, true) if matches!(op, Op::Look { .. }) => true,
+            (Memory::Own, false) if matches!(op, Op::Publish { .. }) => true,
             _ if op.is_atomic() => memory == Memory::Shared && !program.is_sequence,
             _ if !is_plain => true,
             (Memory::Mine, true) => program.commit.is_none_or(|commit| !is_same(place, commit.place)),
@@ -170,7 +171,7 @@ mod tests {
         let atomic = |memory, commits: bool| {
             made(|builder| {
                 let table = builder.pointer(0, memory);
-                builder.add_one(Place::at(table, 0));
+                builder.add(Place::at(table, 0), Value::Number(1));
                 commits.then(|| Place::at(table, 8))
             })
         };
@@ -201,7 +202,7 @@ mod tests {
             let mut builder = Builder::new();
             let table = builder.pointer(0, memory);
             match is_atomic {
-                true => builder.add_one(Place::at(table, 0)),
+                true => builder.add(Place::at(table, 0), Value::Number(1)),
                 false => builder.store(Place::at(table, 0), Value::Number(1)),
             }
             builder.hand_on(&[table]).err()

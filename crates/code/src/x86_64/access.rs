@@ -57,11 +57,11 @@ impl Asm<'_> {
     }
     /// `add qword [to], imm`, in its shortest form.
     #[inline]
-    pub fn add_mem_imm(&mut self, to: Mem, value: i32) {
+    pub fn add_mem_imm(&mut self, to: Mem, value: i32, lock: bool) {
         match i8::try_from(value) {
-            Ok(value) => self.alu_mem_imm(Alu::Add, to, value, false),
+            Ok(value) => self.alu_mem_imm(Alu::Add, to, value, lock),
             Err(_) => {
-                self.mem(false, true, &[0x81], Alu::Add as u8, to, 4);
+                self.mem(lock, true, &[0x81], Alu::Add as u8, to, 4);
                 self.raw(&value.to_le_bytes());
             }
         }

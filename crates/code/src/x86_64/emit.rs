@@ -291,9 +291,8 @@ impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
         // Stores are seen in their order.
         self.store_to(place, value);
     }
-    fn add_one(&mut self, place: Place) {
-        let mem = self.mem(place);
-        self.asm.alu_mem_imm(Alu::Add, mem, 1, true);
+    fn add(&mut self, place: Place, value: Operand) {
+        self.add_to(place, value, true);
     }
     fn next(&mut self, walk: Walk, begin: u64) {
         let word = self.source(walk.entry);
@@ -311,14 +310,7 @@ impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
         self.asm.jcc(Cond::NotEqual, begin);
     }
     fn commit(&mut self, commit: Commit, _ordered: bool) {
-        let mem = self.mem(commit.place);
-        match self.source(commit.value) {
-            Source::Number(number) => self.asm.add_mem_imm(mem, number),
-            _ => {
-                let value = self.fetch(commit.value);
-                self.asm.alu_store(Alu::Add, mem, value, false);
-            }
-        }
+        self.add_to(commit.place, commit.value, false);
     }
 }
 
@@ -332,6 +324,17 @@ impl<I: Inputs> Emitter<'_, '_, I> {
                 let way = self.way();
                 self.put(way, operand);
                 way
+            }
+        }
+    }
+    /// Adds a value to a word in memory, by one instruction.
+    fn add_to(&mut self, place: Place, value: Operand, lock: bool) {
+        let mem = self.mem(place);
+        match self.source(value) {
+            Source::Number(number) => self.asm.add_mem_imm(mem, number, lock),
+            _ => {
+                let value = self.fetch(value);
+                self.asm.alu_store(Alu::Add, mem, value, lock);
             }
         }
     }

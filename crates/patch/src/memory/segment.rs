@@ -10,6 +10,7 @@ use trapline_plan::{DataLayout, ModulePlan, Region};
 use trapline_record::control::{MAGIC, REGION_LEN, RegionKind, State, VERSION, at};
 use trapline_record::counters::CounterArea;
 use trapline_record::journal::{Entry, Journal};
+use trapline_record::maps::MapArea;
 use trapline_record::ring::RingArea;
 use trapline_record::tally::TallyArea;
 use trapline_record::threads::ThreadArea;
@@ -90,6 +91,11 @@ impl Segment {
     #[must_use]
     pub const fn tallies(&self) -> TallyArea {
         self.layout.tallies
+    }
+    /// Area of a script's maps; empty if it has none.
+    #[must_use]
+    pub const fn maps(&self) -> MapArea {
+        self.layout.maps
     }
     /// Layout of the whole segment.
     #[must_use]
@@ -206,7 +212,8 @@ impl Segment {
         let rings = self.layout.rings;
         let ring = rings.len() / u64::from(counters.lines.saturating_sub(1).max(1));
         let tallies = self.layout.tallies.len() / u64::from(counters.lines.max(1));
-        counters.len() / u64::from(counters.lines.max(1)) + latency + ring + tallies
+        let maps = u64::from(self.layout.maps.bytes);
+        counters.len() / u64::from(counters.lines.max(1)) + latency + ring + tallies + maps
     }
     pub(crate) fn mapped(&self) -> u64 {
         self.regions.iter().map(|r| r.region.len).sum()

@@ -66,7 +66,9 @@ impl TargetFilter {
         let late = self.late.as_ref().map(|late| &late.condition);
         let conditions = [&self.condition, &self.fields].into_iter().flatten().chain(late);
         let values = self.tally.iter().flat_map(Tally::sorted);
-        conditions.map(decides).sum::<usize>()
+        let program = self.program.as_ref().map_or(0, |program| of(program.program()));
+        program
+            + conditions.map(decides).sum::<usize>()
             + values.map(|(tree, sort)| bytes(Lowered::value(tree, sort, &self.reads))).sum::<usize>()
     }
 }

@@ -4,11 +4,14 @@
 //! key of a value in it, and how much an entry keeps for its return.
 //! Does not: generate code.
 
+use std::sync::Arc;
+
 use trapline_image::MARK_ARGUMENTS;
 use trapline_record::ring::RingArea;
 use trapline_record::tally::{BITS, LOG2_CELLS, Rows, TableShape, log2_cell};
 
 use super::tree::{ARGUMENTS, Tree};
+use crate::hit::{HitProgram, input};
 use crate::request::{Floats, KeptText, Operand, Read};
 
 /// A late condition: decides at a call's return whether the call is recorded, from what its entry kept for
@@ -57,6 +60,8 @@ pub struct TargetFilter {
     /// Hits of threads in the pass-over table are rejected (`trapline_record::names`). If hits are
     /// aggregated, the reader decides about other threads by the rows' threads.
     pub by_name: bool,
+    /// What a hit runs instead of being aggregated or recorded; then there is nothing else but what takes arguments' place.
+    pub program: Option<Arc<HitProgram>>,
     /// At a USDT probe: what takes the place of the six argument registers, and then what words on the stack hold
     /// ([`Read::STACK`]); [`OPERANDS`] at most.
     pub operands: Vec<Operand>,
@@ -244,6 +249,7 @@ impl TargetFilter {
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {
         self.by_name
+            || self.program.as_ref().is_some_and(|program| program.reads(input::THREAD))
             || self.tally.is_some() && !self.reads.is_empty()
             || self.condition.as_ref().is_some_and(Tree::asks_for_thread)
             || self.tally.as_ref().is_some_and(Tally::asks_for_thread)

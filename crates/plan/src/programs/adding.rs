@@ -93,7 +93,7 @@ impl Adding {
         if memory == Memory::Mine {
             return builder.commit(place, Value::Number(1));
         }
-        builder.add_one(place);
+        builder.add(place, Value::Number(1));
         builder.finish(None)
     }
 }

@@ -8,6 +8,7 @@ mod adding;
 mod bucket;
 mod input;
 mod kept;
+pub(crate) mod maps;
 pub(crate) mod records;
 mod rows;
 mod sums;

@@ -131,7 +131,7 @@ pub(super) fn add_anywhere(builder: Builder, rows: Rows) -> Result<Program, Unso
     add.builder.publish(hits, Value::Number(1));
     add.builder.jump(Target::Label(end));
     add.builder.bind(found);
-    add.builder.add_one(hits);
+    add.builder.add(hits, Value::Number(1));
     add.builder.bind(end);
     add.builder.finish(None)
 }

@@ -115,7 +115,7 @@ pub(super) fn add_anywhere(builder: Builder, sums: Sums) -> Result<Program, Unso
     add.builder.next(add.walk);
     add.builder.bind(none);
     add.overflow();
-    add.builder.add_one(hits);
+    add.builder.add(hits, Value::Number(1));
     add.builder.jump(Target::Label(end));
     add.builder.bind(free);
     sums.take(&mut add);

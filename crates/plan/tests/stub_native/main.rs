@@ -25,6 +25,7 @@ mod names;
 mod owned;
 mod paired;
 mod passing;
+mod ran;
 mod rdpid;
 mod read_tallies;
 mod records;

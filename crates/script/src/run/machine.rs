@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use super::frame::Frame;
+use super::maps::Map;
 use super::state::{State, Style};
 use super::world::{Hit, Stream, World};
 use crate::attach::Probe;
@@ -30,6 +31,10 @@ impl Machine {
     /// The program.
     pub fn program(&self) -> &Program {
         &self.state.program
+    }
+    /// The program, and its maps.
+    pub(crate) fn maps(&mut self) -> (Rc<Program>, &mut [Map]) {
+        (Rc::clone(&self.state.program), &mut self.state.maps)
     }
     /// The exit status, if the script has asked to end.
     pub const fn exit(&self) -> Option<i32> {

@@ -13,14 +13,14 @@ use crate::value::Value;
 
 /// A map.
 #[derive(Debug)]
-pub(super) struct Map {
+pub(crate) struct Map {
     entries: HashMap<Value, (u64, Cell)>,
     /// Counts insertions, and uses where that matters.
     turn: u64,
     room: usize,
     evicts: bool,
     /// Updates that found no room.
-    pub(super) lost: u64,
+    pub(crate) lost: u64,
 }
 
 impl Map {
@@ -37,7 +37,7 @@ impl Map {
         Some(cell)
     }
     /// The cell of a key, made of `empty` if it is new; `None` if there is no room for it.
-    pub(super) fn entry(&mut self, key: Value, empty: impl FnOnce() -> Cell) -> Option<&mut Cell> {
+    pub(crate) fn entry(&mut self, key: Value, empty: impl FnOnce() -> Cell) -> Option<&mut Cell> {
         self.turn += 1;
         if self.entries.len() >= self.room && !self.entries.contains_key(&key) && !self.make_room() {
             self.lost += 1;
@@ -63,7 +63,7 @@ impl Map {
     pub(super) fn remove(&mut self, key: &Value) -> bool {
         self.entries.remove(key).is_some()
     }
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }
     pub(super) fn len(&self) -> usize {

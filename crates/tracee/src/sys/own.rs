@@ -98,6 +98,11 @@ fn clock(clock: libc::clockid_t) -> std::time::Duration {
     std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// CLOCK_BOOTTIME.
+pub(crate) fn boot_time() -> std::time::Duration {
+    clock(libc::CLOCK_BOOTTIME)
+}
+
 /// CLOCK_MONOTONIC.
 pub(crate) fn monotonic() -> std::time::Duration {
     clock(libc::CLOCK_MONOTONIC)

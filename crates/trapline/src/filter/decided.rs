@@ -112,6 +112,9 @@ impl Undecided {
         found
     }
     fn untallied(filter: &Filter, exits: bool) -> Option<Self> {
+        if filter.runs_program() {
+            return None;
+        }
         let Some(tally) = &filter.tally else { return Some(Self::NotTallied) };
         if filter.is_named() && !filter.fits_rows(tally) {
             return Some(Self::Names);

@@ -8,6 +8,7 @@ use super::command::Running;
 use crate::aggregation::Tallied;
 use crate::calls::Call;
 use crate::error::Error;
+use crate::maps::MapContents;
 use crate::report::ProcessReport;
 use crate::stacks::StackSum;
 use crate::summary::Summary;
@@ -31,6 +32,8 @@ pub struct Finished {
     pub saved: Vec<u8>,
     /// Aggregations; see [`Session::tallies`](super::Session::tallies).
     pub tallies: Vec<Tallied>,
+    /// What hits' programs left in maps; see [`Session::maps`](super::Session::maps).
+    pub maps: Vec<MapContents>,
     /// Callers, by process, most calls first; filled if [`Builder::stacks`](crate::Builder::stacks) asked
     /// for them.
     pub stacks: Vec<StackSum>,

@@ -15,9 +15,11 @@ pub use self::command::Running;
 pub use self::finished::Finished;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use trapline_plan::filter::Late;
+use trapline_plan::hit::HitClock;
 use trapline_tracee::{Interrupt, Interrupts, TickClock};
 
 use self::processes::Processes;
@@ -25,7 +27,9 @@ use self::recording::{Recording, numbers};
 use crate::aggregation::Tallied;
 use crate::calls::{Call, in_order};
 use crate::error::Error;
+use crate::filter::Filter;
 use crate::histogram::{LinearBuckets, TickScale};
+use crate::maps::MapContents;
 use crate::report::{By, ProcessReport};
 use crate::saved;
 use crate::session_request::{ReportOptions, SessionRequest};
@@ -79,6 +83,14 @@ impl Session {
         {
             requested.durations.buckets = buckets;
             requested.steps = Some(steps);
+        }
+        if requested.filters.iter().any(|filter| filter.runs_program()) {
+            let tick = Late::tick_of(clock.ns_per_tick());
+            let unset = HitClock { tick, offset: 0 };
+            let (ticks, now) = TickClock::with_boot();
+            let clock = HitClock { offset: now.wrapping_sub(unset.nanos(ticks)), ..unset };
+            let with_clock = |filter: Arc<Filter>| Arc::new(Filter::clone(&filter).with_clock(clock));
+            requested.filters = requested.filters.into_iter().map(with_clock).collect();
         }
         let mut processes = Processes::new(requested, follow);
         processes.start(&target)?;
@@ -199,6 +211,12 @@ impl Session {
         let there = self.processes.traced.iter_mut().flat_map(|traced| traced.tallies(by));
         self.processes.past.tallies().chain(there).collect()
     }
+    /// What hits' programs left in maps since attach, process by process; see [`Builder::maps`](crate::Builder::maps).
+    pub fn maps(&mut self) -> Vec<MapContents> {
+        let tables = self.processes.requested.maps.clone();
+        let there = self.processes.traced.iter_mut().map(|traced| traced.maps(&tables));
+        self.processes.past.maps().chain(there).collect()
+    }
     /// Pids of processes in which calls belong to goroutines: such a call may end, or call another function,
     /// on another thread than it began on.
     #[must_use]
@@ -239,7 +257,7 @@ impl Session {
             }
         }
         let names = self.names_of(&calls);
-        let tallies = self.tallies();
+        let (tallies, maps) = (self.tallies(), self.maps());
         let there = self.processes.traced.iter().flat_map(|traced| traced.stack_sums(clock.1));
         let stacks = self.processes.past.take_stacks().chain(there).collect();
         let options = self.report_options();
@@ -255,7 +273,7 @@ impl Session {
         reports.extend(self.processes.past.last_reports());
         reports.sort_by_key(|report| report.nth);
         let command = self.processes.command.take();
-        Finished { reports, summary, command, nothing, calls, names, saved, tallies, stacks }
+        Finished { reports, summary, command, nothing, calls, names, saved, tallies, maps, stacks }
     }
     fn summary(&mut self) -> Summary {
         let mut summary = Summary { notices: self.take_notices(), ..Summary::default() };

@@ -294,7 +294,7 @@ impl Processes {
         for mut traced in self.traced.extract_if(.., Traced::is_past).collect::<Vec<_>>() {
             self.notices.append(&mut traced.misses);
             self.notices.append(&mut traced.notices);
-            let (past, summary) = traced.leave(options);
+            let (past, summary) = traced.leave(options, &self.requested.maps);
             self.past.add(past, &summary);
         }
     }

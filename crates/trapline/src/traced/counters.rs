@@ -145,8 +145,11 @@ impl Counters<'_> {
         })
     }
     /// Records that were dropped. Where hits are recorded, counters hold just these.
-    fn dropped(&self) -> u64 {
-        let recorded = self.sites.iter().filter(|tracked| tracked.is_recorded() || tracked.tallies_calls());
+    pub(super) fn dropped(&self) -> u64 {
+        let recorded = self
+            .sites
+            .iter()
+            .filter(|tracked| tracked.is_recorded() || tracked.tallies_calls() || tracked.runs_program());
         let one = |(segment, index)| {
             let segment = self.segment(segment);
             segment.counters().read(segment.view(), index)

@@ -63,6 +63,7 @@ use crate::decode::Clock;
 use crate::error::Error;
 use crate::files::Files;
 use crate::follow::Following;
+use crate::maps::{MapContents, MapTable};
 use crate::past::Past;
 use crate::procfs::cpu_time;
 use crate::report::{By, Ended, ProcessReport, Refused, Site, Tactic, Unprobed};
@@ -295,6 +296,10 @@ impl Traced {
     pub(crate) fn tallies(&mut self, by: Option<By>) -> Vec<Tallied> {
         self.readings.tallies(&self.target, &mut self.prober, by)
     }
+    /// What is in the maps of hits' programs.
+    pub(crate) fn maps(&mut self, tables: &[MapTable]) -> MapContents {
+        self.readings.maps(&self.target, &mut self.prober, tables)
+    }
     /// All counts now. `ends`: the next interval begins with this report.
     pub(crate) fn report(&mut self, options: ReportOptions, ends: bool) -> ProcessReport {
         self.readings.report(&self.target, &mut self.prober, self.ended.as_ref(), options, ends)
@@ -319,14 +324,15 @@ impl Traced {
         self.leaving.is_past(&mut self.prober.patches.attached)
     }
     /// P4: what is kept of the process, and its totals.
-    pub(crate) fn leave(mut self, options: ReportOptions) -> (Past, Summary) {
+    pub(crate) fn leave(mut self, options: ReportOptions, tables: &[MapTable]) -> (Past, Summary) {
         let interval = self.readings.interval;
         let report = self.report(options, true);
         let tallies = self.tallies(options.rows_by);
+        let maps = self.maps(tables);
         let stacks = self.stack_sums(options.scale.0);
         let summary = self.summary();
         let (is_go, names) = (self.target.is_go, self.readings.names.take());
-        (Past { report, interval, tallies, stacks, is_go, names }, summary)
+        (Past { report, interval, tallies, maps, stacks, is_go, names }, summary)
     }
     /// Totals at the end, except refusals and what stays mapped.
     pub(crate) fn summary(&self) -> Summary {

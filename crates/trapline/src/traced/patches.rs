@@ -23,7 +23,9 @@ use crate::histogram::LinearBuckets;
 use crate::library;
 use crate::modules::Module;
 use crate::report::{Refused, Tactic};
-use crate::requests::{Requests, is_guarded, no_goroutine, no_unwinder, refusals, tactics, tails_notice};
+use crate::requests::{
+    Requests, is_guarded, no_goroutine, no_unwinder, other_maps, refusals, tactics, tails_notice,
+};
 use crate::session_request::SessionRequest;
 use crate::sites::NamedSite;
 use crate::times::stamps_resident;
@@ -110,6 +112,10 @@ impl Patches {
         let calls = |place: &NamedSite| place.filter.as_ref().is_some_and(|filter| filter.tallies_calls());
         if !target.returns_decide() && batch.places.iter().any(calls) {
             return Ok(BatchOutcome::refuse_all(batch, no_goroutine));
+        }
+        let assigns = |place: &NamedSite| place.filter.as_ref().is_some_and(|filter| filter.assigns());
+        if !self.segments().is_empty() && batch.places.iter().any(assigns) {
+            return Ok(BatchOutcome::refuse_all(batch, other_maps));
         }
         match requested.form() {
             Returns::Stack => self.attach_trampolines(target, files, requested, batch, notices),

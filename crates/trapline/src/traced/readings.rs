@@ -15,6 +15,7 @@ use crate::aggregation::Tallied;
 use crate::calls::Call;
 use crate::decode::Clock;
 use crate::histogram::TickScale;
+use crate::maps::{MapContents, MapTable, RawMaps};
 use crate::past::Interval;
 use crate::report::{By, Ended, ProcessReport, Share, Times};
 use crate::session_request::ReportOptions;
@@ -91,6 +92,25 @@ impl Readings {
         let contents = prober.sites.contents(&prober.patches.attached, by);
         self.names.look_at_tables(target, &contents);
         self.counters(prober).tallies(target.pid(), contents, by)
+    }
+    /// What is in the maps of hits' programs.
+    pub(super) fn maps(
+        &mut self,
+        target: &TargetProcess,
+        prober: &mut Prober,
+        tables: &[MapTable],
+    ) -> MapContents {
+        if tables.is_empty() {
+            return MapContents::default();
+        }
+        self.read_names(target, prober);
+        let maps = RawMaps::read(&prober.patches.attached, tables);
+        self.names.look(target, &maps.threads(), false);
+        let sites = prober.sites.by_counter();
+        let site = |segment: usize, probe: u32| sites.get(&(segment, probe)).cloned();
+        let mut contents = maps.known((target.pid(), self.names.known()), &site);
+        contents.unseen = self.counters(prober).dropped();
+        contents
     }
     /// All counts now. `ended`: how the process ended, if it has. `ends`: the next interval begins with this
     /// report.

@@ -85,6 +85,10 @@ impl Tracked {
     pub(super) fn tallies_calls(&self) -> bool {
         self.filter.as_ref().is_some_and(|filter| filter.tallies_calls())
     }
+    /// Whether its hits run a program.
+    pub(super) fn runs_program(&self) -> bool {
+        self.filter.as_ref().is_some_and(|filter| filter.runs_program())
+    }
     pub(super) const fn is_recorded(&self) -> bool {
         matches!(self.action, Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..))
     }
@@ -258,6 +262,11 @@ impl SiteTable {
     pub(super) fn contents(&self, attached: &Attached, by: Option<By>) -> Vec<(&Tracked, TableContents)> {
         let tallied = self.sites.iter().filter(|tracked| tracked.is_tallied());
         tallied.map(|tracked| (tracked, tracked.contents(attached, by))).collect()
+    }
+    /// The places of all counters, by segment and number.
+    pub(super) fn by_counter(&self) -> HashMap<(usize, u32), Arc<Site>> {
+        let all = self.sites.iter().flat_map(|tracked| tracked.counters().map(move |at| (at, tracked)));
+        all.map(|(at, tracked)| (at, Arc::clone(&tracked.site))).collect()
     }
     /// Credits what the rows of renamed threads have grown to the threads' former names.
     pub(super) fn settle(

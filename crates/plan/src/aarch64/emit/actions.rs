@@ -44,6 +44,9 @@ impl Setting<'_> {
                     _ => Begun::Aggregated(stub::aggregate_call(at.0, traced, tallied, kind)?),
                 }
             }
+            SiteAction::Tally { probe, kind, .. } if let Some(ran) = self.ran(probe) => {
+                Begun::Run(stub::run::run(at.0, &self.machine, self.id, ran, kind))
+            }
             SiteAction::Tally { probe, kind, goroutine, .. } => {
                 let seen = (kind != RecordKind::Tail, goroutine);
                 let filtered = Some(self.filtered(probe)?).filter(|one| !one.filter.passes_all());
@@ -85,6 +88,7 @@ pub(in crate::aarch64) enum Begun<'a> {
     Threads(stub::threads::UnfinishedThreadCount),
     FilteredCount(stub::filtered_count::UnfinishedFilteredCount),
     Tallied(stub::tally::UnfinishedTally),
+    Run(stub::run::UnfinishedRun),
     Latency(stub::latency::UnfinishedLatency<'a>),
     Traced(stub::trace::UnfinishedTrace<'a>),
     Deferred(stub::deferred::UnfinishedDeferred<'a>),
@@ -99,6 +103,7 @@ impl Code for Begun<'_> {
             Self::Threads(pending) => pending.displaced_at(),
             Self::FilteredCount(pending) => pending.displaced_at(),
             Self::Tallied(pending) => pending.displaced_at(),
+            Self::Run(pending) => pending.displaced_at(),
             Self::Latency(pending) => pending.displaced_at(),
             Self::Traced(pending) => pending.displaced_at(),
             Self::Deferred(pending) => pending.displaced_at(),
@@ -112,6 +117,7 @@ impl Code for Begun<'_> {
             Self::Threads(pending) => pending.finish(displaced, back),
             Self::FilteredCount(pending) => pending.finish(displaced, back),
             Self::Tallied(pending) => pending.finish(displaced, back),
+            Self::Run(pending) => pending.finish(displaced, back),
             Self::Latency(pending) => pending.finish(displaced, back),
             Self::Traced(pending) => pending.finish(displaced, back),
             Self::Deferred(pending) => pending.finish(displaced, back),

@@ -10,6 +10,7 @@ use trapline_record::ring::RingArea;
 
 use crate::aarch64::action::{Record, SiteAction};
 use crate::aarch64::stub::arguments::ArgumentForm;
+use crate::aarch64::stub::run::Ran;
 use crate::aarch64::stub::{
     Filtered, Latency, Machine, Rings, TableLocation, Tallied, Threads, Timed, Traced,
 };
@@ -33,6 +34,8 @@ pub(in crate::aarch64) struct Setting<'a> {
     /// Describes what entries keep for returns that aggregate: it is as large as a stamp cell, and there is
     /// no ring.
     pub(in crate::aarch64) places: Rings,
+    /// Address of line 0 of a script's maps.
+    pub(in crate::aarch64) maps: u64,
     /// By how many bytes lower than the program's stack pointer stubs begin (GO-2).
     pub(in crate::aarch64) below: u32,
     /// How far the module is mapped from where its file says.
@@ -60,8 +63,8 @@ impl<'a> Setting<'a> {
         let slot = latency.map_or(0, |latency| 1 << latency.shape.cell_bits());
         let area = RingArea { slot, most: slot, ..layout.rings };
         let places = Rings { area, base: 0, id, stacks: Stacks::default() };
-        let bias = Bias::default();
-        Self { machine, layout, data, latency, rings: None, filters, id, places, below: 0, bias }
+        let (bias, maps) = (Bias::default(), data.of(layout.maps.off));
+        Self { machine, layout, data, latency, rings: None, filters, id, places, maps, below: 0, bias }
     }
     /// The filter of a probe, with the words in which its rejected hits are counted.
     pub(super) fn filtered(&self, probe: u32) -> Option<Filtered<'a>> {
@@ -107,6 +110,12 @@ impl<'a> Setting<'a> {
             goroutine,
         };
         Some((traced, tallied))
+    }
+    /// What a probe's hits run, if that is a program of their own.
+    pub(super) fn ran(&self, probe: u32) -> Option<Ran<'a>> {
+        let filter = self.filters.get(probe as usize)?.as_ref()?;
+        let counter = self.data.of(self.layout.counters.word(probe));
+        Some(Ran { hit: filter.program.as_deref()?, maps: self.maps, probe, counter })
     }
     /// How a probe's hits are aggregated.
     pub(super) fn tallied(&self, probe: u32) -> Option<Tallied<'a>> {

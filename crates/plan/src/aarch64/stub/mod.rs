@@ -48,6 +48,7 @@ mod pending;
 mod put;
 mod record_parts;
 mod rseq;
+pub mod run;
 mod saves;
 mod stack;
 pub mod tally;

@@ -134,6 +134,11 @@ impl Setting<'_> {
 
     fn tally(&self, out: &mut Vec<u8>, here: u64, placed: &PlacedAction) -> Option<UnfinishedStub<'static>> {
         let SiteAction::Tally { probe, kind } = placed.action else { return None };
+        if let Some(hit) = self.env.filter(probe).and_then(|filter| filter.program.as_deref()) {
+            let rings = self.no_rings(self.layout.rings, self.env.traits.thread_id);
+            let traced = self.plain(&rings, probe, placed.dead);
+            return Some(stub::run(out, here, &traced, (hit, self.maps), kind));
+        }
         let tally = self.env.tally(probe)?;
         let area = self.layout.tallies;
         let table = TableLocation { area, base: self.data.of(area.table(probe)) };

@@ -33,6 +33,8 @@ pub(in crate::x86_64) struct Setting<'a> {
     pub(crate) shared_space: bool,
     pub(crate) layout: &'a DataLayout,
     pub(crate) machine: Machine,
+    /// Address of line 0 of a script's maps.
+    pub(crate) maps: u64,
     /// Present if durations are measured.
     pub(crate) latency: Option<Latency>,
     /// Present if hits are counted by thread.
@@ -60,6 +62,7 @@ impl<'a> Setting<'a> {
             mirrored_end,
             shared_space: input.code_region.is_some(),
             layout,
+            maps: data.of(layout.maps.off),
             machine: Machine { rseq: traits.rseq, rdpid: traits.rdpid, lines: traits.lines },
             latency: input.latency.map(|latency| timing(latency, layout, data)),
             threads: by_thread(traits.thread_id, layout, data),

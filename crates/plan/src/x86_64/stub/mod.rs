@@ -42,6 +42,7 @@ mod put;
 mod record_parts;
 mod remote;
 mod rseq;
+pub(crate) mod run;
 mod saves;
 pub(crate) mod stack;
 mod state;
@@ -70,7 +71,7 @@ pub use machine::{Liveness, Machine};
 pub use own_trampolines::{own_trampoline_code, own_trampoline_code_len};
 pub use pending::{
     UnfinishedStub, count, count_by_thread, count_filtered, latency_arm, latency_enter, latency_exit,
-    return_arm, tally, trace,
+    return_arm, run, tally, trace,
 };
 pub use put::Rings;
 pub use remote::remote_sequence;

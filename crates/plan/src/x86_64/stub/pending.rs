@@ -17,6 +17,7 @@ use super::threads::{self, Threads};
 use super::traced::Traced;
 use super::{aggregate_at_return, filtered_count};
 use crate::filter::Tally;
+use crate::hit::HitProgram;
 use crate::machine::ExitKind;
 
 /// A stub that waits for its displaced code. The caller relocates it to [`UnfinishedStub::displaced_at`], appends it
@@ -43,6 +44,7 @@ enum Kind<'a> {
     Deferred(deferred::DeferredTail),
     Aggregated(aggregate_at_return::AggregationTail),
     Tallied(super::tally::TallyTail),
+    Run(super::run::RunTail),
     Latency(Machine, Latency, u32, Liveness, latency::LatencyTail),
 }
 
@@ -96,6 +98,7 @@ impl<'a> UnfinishedStub<'a> {
             Kind::Deferred(tail) => fixups = tail.finish(&mut asm),
             Kind::Aggregated(tail) => tail.finish(&mut asm),
             Kind::Tallied(tail) => fixups = tail.finish(&mut asm),
+            Kind::Run(tail) => tail.finish(&mut asm),
             Kind::Latency(machine, latency, function, site, tail) => {
                 Timed { machine: &machine, latency: &latency, function, site }.finish(&mut asm, tail);
             }
@@ -171,6 +174,18 @@ pub fn tally(
         };
         known_later.unwrap_or_else(|| Kind::Tallied(super::tally::tally(asm, traced, (tally, table), kind)))
     })
+}
+
+/// Begins a stub that runs a program. It starts at `at`. Of the rings in `traced` only the way to read a thread's number is
+/// used.
+pub fn run(
+    out: &mut Vec<u8>,
+    at: u64,
+    traced: &Traced<'_>,
+    what: (&HitProgram, u64),
+    kind: RecordKind,
+) -> UnfinishedStub<'static> {
+    UnfinishedStub::begin(out, at, |asm| Kind::Run(super::run::run(asm, traced, what, kind)))
 }
 
 /// Begins the stub of a timed entry. With `loop_entry` the entry is also a branch target, so the first stamp of

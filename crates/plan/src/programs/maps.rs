@@ -1,0 +1,168 @@
+//! What a hit does to a script's maps (`record::maps`): adds up, assigns, reads, deletes.
+//!
+//! In: a map, a key's words, values. Out: operations, appended to a hit's program. Invariant: MAP-1.
+//!
+//! Two kinds of maps. *Added up*: the hit's CPU has entries of its own, and each word is changed by one atomic addition.
+//! *Of a thread*: the key holds the thread's number, so no other thread changes the entry's value.
+//!
+//! # An entry is found
+//!
+//! | step | what | another thread, or a signal handler, meanwhile |
+//! |---|---|---|
+//! | M1 | the state is looked at. TAKING: the next entry | it may store the same key there, and a second entry for it is taken: the reader adds up |
+//! | M2 | 0, and the key is only looked for: there is none | it may take the entry: then that comes later |
+//! | M3 | 0: the entry is claimed, 0 becomes TAKING by one access. If it is not 0 any more: the key is compared, or the next entry | it sees TAKING, and goes on |
+//! | M4 | claimed: the key is stored; then LIVE (added up) or GONE (of a thread) is published | it sees TAKING until all is stored |
+//! | M5 | other states: the key is compared: found, or the next entry | what is compared stays: an entry keeps its key |
+//! | M6 | no entry left: one more update without an entry, by an atomic addition | - |
+//!
+//! No thread waits for another one. A thread that ends between M3 and M4 leaves an entry that is not used again; its hit has
+//! not run. A forked child's copy of the thread publishes the same key a second time: nothing changes by that.
+//!
+//! # What is done there
+//!
+//! | step | what | meanwhile |
+//! |---|---|---|
+//! | A1 | added up: each word of the value by an atomic addition | all additions count. A reader may see one word with a hit and another one without it |
+//! | T1 | assigned: the value is stored, then LIVE is published | only this thread's signal handlers: theirs happened before. The reader sees the value before or after |
+//! | T2 | deleted: GONE is published | the same |
+//! | T3 | read: the state, then the value | the same; what a handler deletes in between is read as it was |
+//!
+//! In a map of a thread, M1 to M4 of one key are run by one thread and its signal handlers alone. A handler that comes between
+//! M3 and M4 with the same key finds TAKING, and takes another entry. That one is behind the first one, so later searches find
+//! the first: what the handler assigned is not seen. So a handler's first assignment of all may be lost, if it interrupts
+//! its thread's first assignment.
+
+use trapline_code::{Builder, Compare, Compute, Label, Place, Target, Value, Var};
+use trapline_record::maps::{BITS, FIRST, GONE, LIVE, MapShape};
+use trapline_record::tally::{PHI, PROBES};
+
+/// A map, as a hit's program reaches it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Map {
+    /// Pointer to the line with its entries ([`Memory::Shared`](trapline_code::Memory::Shared)).
+    pub line: Var,
+    /// Where it lies there.
+    pub shape: MapShape,
+}
+
+impl Map {
+    /// Adds to each word of a key's value (A1).
+    pub fn add(self, builder: &mut Builder, key: &[Value], values: &[Value]) {
+        let missing = builder.label();
+        let entry = self.find(builder, key, Some(LIVE), missing);
+        for (nth, value) in values.iter().enumerate() {
+            builder.add(Place::at(entry, self.shape.value(nth) as i32), *value);
+        }
+        builder.bind(missing);
+    }
+    /// Assigns a key's value (T1). `own`: pointer to the same line, for words of this thread alone
+    /// ([`Memory::Own`](trapline_code::Memory::Own)).
+    pub fn assign(self, builder: &mut Builder, own: Var, key: &[Value], value: Value) {
+        let missing = builder.label();
+        let entry = self.find(builder, key, Some(GONE), missing);
+        let entry = self.own(builder, own, entry);
+        builder.store(Place::at(entry, self.shape.value(0) as i32), value);
+        builder.publish(Place::at(entry, 0), Value::Number(LIVE));
+        builder.bind(missing);
+    }
+    /// Deletes a key (T2).
+    pub fn delete(self, builder: &mut Builder, own: Var, key: &[Value]) {
+        let missing = builder.label();
+        let entry = self.find(builder, key, None, missing);
+        let entry = self.own(builder, own, entry);
+        builder.publish(Place::at(entry, 0), Value::Number(GONE));
+        builder.bind(missing);
+    }
+    /// A key's value (T3): whether there is one, and the value; 0 and 0 if not.
+    pub fn get(self, builder: &mut Builder, key: &[Value]) -> (Value, Value) {
+        let (missing, is_there, value) = (builder.label(), builder.var(), builder.var());
+        builder.set(is_there, Value::Number(0));
+        builder.set(value, Value::Number(0));
+        let entry = self.find(builder, key, None, missing);
+        let is_live = Value::Number(LIVE);
+        builder.branch_word(Compare::NotEqual, Place::at(entry, 0), is_live, Target::Label(missing));
+        builder.set(is_there, Value::Number(1));
+        let word = builder.load(Place::at(entry, self.shape.value(0) as i32));
+        builder.set(value, word);
+        builder.bind(missing);
+        (Value::Var(is_there), Value::Var(value))
+    }
+    /// M1 to M6: pointer to the key's entry. `takes`: the state of an entry that the key gets, if it may get one. Goes to
+    /// `missing` if there is none.
+    fn find(self, builder: &mut Builder, key: &[Value], takes: Option<u64>, missing: Label) -> Var {
+        let [free, pass, found] = [(); 3].map(|()| builder.label());
+        let entry = builder.var();
+        let index = self.first(builder, key);
+        builder.set_address(
+            entry,
+            Place { base: self.line, index, offset: (u64::from(self.shape.at) + FIRST) as i32 },
+        );
+        let walk = builder.walk(entry, self.shape.stride() as u16, PROBES as u16);
+        let state = Place::at(entry, 0);
+        builder.begin(walk);
+        builder.look(state, Target::Label(free), Target::Label(pass));
+        is_key(builder, entry, key, pass);
+        builder.jump(Target::Label(found));
+        builder.bind(pass);
+        builder.next(walk);
+        match takes {
+            None => {
+                builder.bind(free);
+                builder.jump(Target::Label(missing));
+            }
+            Some(takes) => {
+                let [none, claimed, gone] = [(); 3].map(|()| builder.label());
+                builder.jump(Target::Label(none));
+                builder.bind(free);
+                builder.claim(state, Target::Label(claimed));
+                builder.look(state, Target::Label(gone), Target::Label(gone));
+                is_key(builder, entry, key, gone);
+                builder.jump(Target::Label(found));
+                builder.bind(gone);
+                builder.next(walk);
+                builder.bind(none);
+                builder.add(Place::at(self.line, self.shape.at as i32), Value::Number(1));
+                builder.jump(Target::Label(missing));
+                builder.bind(claimed);
+                for (nth, word) in key.iter().enumerate() {
+                    builder.store(Place::at(entry, 8 + 8 * nth as i32), *word);
+                }
+                builder.publish(state, Value::Number(takes));
+            }
+        }
+        builder.bind(found);
+        entry
+    }
+    /// Offset of the first entry of a key.
+    fn first(self, builder: &mut Builder, key: &[Value]) -> Option<(Var, u8)> {
+        let (word, rest) = key.split_first()?;
+        let times = builder.number(PHI);
+        let mut hash = builder.compute(Compute::Multiply, *word, times);
+        for word in rest {
+            hash = builder.compute(Compute::Add, hash, *word);
+            hash = builder.compute(Compute::Multiply, hash, times);
+        }
+        let nth = builder.compute(Compute::ShiftRight, hash, Value::Number(64 - u64::from(BITS)));
+        let bytes = builder.compute(Compute::Multiply, nth, Value::Number(self.shape.stride()));
+        Some((builder.in_var(bytes), 0))
+    }
+    /// The same entry, as memory of this thread alone.
+    fn own(self, builder: &mut Builder, own: Var, entry: Var) -> Var {
+        let behind = builder.compute(Compute::Subtract, Value::Var(entry), Value::Var(self.line));
+        let (behind, to) = (builder.in_var(behind), builder.var());
+        builder.set_address(to, Place { base: own, index: Some((behind, 0)), offset: 0 });
+        to
+    }
+}
+
+/// Goes there unless the entry has this key.
+fn is_key(builder: &mut Builder, entry: Var, key: &[Value], other: Label) {
+    for (nth, word) in key.iter().enumerate() {
+        let place = Place::at(entry, 8 + 8 * nth as i32);
+        builder.branch_word(Compare::NotEqual, place, *word, Target::Label(other));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+//! The protocol of maps, by the interpreter: beside an ordinary map, with two threads in all orders, and with a signal
+//! handler at each step.
+
+use std::collections::BTreeMap;
+
+use trapline_code::{Builder, Bytes, End, Memory, Op, Program, Run, Value, interpret_in};
+use trapline_record::maps::{FIRST, GONE, LIVE, MapShape};
+use trapline_record::tally::PROBES;
+
+use super::Map;
+
+const LINE: u64 = 0x10000;
+
+const fn shape(keys: u8, values: u8) -> MapShape {
+    MapShape { at: 64, keys, values }
+}
+/// What a program does with the key and the value in its inputs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Do {
+    Add,
+    Assign,
+    Delete,
+    Get,
+}
+
+/// Inputs: the line, twice; the value; the key's words.
+fn program(what: Do, shape: MapShape) -> Program {
+    let mut builder = Builder::new();
+    let map = Map { line: builder.pointer(0, Memory::Shared), shape };
+    let own = builder.pointer(1, Memory::Own);
+    let value = builder.input(2);
+    let key: Vec<Value> = (0..shape.keys).map(|nth| builder.input(3 + u16::from(nth))).collect();
+    let result = match what {
+        Do::Add => {
+            map.add(&mut builder, &key, &[Value::Number(1), value][..usize::from(shape.values)]);
+            None
+        }
+        Do::Assign => {
+            map.assign(&mut builder, own, &key, value);
+            None
+        }
+        Do::Delete => {
+            map.delete(&mut builder, own, &key);
+            None
+        }
+        Do::Get => {
+            let (is_there, value) = map.get(&mut builder, &key);
+            let both = builder.compute(trapline_code::Compute::ShiftLeft, is_there, Value::Number(32));
+            Some(builder.compute(trapline_code::Compute::Or, both, value))
+        }
+    };
+    builder.finish(result).expect("sound")
+}
+fn inputs(shape: MapShape, value: u64, key: u64) -> Vec<u64> {
+    let words = (0..u64::from(shape.keys)).map(|nth| if nth == 0 { key } else { key ^ nth });
+    [LINE, LINE, value].into_iter().chain(words).collect()
+}
+fn memory(shape: MapShape) -> Bytes {
+    Bytes { at: LINE, bytes: vec![0; shape.end() as usize] }
+}
+fn run(program: &Program, inputs: &[u64], memory: &mut Bytes) -> Option<u64> {
+    let End { outcome: 0, result } = interpret_in(program, inputs, memory) else { panic!("{program}") };
+    result
+}
+/// Live entries by the first word of their keys, as a reader takes them; and updates without an entry.
+fn read(shape: MapShape, memory: &Bytes) -> (BTreeMap<u64, Vec<Vec<u64>>>, u64) {
+    let mut found: BTreeMap<u64, Vec<Vec<u64>>> = BTreeMap::new();
+    let map = LINE + u64::from(shape.at);
+    for nth in 0..shape.entries() {
+        let entry = map + FIRST + nth * shape.stride();
+        if memory.word(entry) == LIVE {
+            let words = |from: u64, count: u8| {
+                (0..u64::from(count)).map(move |nth| memory.word(entry + from + nth * 8))
+            };
+            let key: Vec<u64> = words(8, shape.keys).collect();
+            let first = key.first().copied().unwrap_or_default();
+            assert!(
+                key.iter().zip(0..).all(|(word, nth)| *word == if nth == 0 { first } else { first ^ nth }),
+                "{key:?}"
+            );
+            found.entry(first).or_default().push(words(shape.value(0), shape.values).collect());
+        }
+    }
+    (found, memory.word(map))
+}
+/// Keys whose search begins at one entry.
+fn neighbours(shape: MapShape, count: usize) -> Vec<u64> {
+    let first = |key: u64| shape.first(&inputs(shape, 0, key)[3..]);
+    (1..).filter(|key| first(*key) == first(1)).take(count).collect()
+}
+
+#[test]
+fn map_1_hits_change_a_map_as_they_should() {
+    for (keys, values) in [(0, 1), (1, 1), (1, 2), (2, 1), (3, 2)] {
+        let shape = shape(keys, values);
+        let [add, assign, delete, get] =
+            [Do::Add, Do::Assign, Do::Delete, Do::Get].map(|what| program(what, shape));
+        let pool = neighbours(shape, if keys == 0 { 1 } else { PROBES as usize + 3 });
+        let (mut memory, mut sums, mut dropped) = (memory(shape), BTreeMap::<u64, [u64; 2]>::new(), 0);
+        for nth in 0..300_u64 {
+            let key = pool[nth as usize * 7 % pool.len()];
+            run(&add, &inputs(shape, nth, key), &mut memory);
+            if sums.len() < PROBES as usize || sums.contains_key(&key) {
+                let sum = sums.entry(key).or_default();
+                *sum = [sum[0] + 1, sum[1] + nth];
+            } else {
+                dropped += 1;
+            }
+        }
+        assert_eq!(keys == 0, dropped == 0, "the entries of one beginning were used up");
+        let expected = sums
+            .into_iter()
+            .map(|(key, sum)| (if keys == 0 { 0 } else { key }, vec![sum[..values.into()].to_vec()]));
+        assert_eq!(read(shape, &memory), (expected.collect(), dropped), "{shape:?}\n{add}");
+
+        let (mut memory, mut known) = (self::memory(shape), BTreeMap::<u64, u64>::new());
+        let mut random = 1_u64;
+        for _ in 0..500 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let (key, value) = (pool[(random >> 40) as usize % pool.len().min(12)], random >> 33 & 0xFFFF);
+            let all = inputs(shape, value, key);
+            match random >> 60 {
+                0..6 => {
+                    run(&assign, &all, &mut memory);
+                    known.insert(key, value);
+                }
+                6..10 => {
+                    run(&delete, &all, &mut memory);
+                    known.remove(&key);
+                }
+                _ => {
+                    let expected = known.get(&key).map_or(0, |value| 1 << 32 | value);
+                    assert_eq!(run(&get, &all, &mut memory), Some(expected), "{get}");
+                }
+            }
+        }
+        let live: BTreeMap<u64, u64> =
+            read(shape, &memory).0.into_iter().map(|(key, found)| (key, found[0][0])).collect();
+        let known: BTreeMap<u64, u64> =
+            known.into_iter().map(|(key, value)| (if keys == 0 { 0 } else { key }, value)).collect();
+        assert_eq!(live, known, "{shape:?}");
+    }
+}
+
+/// M1 to M6 and A1: two threads add, in all orders. At each step one may end for good.
+#[test]
+fn map_1_two_threads_lose_no_addition() {
+    let shape = shape(1, 1);
+    let program = program(Do::Add, shape);
+    let pool = neighbours(shape, 2);
+    for pair in [[pool[0], pool[0]], [pool[0], pool[1]]] {
+        let inputs = pair.map(|key| inputs(shape, 0, key));
+        let begin = ([0, 1].map(|thread| Some(Run::new(&program, &inputs[thread]))), memory(shape));
+        let (mut seen, mut next) = (vec![begin.clone()], vec![begin]);
+        while let Some((runs, memory)) = next.pop() {
+            let (found, dropped) = read(shape, &memory);
+            let added: u64 = found.values().flatten().flatten().sum();
+            let ended = runs.iter().filter(|run| run.is_none()).count() as u64;
+            assert!((ended..=2).contains(&(added + dropped)), "{found:?} {dropped}\n{program}");
+            assert!(found.keys().all(|key| pair.contains(key)), "{found:?}");
+            if ended == 2 {
+                let sum = |key: u64| found[&key].iter().flatten().sum::<u64>();
+                let expected = if pair[0] == pair[1] { [2, 2] } else { [1, 1] };
+                assert_eq!(pair.map(sum), expected);
+            }
+            for thread in 0..2 {
+                let (mut runs, mut memory) = (runs.clone(), memory.clone());
+                let Some(run) = &mut runs[thread] else { continue };
+                let is_seen = |op: &Op| op.place().is_some() && !matches!(op, Op::Address { .. });
+                let accesses = run.op().is_some_and(is_seen);
+                let mut end = run.step(&mut memory);
+                while !accesses && end.is_none() && !run.op().is_some_and(is_seen) {
+                    end = run.step(&mut memory);
+                }
+                if end.is_some() {
+                    runs[thread] = None;
+                }
+                let state = (runs, memory);
+                if !seen.contains(&state) {
+                    seen.push(state.clone());
+                    next.push(state);
+                }
+            }
+        }
+        assert!(seen.len() > 60, "{}", seen.len());
+    }
+}
+
+/// T1 to T3: a signal handler of the same thread runs a whole hit before each step. The key had a value before, or not.
+#[test]
+fn map_1_a_handler_in_between_comes_before_or_after() {
+    let shape = shape(1, 1);
+    let key = |value| inputs(shape, value, 7);
+    for (outer, inner) in [Do::Assign, Do::Delete, Do::Get]
+        .into_iter()
+        .flat_map(|outer| [Do::Assign, Do::Delete].map(|inner| (outer, inner)))
+    {
+        let [outer_is, inner_is] = [outer, inner].map(|what| program(what, shape));
+        for had in [None, Some(LIVE), Some(GONE)] {
+            for steps in 0.. {
+                let mut memory = memory(shape);
+                if had.is_some() {
+                    run(&program(Do::Assign, shape), &key(1), &mut memory);
+                }
+                if had == Some(GONE) {
+                    run(&program(Do::Delete, shape), &key(1), &mut memory);
+                }
+                let outer_inputs = key(2);
+                let mut outer_run = Run::new(&outer_is, &outer_inputs);
+                let is_whole = (0..steps).any(|_| outer_run.step(&mut memory).is_some());
+                run(&inner_is, &key(3), &mut memory);
+                let mut end = None;
+                while !is_whole && end.is_none() {
+                    end = outer_run.step(&mut memory);
+                }
+                // What later hits read: as if one had come behind the other.
+                let now = run(&program(Do::Get, shape), &key(0), &mut memory).expect("a result") & 0xFFFF;
+                let after = |what: Do, value: u64, before: u64| match what {
+                    Do::Assign => value,
+                    Do::Delete => 0,
+                    _ => before,
+                };
+                let before = u64::from(had == Some(LIVE));
+                let one = after(inner, 3, after(outer, 2, before));
+                let other = after(outer, 2, after(inner, 3, before));
+                // A handler's first assignment of all may be lost (see the module's head).
+                let is_lost = had.is_none() && inner == Do::Assign && now == after(outer, 2, before);
+                assert!(
+                    [one, other].contains(&now) || is_lost,
+                    "{outer:?} {inner:?} {had:?} {steps}: {now}\n{outer_is}"
+                );
+                if is_whole {
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! MAP-1, LOSS-1 and SAFE-2 for hits that run programs: what they add, assign and delete in maps, with threads that migrate,
+//! are interrupted, or have no rseq area.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+
+use trapline_code::{Builder, Compare, Compute, Program, Target, Value};
+use trapline_plan::hit::{HitClock, HitProgram, Map, input, line};
+use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, Traced, run};
+use trapline_plan::{Stacks, Unwind};
+use trapline_record::maps::{MapArea, MapShape};
+use trapline_record::ring::{RecordKind, RingArea};
+use trapline_record::view::View;
+
+use crate::arena::{Arena, LINES, call, machines, unregister};
+use crate::counts::{THREADS, everywhere, storm};
+use crate::records::id_for;
+use crate::state::{ONE, Random, assert_kept, back, tl_run};
+
+/// mov rax, rdi; ret
+const BODY: [u8; 4] = [0x48, 0x89, 0xF8, 0xC3];
+const CALLS: u64 = 50_000;
+/// `@sums[arg0 % 37, arg2 % 2] = sum(arg1)` and others: number of hits, sum.
+const SUMS: MapShape = MapShape { at: 0, keys: 2, values: 2 };
+/// `@began[tid] = nsecs`
+const BEGAN: MapShape = MapShape { at: SUMS.end(), keys: 1, values: 1 };
+
+/// Appends to a program.
+struct Made {
+    builder: Builder,
+}
+
+impl Made {
+    fn new() -> Self {
+        Self { builder: Builder::new() }
+    }
+    fn value(&mut self, nth: u16) -> Value {
+        self.builder.input(nth)
+    }
+    fn added(&mut self, shape: MapShape) -> Map {
+        Map { line: line(&mut self.builder, input::LINE), shape }
+    }
+    fn finish(self) -> Program {
+        self.builder.finish(None).expect("sound")
+    }
+}
+
+/// Adds `value` to the row of two small keys.
+fn sum(made: &mut Made, [one, other]: [Value; 2], value: Value) {
+    let map = made.added(SUMS);
+    let builder = &mut made.builder;
+    let key = [(one, 37), (other, 2)]
+        .map(|(word, by)| builder.compute(Compute::Remainder, word, Value::Number(by)));
+    map.add(builder, &key, &[Value::Number(1), value]);
+}
+fn sums_of_arguments() -> Program {
+    let mut made = Made::new();
+    let [one, value, other] = [0, 1, 2].map(|nth| made.value(nth));
+    sum(&mut made, [one, other], value);
+    made.finish()
+}
+/// Notes a value under the thread's number; or the time.
+fn begin(time: bool) -> Program {
+    let mut made = Made::new();
+    let (thread, noted) =
+        (made.value(input::THREAD), made.value(if time { input::NANOS } else { input::ARGUMENT }));
+    let [at, own] = [input::ASSIGNED, input::OWN].map(|nth| line(&mut made.builder, nth));
+    Map { line: at, shape: BEGAN }.assign(&mut made.builder, own, &[thread], noted);
+    made.finish()
+}
+/// `/@began[tid]/ { @sums[1, 1] = sum(what - @began[tid]); delete(@began, tid) }`
+fn end(time: bool) -> Program {
+    let mut made = Made::new();
+    let (thread, now) =
+        (made.value(input::THREAD), made.value(if time { input::NANOS } else { input::RETURNED }));
+    let [at, own] = [input::ASSIGNED, input::OWN].map(|nth| line(&mut made.builder, nth));
+    let began = Map { line: at, shape: BEGAN };
+    let (is_there, then) = began.get(&mut made.builder, &[thread]);
+    let none = made.builder.label();
+    made.builder.branch(Compare::Equal, is_there, Value::Number(0), Target::Label(none));
+    let took = made.builder.compute(Compute::Subtract, now, then);
+    sum(&mut made, [Value::Number(1); 2], took);
+    began.delete(&mut made.builder, own, &[thread]);
+    made.builder.bind(none);
+    made.finish()
+}
+
+struct Set {
+    machine: Machine,
+    rings: Rings,
+    area: MapArea,
+    base: u64,
+}
+
+impl Set {
+    fn new(arena: &Arena, machine: &Machine) -> Self {
+        let rings = Rings {
+            area: RingArea::default(),
+            base: 0,
+            id: id_for(machine),
+            stacks: Stacks::default(),
+            known: None,
+        };
+        let area = MapArea { off: 0, lines: LINES, bytes: BEGAN.end() };
+        Self { machine: *machine, rings, area, base: arena.rows() }
+    }
+    fn build(
+        &self,
+        arena: &mut Arena,
+        program: Program,
+        site: Liveness,
+        kind: RecordKind,
+        body: &[u8],
+    ) -> u64 {
+        let mut hit = HitProgram::new(program, self.area.bytes).expect("fits");
+        hit.clock = HitClock { tick: 1 << 32, offset: 0 };
+        let traced = Traced {
+            machine: &self.machine,
+            rings: &self.rings,
+            probe: 3,
+            dropped: arena.word(0),
+            site,
+            filter: None,
+            texts: 0,
+            floats: Default::default(),
+            fields: &[],
+            marks: None,
+            unwind: Unwind::None,
+            at_entry: true,
+            trampolines: None,
+        };
+        let mut out = Vec::new();
+        let pending = run(&mut out, arena.next(), &traced, (&hit, self.base), kind);
+        out.extend(body);
+        pending.finish(&mut out, None).expect("code");
+        arena.put(&out)
+    }
+    fn view(&self) -> View<'_> {
+        let words = self.area.len() / 8;
+        // SAFETY: the arena's mapping is larger than the maps, and holds words that are stored to as a whole.
+        View::new(unsafe { core::slice::from_raw_parts(self.base as *const AtomicU64, words as usize) })
+    }
+    /// By key: number of hits, and sum; and updates without an entry.
+    fn sums(&self) -> (BTreeMap<[u64; 2], (u64, u64)>, u64) {
+        let (mut all, mut dropped) = (BTreeMap::new(), 0);
+        for line in 0..LINES {
+            dropped += self.area.read(self.view(), SUMS, line, |key, value| {
+                let sum: &mut (u64, u64) = all.entry([key[0], key[1]]).or_default();
+                *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
+            });
+        }
+        (all, dropped)
+    }
+    fn began(&self) -> BTreeMap<u64, u64> {
+        let mut all = BTreeMap::new();
+        assert_eq!(self.area.read(self.view(), BEGAN, 0, |key, value| _ = all.insert(key[0], value[0])), 0);
+        all
+    }
+}
+
+#[test]
+fn map_1_each_hit_is_added_up() {
+    let _one = ONE.lock();
+    for machine in &machines() {
+        let mut random = Random(0x3a90_0001_1234_9876);
+        for n in 0..4_u32 {
+            let mut arena = Arena::new();
+            let set = Set::new(&arena, machine);
+            let dead = if n == 3 { 1 | 1 << 10 | 1 << 11 } else { 0 };
+            let site = Liveness { flags_dead: n & 1 == 1, dead, red_zone_live: n & 2 == 2 };
+            let code = set.build(&mut arena, sums_of_arguments(), site, RecordKind::Entry, &back());
+            let mut expected: BTreeMap<[u64; 2], (u64, u64)> = BTreeMap::new();
+            for _ in 0..300 {
+                let mut state = random.state();
+                let before = state.regs;
+                let sum = expected.entry([before[7] % 37, before[2] % 2]).or_default();
+                *sum = (sum.0 + 1, sum.1.wrapping_add(before[6]));
+                // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+                unsafe { tl_run(code, &mut state) };
+                let kept = |reg: &usize| dead >> reg & 1 == 1 || state.regs[*reg] == before[*reg];
+                assert!((0..16).all(|reg| kept(&reg)), "{before:x?} {:x?}", state.regs);
+            }
+            assert_eq!(set.sums(), (expected, 0), "{machine:?}");
+            for (nth, program) in
+                [sums_of_arguments(), begin(true), end(true), begin(false)].into_iter().enumerate()
+            {
+                let kind = if nth == 2 { RecordKind::Return } else { RecordKind::Entry };
+                let code = set.build(&mut arena, program, site, kind, &back());
+                assert_kept(&format!("program {nth} {site:?} {machine:?}"), code, &site, &mut random);
+            }
+            arena.unmap();
+        }
+    }
+}
+
+/// A hit's values at the return, and a call that goes on as another function.
+#[test]
+fn map_1_what_a_thread_noted_is_found_at_the_return() {
+    let _one = ONE.lock();
+    for machine in &machines() {
+        let mut arena = Arena::new();
+        let set = Set::new(&arena, machine);
+        let exit = set.build(&mut arena, end(false), Liveness::default(), RecordKind::Return, &[0xC3]);
+        // lea rax, [rdi + 5]; jmp [rip]
+        let mut body = vec![0x48, 0x8D, 0x47, 5, 0xFF, 0x25, 0, 0, 0, 0];
+        body.extend(exit.to_le_bytes());
+        let code = set.build(&mut arena, begin(false), Liveness::default(), RecordKind::Entry, &body);
+        let tail = set.build(&mut arena, end(false), Liveness::default(), RecordKind::Tail, &BODY);
+        (0..100).for_each(|n| assert_eq!(call(code, n), n + 5));
+        assert_eq!((set.sums(), set.began()), ((BTreeMap::from([([1, 1], (100, 500))]), 0), BTreeMap::new()));
+        let entry = set.build(&mut arena, begin(false), Liveness::default(), RecordKind::Entry, &BODY);
+        assert_eq!((call(entry, 7), call(tail, 7), call(tail, 7)), (7, 7, 7));
+        // SAFETY: gettid has no precondition.
+        let thread = u64::from(unsafe { libc::gettid() }.cast_unsigned());
+        assert_eq!(set.began(), BTreeMap::from([(thread, 7)]));
+        assert_eq!(arena.counted(0), 2, "calls that went on as another function");
+        arena.unmap();
+    }
+}
+
+#[test]
+fn map_1_nothing_is_lost_under_a_storm() {
+    let _one = ONE.lock();
+    for machine in &machines() {
+        let mut arena = Arena::new();
+        let set = Set::new(&arena, machine);
+        let exit = set.build(&mut arena, end(false), Liveness::default(), RecordKind::Return, &[0xC3]);
+        let mut body = vec![0x48, 0x89, 0xF8, 0xFF, 0x25, 0, 0, 0, 0];
+        body.extend(exit.to_le_bytes());
+        let mut made = Made::new();
+        let one = made.value(input::ARGUMENT);
+        sum(&mut made, [one, Value::Number(0)], Value::Number(3));
+        let counts = set.build(&mut arena, made.finish(), Liveness::default(), RecordKind::Entry, &body);
+        let handled = storm(counts, || {
+            everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(counts, n), n)));
+        });
+        let (found, dropped) = set.sums();
+        let mut expected: BTreeMap<[u64; 2], (u64, u64)> = BTreeMap::new();
+        let mut hit = |n: u64, times: u64| {
+            let sum = expected.entry([n % 37, 0]).or_default();
+            *sum = (sum.0 + times, sum.1 + 3 * times);
+        };
+        (0..CALLS).for_each(|n| hit(n, THREADS));
+        hit(1, handled);
+        assert_eq!((found, dropped), (expected, 0), "{machine:?}, {handled} in handlers");
+        let before = set.sums().0[&[4, 0]].0;
+        if machine.rseq.is_some() {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    unregister();
+                    (0..10).for_each(|_| assert_eq!(call(counts, 4), 4));
+                });
+            });
+            assert_eq!(set.sums().0[&[4, 0]].0, before + 10, "threads without an area");
+        }
+        arena.unmap();
+    }
+}

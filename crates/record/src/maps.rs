@@ -1,0 +1,130 @@
+//! Tables of a script's maps, which hits read and write in the target.
+//!
+//! In: which maps there are. Out: where each entry lies, and what the reader finds there. Invariant: MAP-1. What hits do is
+//! `plan::programs::maps`; docs/design/maps.md tells of both.
+//!
+//! ```text
+//!   area + line · bytes      a line: all maps, once for each CPU and once for all others
+//!   map + 0                  updates that found no entry
+//!   map + FIRST 16           entries, 8 · (1 + keys + values) bytes each
+//!   entry + 0                state: 0 free; TAKING; LIVE; GONE: deleted, the key stays
+//!   entry + 8                keys, a word each
+//!   entry + 8 + 8 · keys     values, a word each
+//! ```
+//!
+//! An entry that has a key keeps it. What is added up (`count()` and others) has entries on all lines; the reader adds those
+//! of one key. A value that is assigned has its entry on line 0 alone.
+//!
+//! Does not: know what keys and values mean.
+
+use crate::counters::LINE;
+use crate::tally::{PHI, PROBES};
+use crate::view::View;
+
+/// Offset of the first entry behind a map's begin.
+pub const FIRST: u64 = 16;
+/// State of an entry whose key is being stored.
+pub const TAKING: u64 = 1 << 63;
+/// State of an entry that has values.
+pub const LIVE: u64 = 1;
+/// State of an entry that was deleted, or that has a key and no value yet.
+pub const GONE: u64 = 2;
+/// Upper bound of the words of a key.
+pub const MAX_KEYS: usize = 6;
+/// Upper bound of the words of a value.
+pub const MAX_VALUES: usize = 4;
+/// Binary logarithm of the number of entries at which the search for a key begins.
+pub const BITS: u8 = 13;
+
+/// Where a map lies in a line, and what its entries hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapShape {
+    /// Byte offset in a line; a multiple of 64.
+    pub at: u32,
+    /// Words of a key, [`MAX_KEYS`] at most; without any there is one entry.
+    pub keys: u8,
+    /// Words of a value.
+    pub values: u8,
+}
+
+impl MapShape {
+    /// Length of an entry in bytes.
+    #[must_use]
+    pub const fn stride(self) -> u64 {
+        8 * (1 + self.keys as u64 + self.values as u64)
+    }
+    /// Number of entries. A search that begins at the last one goes on behind it.
+    #[must_use]
+    pub const fn entries(self) -> u64 {
+        match self.keys {
+            0 => PROBES as u64,
+            _ => (1 << BITS) + PROBES as u64 - 1,
+        }
+    }
+    /// Byte offset of a value in an entry.
+    #[must_use]
+    pub const fn value(self, nth: usize) -> u64 {
+        8 * (1 + self.keys as u64 + nth as u64)
+    }
+    /// Byte offset in a line of what lies behind the map; a multiple of 64.
+    #[must_use]
+    pub const fn end(self) -> u32 {
+        (self.at as u64 + FIRST + self.entries() * self.stride()).next_multiple_of(LINE) as u32
+    }
+    /// The entry at which the search for a key begins.
+    #[must_use]
+    pub fn first(self, key: &[u64]) -> u64 {
+        let hash = key.iter().fold(0_u64, |hash, word| hash.wrapping_add(*word).wrapping_mul(PHI));
+        if self.keys == 0 { 0 } else { hash >> (64 - u32::from(BITS)) }
+    }
+}
+
+/// The maps in a segment's data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MapArea {
+    /// Byte offset of the area in the segment; a multiple of 64.
+    pub off: u64,
+    /// Number of lines: one for each CPU, and one for all others.
+    pub lines: u32,
+    /// Bytes of a line; 0 if there are no maps.
+    pub bytes: u32,
+}
+
+impl MapArea {
+    /// Length of the area in bytes.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.lines as u64 * self.bytes as u64
+    }
+    /// Whether there are no maps.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+    /// Calls `each` with the words of the key and of the value of what is live in a map on a line, in the order of entries.
+    /// Returns the number of updates that found no entry. The memory may hold anything: all of it is looked at once, and
+    /// bounds are checked (REC-2).
+    pub fn read(
+        &self,
+        view: View<'_>,
+        map: MapShape,
+        line: u32,
+        mut each: impl FnMut(&[u64], &[u64]),
+    ) -> u64 {
+        let (keys, values) = (usize::from(map.keys), usize::from(map.values));
+        if line >= self.lines || map.end() > self.bytes || keys > MAX_KEYS || values > MAX_VALUES {
+            return 0;
+        }
+        let begin = self.off + u64::from(line) * u64::from(self.bytes) + u64::from(map.at);
+        for nth in 0..map.entries() {
+            let entry = begin + FIRST + nth * map.stride();
+            if view.get(entry) == LIVE {
+                let words: [u64; MAX_KEYS + MAX_VALUES] = core::array::from_fn(|word| {
+                    if word < keys + values { view.get(entry + 8 + word as u64 * 8) } else { 0 }
+                });
+                each(&words[..keys], &words[keys..keys + values]);
+            }
+        }
+        view.get(begin)
+    }
+}

@@ -1,0 +1,161 @@
+//! A script's maps: what hits left in the target's tables, read and added up.
+//!
+//! In: which maps there are; segments. Out: entries, with threads and probes as a reader knows them. Entries of all lines and of
+//! all segments of a process are put together: what is added up is added, of what is assigned the first one counts.
+//! Does not: write to the tables, or know what values mean.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use trapline_patch::{Attached, Segment};
+use trapline_record::maps::MapShape;
+
+use crate::report::Site;
+use crate::threads::Names;
+
+/// The programs that hits run, and what they are made with.
+pub mod hit {
+    pub use trapline_code::{
+        Builder, Compare, Compute, Label, NoCode, Program, Target, Unary, Value, Var, Width,
+    };
+    pub use trapline_plan::hit::{HitProgram, Map, input, line};
+    pub use trapline_record::maps::{MAX_KEYS, MapShape};
+}
+
+/// A map of a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MapTable {
+    /// Where it lies, and how large its entries are.
+    pub shape: MapShape,
+    /// What the words of its keys are.
+    pub keys: Vec<KeyWord>,
+    /// Its values are added up; else they are assigned.
+    pub is_added: bool,
+}
+
+/// What a word of a key is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeyWord {
+    /// A number.
+    Number,
+    /// A thread, by the number that it sees.
+    Thread,
+    /// A probe, by its number in its segment.
+    Probe,
+}
+
+/// A word of a key, as a reader knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeyPart {
+    /// A number.
+    Number(u64),
+    /// A thread, by the number that the tracer sees.
+    Thread(u32),
+    /// The place that was hit.
+    Site(Arc<Site>),
+}
+
+/// An entry of a map.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MapRow {
+    /// The process.
+    pub pid: u32,
+    /// Which of the session's maps.
+    pub map: usize,
+    /// Its key's words.
+    pub key: Vec<KeyPart>,
+    /// Its value's words.
+    pub value: Vec<u64>,
+}
+
+/// What a process' maps hold.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MapContents {
+    /// All entries.
+    pub rows: Vec<MapRow>,
+    /// By map: updates that found no entry.
+    pub dropped: Vec<u64>,
+    /// Returns that ran no program, because the call went on as another function.
+    pub unseen: u64,
+}
+
+impl MapContents {
+    /// Whether anything was counted.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.rows.is_empty() || self.unseen > 0 || self.dropped.iter().any(|dropped| *dropped > 0)
+    }
+}
+
+/// A key's words, behind the segment whose probes they name; and a value's words.
+type Words = BTreeMap<(usize, Vec<u64>), Vec<u64>>;
+
+/// What is in a process' tables, as hits left it.
+#[derive(Debug)]
+pub(crate) struct RawMaps<'a> {
+    tables: &'a [MapTable],
+    found: Vec<Words>,
+    dropped: Vec<u64>,
+}
+
+impl<'a> RawMaps<'a> {
+    /// Reads all segments.
+    pub(crate) fn read(attached: &Attached, tables: &'a [MapTable]) -> Self {
+        let mut maps =
+            Self { tables, found: vec![Words::new(); tables.len()], dropped: vec![0; tables.len()] };
+        for (nth, segment) in attached.segments().iter().enumerate() {
+            for (map, table) in tables.iter().enumerate() {
+                let lines = if table.is_added { segment.maps().lines } else { segment.maps().lines.min(1) };
+                (0..lines).for_each(|line| maps.line(segment, (map, table), (nth, line)));
+            }
+        }
+        maps
+    }
+    fn line(&mut self, segment: &Segment, (map, table): (usize, &MapTable), (nth, line): (usize, u32)) {
+        // Probes have numbers of their own in each segment.
+        let of = if table.keys.contains(&KeyWord::Probe) { nth } else { 0 };
+        let found = &mut self.found[map];
+        self.dropped[map] += segment.maps().read(segment.view(), table.shape, line, |key, value| {
+            match found.entry((of, key.to_vec())) {
+                Entry::Vacant(entry) => _ = entry.insert(value.to_vec()),
+                Entry::Occupied(mut entry) if table.is_added => {
+                    let sums = entry.get_mut().iter_mut().zip(value);
+                    sums.for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
+                }
+                // A signal handler may have taken a second entry, which no hit finds (`programs::maps`).
+                Entry::Occupied(_) => {}
+            }
+        });
+    }
+    /// The threads in keys, by the numbers that they see.
+    pub(crate) fn threads(&self) -> HashSet<u32> {
+        let of = |(table, found): (&MapTable, &Words)| {
+            let threads: Vec<usize> =
+                (0..table.keys.len()).filter(|nth| table.keys[*nth] == KeyWord::Thread).collect();
+            let words = |key: &Vec<u64>| threads.iter().map(|nth| key[*nth] as u32).collect::<Vec<u32>>();
+            found.keys().flat_map(|(_, key)| words(key)).collect::<Vec<u32>>()
+        };
+        self.tables.iter().zip(&self.found).flat_map(of).collect()
+    }
+    /// The entries, as a reader knows them. `site`: the place of a segment's probe.
+    pub(crate) fn known(
+        self,
+        (pid, names): (u32, &Names),
+        site: &dyn Fn(usize, u32) -> Option<Arc<Site>>,
+    ) -> MapContents {
+        let mut rows = Vec::new();
+        for (map, (table, found)) in self.tables.iter().zip(self.found).enumerate() {
+            for ((segment, key), value) in found {
+                let part = |(word, is): (u64, &KeyWord)| match is {
+                    KeyWord::Number => Some(KeyPart::Number(word)),
+                    KeyWord::Thread => Some(KeyPart::Thread(names.get(word as u32).tid)),
+                    KeyWord::Probe => site(segment, word as u32).map(KeyPart::Site),
+                };
+                let key: Option<Vec<KeyPart>> = key.into_iter().zip(&table.keys).map(part).collect();
+                // A broken target may name any probe.
+                rows.extend(key.map(|key| MapRow { pid, map, key, value }));
+            }
+        }
+        MapContents { rows, dropped: self.dropped, unseen: 0 }
+    }
+}
