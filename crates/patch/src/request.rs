@@ -51,6 +51,8 @@ pub struct Options {
     pub kernel_uprobes: KernelUprobes,
     /// Count hits by thread; see `record::threads`.
     pub by_thread: bool,
+    /// Tables of aggregations that have rows have 2 to the power of this many at least.
+    pub rows: u8,
     /// Bytes of each CPU's ring of records, if records are requested; a power of two.
     pub ring: u32,
     /// Number of return trampolines of the process, if some calls use them: at most this many calls are timed
@@ -84,6 +86,7 @@ impl Default for Options {
             free: false,
             kernel_uprobes: KernelUprobes::Unavailable,
             by_thread: false,
+            rows: 0,
             ring: 4 << 20,
             trampolines: trapline_record::trampolines::USUAL,
             or_trampolines: false,

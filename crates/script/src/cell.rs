@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::counted::Amount;
 use crate::program::SumArgs;
 use crate::shown::{Names, Shown};
 use crate::types::{Sum, Type};
@@ -67,6 +68,30 @@ impl Cell {
                 }
             }
             Self::Plain(old) => *old = Value::Int(value),
+        }
+    }
+    /// Adds what the target has counted.
+    pub(crate) fn add_all(&mut self, ty: &Type, more: &Amount) {
+        match self {
+            Self::Total(total) => {
+                let count = matches!(ty, Type::Sum(Sum::Count, _));
+                *total = total.wrapping_add(if count { more.hits as i64 } else { more.sum as i64 });
+            }
+            Self::Extreme(extreme) => {
+                let (Some((least, greatest)), Type::Sum(sum, signed)) = (more.extremes, ty) else { return };
+                let value = if *sum == Sum::Min { least } else { greatest } as i64;
+                *extreme = Some(extreme.map_or(value, |old| pick(*sum, old, value, *signed)));
+            }
+            Self::Stats { count, total } => {
+                *count = count.wrapping_add(more.hits);
+                *total = total.wrapping_add(more.sum as i64);
+            }
+            Self::Buckets(buckets) => {
+                for (bucket, hits) in &more.buckets {
+                    *buckets.entry(*bucket as u32).or_default() += hits;
+                }
+            }
+            Self::Series(_) | Self::Plain(_) => {}
         }
     }
     /// Sets what was added up to nothing.

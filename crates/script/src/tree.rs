@@ -283,7 +283,8 @@ impl TypeName {
 
 /// Operators with one operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unary {
+#[allow(missing_docs, reason = "each name is its documentation")]
+pub enum Unary {
     Not,
     Invert,
     Negate,
@@ -303,7 +304,8 @@ impl Unary {
 
 /// Operators with two operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Binary {
+#[allow(missing_docs, reason = "each name is its documentation")]
+pub enum Binary {
     Or,
     And,
     BitOr,

@@ -21,7 +21,7 @@ use crate::maps::MapTable;
 use crate::prototypes::{self, ProbedFunction};
 use crate::report::By;
 use crate::session::{Session, Setup};
-use crate::session_request::{HitAction, SessionRequest};
+use crate::session_request::{HitAction, ProbeAction, SessionRequest};
 use crate::stacks::Unwinding;
 use crate::target::Target;
 
@@ -51,6 +51,8 @@ pub struct Builder {
     min: Duration,
     steps: Option<LinearBuckets>,
     maps: Vec<MapTable>,
+    actions: Vec<ProbeAction>,
+    rows: Option<u8>,
 }
 
 impl Builder {
@@ -192,6 +194,21 @@ impl Builder {
         self.floats = floats;
         self
     }
+    /// Lets a session that records count or aggregate at some probes instead. The first action is for the first probe,
+    /// and so on; probes beyond record. Each such probe counts for itself, also where several mean one site:
+    /// [`Site::slot`](crate::Site::slot) says which one. [`Session::totals`] reports counts,
+    /// [`Session::tallies`] aggregations. One function's returns may be recorded, or aggregated by one probe.
+    #[must_use]
+    pub fn actions(mut self, actions: Vec<ProbeAction>) -> Self {
+        self.actions = actions;
+        self
+    }
+    /// Gives tables of aggregations 2 to the power of this many rows at least, if they have rows; 14 at most.
+    #[must_use]
+    pub const fn rows(mut self, bits: u8) -> Self {
+        self.rows = Some(bits);
+        self
+    }
     /// Starts counting.
     ///
     /// # Errors
@@ -264,7 +281,8 @@ impl Builder {
     pub fn list(&self, timed: bool) -> Result<Listing, Error> {
         let hit_action = if timed { self.timing() } else { HitAction::Count };
         // Where probes go does not depend on filters.
-        let requested = SessionRequest { filters: Vec::new(), ..self.requested(hit_action) };
+        let requested =
+            SessionRequest { filters: Vec::new(), actions: Vec::new(), ..self.requested(hit_action) };
         listing::list(&self.target, &requested)
     }
     /// For each probe, the functions and USDT probes that it means. Empty if nothing that it means can be
@@ -292,8 +310,9 @@ impl Builder {
     /// [`Error::Filter`]: a filter that neither the target nor the reader could decide.
     fn decides(&self, hit_action: HitAction) -> Result<(), Error> {
         let by_thread = self.counts_by_thread(hit_action);
-        for (spec, filter) in self.specs.iter().zip(&self.filters) {
-            let action = hit_action.action(spec.kind == ProbeKind::Return, None);
+        let requested = self.requested(hit_action);
+        for (nth, (spec, filter)) in self.specs.iter().zip(&self.filters).enumerate() {
+            let action = requested.action_of(nth).action(spec.kind == ProbeKind::Return, None);
             if let Some(why) = Undecided::of(filter, action, by_thread) {
                 return Err(Error::Filter { probe: spec.text.clone(), why });
             }
@@ -315,6 +334,7 @@ impl Builder {
             faults_are_fatal: self.faults_are_fatal,
             kernel_uprobes,
             by_thread,
+            rows: self.rows.unwrap_or(0),
             ..Options::default()
         };
         let ring = if matches!(hit_action, HitAction::Stack { .. }) { STACKS_RING } else { options.ring };
@@ -336,6 +356,7 @@ impl Builder {
             floats: self.floats.clone(),
             ended: self.ended.clone(),
             maps: self.maps.clone(),
+            actions: self.actions.clone(),
             most: None,
         }
     }

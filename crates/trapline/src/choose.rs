@@ -48,7 +48,7 @@ fn of_mark(
     let filter = place.filter.clone();
     let decides = filter.as_ref().map_or(0, |filter| filter.arguments_named());
     let asks = decides | texts;
-    let values = if let HitAction::Record { values, .. } = requested.hit_action { values } else { 0 };
+    let values = if let HitAction::Record { values, .. } = requested.action_of(nth) { values } else { 0 };
     if asks == 0 && values == 0 {
         return Ok(Vec::new());
     }
@@ -258,7 +258,8 @@ impl Search<'_> {
         };
         let Chosen { modules, places, notices, .. } = &mut self.chosen;
         let known = places.found.len();
-        let selected = places.select(Some(process), modules, module, spec, requested.hit_action);
+        places.slot = requested.slot_of(nth);
+        let selected = places.select(Some(process), modules, module, spec, requested.action_of(nth));
         places.found[known..].iter_mut().for_each(|place| {
             let filter = requested.filters.get(nth);
             let renumbered =

@@ -14,8 +14,8 @@ mod decided;
 pub use constants::constants;
 pub use decided::Undecided;
 pub use trapline_plan::filter::{
-    Facts, FilterError, Float, FloatArguments, GroupBy, Int, Known, MAX_FIELDS, Misread, Sort, Symbol, Tally,
-    TargetFilter, Tree, parse, parse_with,
+    Binary, Facts, FilterError, Float, FloatArguments, GroupBy, Int, Known, MAX_FIELDS, Misread, Sort,
+    Symbol, Tally, TargetFilter, Tree, Unary, parse, parse_with,
 };
 
 use trapline_plan::filter::Late;

@@ -29,6 +29,7 @@
 //! | record calls, with arguments, texts and fields | [`Builder::record`], [`Call`], [`calls`] |
 //! | decide which hits count | [`filter`], [`Builder::filters`] |
 //! | add hits up by a value | [`Builder::tally`], [`aggregation`] |
+//! | record at some probes, and count or add up at others | [`Builder::actions`] |
 //! | see callers | [`Builder::stacks`], [`Unwinding`], [`stacks`] |
 //! | save records, and read them back | [`Session::save`], [`saved`] |
 //! | list what a probe means, before anything is patched | [`Builder::list`], [`listing`], [`probes`] |
@@ -96,6 +97,7 @@ pub use form::Returns;
 pub use histogram::Histogram;
 pub use report::{By, Count, ProcessReport, Site, Times};
 pub use session::{Finished, Running, Session};
+pub use session_request::ProbeAction;
 pub use stacks::Unwinding;
 pub use summary::Summary;
 pub use target::Target;

@@ -44,14 +44,48 @@ pub(crate) struct SessionRequest {
     pub(crate) ended: Vec<u16>,
     /// A script's maps.
     pub(crate) maps: Vec<MapTable>,
+    /// What happens at the hits of each probe instead, in the same order. Those beyond do as the session does.
+    pub(crate) actions: Vec<ProbeAction>,
     /// Once more places than this are found, searching may stop: one more shows as much as all of them.
     pub(crate) most: Option<usize>,
 }
 
+/// What a session that records does at the hits of one of its probes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ProbeAction {
+    /// Records them, as the session does.
+    #[default]
+    Record,
+    /// Counts them.
+    Count,
+    /// Aggregates them, as its filter says.
+    Tally {
+        /// At exits.
+        exits: bool,
+    },
+}
+
 impl SessionRequest {
+    /// Action at the hits of a probe.
+    pub(crate) fn action_of(&self, nth: usize) -> HitAction {
+        match self.actions.get(nth).copied().unwrap_or_default() {
+            ProbeAction::Record => self.hit_action,
+            ProbeAction::Count => HitAction::Count,
+            ProbeAction::Tally { exits } => HitAction::Tally { exits },
+        }
+    }
+    /// Number of a probe that counts or aggregates for itself, from 1 on; 0 for all others.
+    pub(crate) fn slot_of(&self, nth: usize) -> u32 {
+        match self.actions.get(nth) {
+            None | Some(ProbeAction::Record) => 0,
+            Some(_) => nth as u32 + 1,
+        }
+    }
     /// How the ends of calls are seen, for actions that leave a choice.
-    pub(crate) const fn form(&self) -> Returns {
+    pub(crate) fn form(&self) -> Returns {
+        let exits = self.actions.contains(&ProbeAction::Tally { exits: true });
         match self.hit_action {
+            _ if exits => self.returns,
             HitAction::Time(form) => form,
             HitAction::Record { returns: true, .. }
             | HitAction::Stack { returns: true, .. }

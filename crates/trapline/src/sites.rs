@@ -30,6 +30,8 @@ pub(crate) struct NamedSite {
     pub(crate) module: usize,
     pub(crate) at: Svma,
     pub(crate) offset: FileOffset,
+    /// As in [`Site::slot`](crate::Site::slot).
+    pub(crate) slot: u32,
     pub(crate) function: Option<FunctionIndex>,
     pub(crate) action: Action,
     pub(crate) probe: String,
@@ -65,7 +67,9 @@ impl NamedSite {
 pub(crate) struct NamedSites {
     pub(crate) found: Vec<NamedSite>,
     pub(crate) refused: Vec<Refused>,
-    index: HashMap<(usize, u64, u8), usize>,
+    index: HashMap<(usize, u64, u8, u32), usize>,
+    /// The slot of the sites that are added next.
+    pub(crate) slot: u32,
     /// Limit on a glob: it is followed no further than to one site beyond this number.
     most: Option<usize>,
 }
@@ -174,6 +178,7 @@ impl NamedSites {
                 module,
                 at,
                 offset,
+                slot: self.slot,
                 function: Some(index),
                 action,
                 probe: String::new(),
@@ -209,6 +214,7 @@ impl NamedSites {
                     module,
                     at: marker.location,
                     offset,
+                    slot: self.slot,
                     function: image.function_at(marker.location),
                     action: hit_action.at(marker.location),
                     probe: String::new(),
@@ -231,7 +237,7 @@ impl NamedSites {
             _ => 0,
         };
         let next = self.found.len();
-        let at = *self.index.entry((site.module, site.at.0, kind)).or_insert(next);
+        let at = *self.index.entry((site.module, site.at.0, kind, site.slot)).or_insert(next);
         if at == next {
             self.found.push(site);
         }

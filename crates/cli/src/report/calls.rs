@@ -358,6 +358,7 @@ mod tests {
                 offset: 1,
                 label: name.to_owned(),
                 tactic: Tactic::Jump,
+                slot: 0,
             })
         };
         let text = Text { argument: 0, bytes: b"a,\"b\0c".to_vec(), reading: ReadOutcome::Fault };

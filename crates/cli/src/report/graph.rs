@@ -298,6 +298,7 @@ mod tests {
             offset: 1,
             label: name.to_owned(),
             tactic: Tactic::Jump,
+            slot: 0,
         };
         Call {
             pid: 7,

@@ -249,7 +249,7 @@ fn head<P: Serialize>(
 }
 
 pub(super) fn place(site: &trapline::Site) -> SiteFields<'_> {
-    let trapline::Site { probe, aliases, file, offset, label: _, tactic } = site;
+    let trapline::Site { probe, aliases, file, offset, label: _, tactic, slot: _ } = site;
     SiteFields { probe, aliases, file, offset: *offset, tactic: tactic.name() }
 }
 

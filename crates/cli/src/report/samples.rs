@@ -15,6 +15,7 @@ fn site(name: &str, label: &str) -> Arc<Site> {
         offset: 4096,
         label: label.to_owned(),
         tactic: Tactic::Jump,
+        slot: 0,
     })
 }
 

@@ -127,6 +127,7 @@ mod tests {
             offset: 0,
             label: String::new(),
             tactic: Tactic::Jump,
+            slot: 0,
         };
         Call {
             pid: 1,

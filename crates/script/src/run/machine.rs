@@ -8,8 +8,10 @@ use std::rc::Rc;
 use super::frame::Frame;
 use super::maps::Map;
 use super::state::{State, Style};
+use super::totals::Totals;
 use super::world::{Hit, Stream, World};
 use crate::attach::Probe;
+use crate::cell::Cell;
 use crate::program::Program;
 use crate::table::Asked;
 
@@ -17,12 +19,14 @@ use crate::table::Asked;
 #[derive(Debug)]
 pub struct Machine {
     state: State,
+    /// What maps have been given of the target's tables.
+    settled: Totals,
 }
 
 impl Machine {
     /// A program with empty maps.
     pub fn new(program: Rc<Program>, style: Style, world: &mut dyn World) -> Self {
-        Self { state: State::new(program, style, world) }
+        Self { state: State::new(program, style, world), settled: Totals::default() }
     }
     /// Lets series take their time from a map's single value instead of the clock, so tests know it.
     pub fn series_clock(&mut self, map: &str) {
@@ -54,6 +58,23 @@ impl Machine {
                 self.run(index, &hit, world);
             }
         }
+    }
+    /// Gives maps what the target's tables hold more than the last time. So what a script did to a map meanwhile, such as
+    /// `clear`, stays done.
+    pub fn settle(&mut self, now: Totals) {
+        let state = &mut self.state;
+        for ((map, key), more) in now.since(&self.settled) {
+            let ty = &state.program.maps[*map].value;
+            match state.maps[*map].entry(key.clone(), || Cell::empty(ty)) {
+                Some(cell) => cell.add_all(ty, &more),
+                // The entry has counted one.
+                None => state.maps[*map].lost += more.hits - 1,
+            }
+        }
+        for (map, lost) in now.lost_since(&self.settled) {
+            state.maps[map].lost += lost;
+        }
+        self.settled = now;
     }
     /// Writes what is written when all probes are gone: the maps, and what found no room in them.
     pub fn finish(&mut self, world: &mut dyn World) {

@@ -13,8 +13,10 @@ mod output;
 mod state;
 mod steps;
 mod texts;
+mod totals;
 mod world;
 
 pub use machine::Machine;
 pub use state::Style;
+pub use totals::Totals;
 pub use world::{Clock, Hit, Stream, World};

@@ -23,6 +23,7 @@ pub(super) fn site(name: &str, offset: u64) -> Arc<Site> {
         offset,
         label: name.to_owned(),
         tactic: Tactic::Jump,
+        slot: 0,
     })
 }
 

@@ -155,6 +155,7 @@ fn get_site(get: &mut Get<'_>) -> Option<Site> {
         offset: get.u64()?,
         label: get.text()?,
         tactic: *Tactic::ALL.get(usize::from(get.u8()?))?,
+        slot: 0,
     })
 }
 

@@ -161,6 +161,7 @@ impl HeldSite {
             module,
             at: self.at,
             offset: image.offset_of(self.at)?,
+            slot: 0,
             function: Some(self.function),
             action: self.action,
             probe: self.name,

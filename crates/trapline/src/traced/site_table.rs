@@ -2,7 +2,8 @@
 //! refused.
 //!
 //! In: places that were patched or refused. Out: sites, each once; what reports keep of them between two
-//! reports. Invariant: TRC-1 a (file, offset) is one site, however often its file was mapped. Does not: read
+//! reports. Invariant: TRC-1 a (file, offset) is one site, however often its file was mapped; one for each probe
+//! that counts for itself. Does not: read
 //! counts, or patch.
 
 use std::collections::{HashMap, HashSet};
@@ -35,6 +36,7 @@ pub(super) enum Source {
 pub(super) struct SiteKey {
     file: FileId,
     offset: FileOffset,
+    slot: u32,
     /// It counts returns.
     is_return: bool,
 }
@@ -46,7 +48,7 @@ impl SiteKey {
             place.action,
             Action::CountExits | Action::Tally { exits: true } | Action::Record { returns: true, .. }
         );
-        Self { file: modules[place.module].file.id, offset: place.offset, is_return }
+        Self { file: modules[place.module].file.id, offset: place.offset, slot: place.slot, is_return }
     }
 }
 
@@ -206,6 +208,7 @@ impl SiteTable {
             offset: place.offset.0,
             label: place.label.clone(),
             tactic,
+            slot: place.slot,
         };
         self.keys.insert(key, self.sites.len());
         self.sites.push(Tracked {

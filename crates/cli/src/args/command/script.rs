@@ -54,6 +54,8 @@ pub(crate) struct Script {
     pub(crate) shows_tree: bool,
     /// Whether the script is only checked.
     pub(crate) dry_run: bool,
+    /// Whether all blocks are interpreted, also those that the target could count by itself.
+    pub(crate) interpret: bool,
     /// Whether `bench` blocks are measured.
     pub(crate) bench: bool,
     /// Whether `test` blocks are run.

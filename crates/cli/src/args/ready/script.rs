@@ -43,6 +43,7 @@ pub(super) fn script(typed: TypedScript) -> Result<Script, UsageError> {
         list: typed.list,
         shows_tree: typed.debug.is_some(),
         dry_run: typed.dry_run,
+        interpret: typed.interpret,
         bench: typed.bench || typed.mode.as_deref() == Some("bench"),
         test: typed.mode.as_deref() == Some("test"),
     })

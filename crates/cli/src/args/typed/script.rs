@@ -66,6 +66,9 @@ pub(crate) struct TypedScript {
     /// Only check the script
     #[arg(long, help_heading = "Other modes")]
     pub(crate) dry_run: bool,
+    /// Interpret all blocks, also those that could be counted in the target; -v tells which those are
+    #[arg(long, help_heading = "Other modes")]
+    pub(crate) interpret: bool,
     /// Measure the script's bench blocks, or run its test blocks
     #[arg(long, value_name = "MODE", value_parser = ["bench", "test"], help_heading = "Other modes")]
     pub(crate) mode: Option<String>,

@@ -5,9 +5,11 @@
 //! Does not: know the language; that is the crate `script`.
 
 mod bench;
+mod found;
 mod headers;
 mod host;
 mod listing;
+mod lowering;
 mod own;
 mod places;
 mod probing;
@@ -15,6 +17,7 @@ mod running;
 mod source;
 mod stop;
 mod system;
+mod tallied;
 
 use std::io::{self, Write};
 use std::process::ExitStatus;

@@ -1,18 +1,16 @@
 //! Which blocks run where, and what a recorded call is to them.
 //!
-//! In: attach points; calls. Out: places, known by file and offset; hits. What an attach point means is asked of the
-//! session's own search, one by one. Invariant: a block does not run for a call that lacks a value for which it asks.
+//! In: attach points; calls. Out: places, known by file and offset; hits. What an attach point means, `found` says. Invariant: a block does not run for a call that lacks a value for which it asks.
 //! Does not: attach.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use trapline::Call;
 use trapline::calls::{CallEnd, ReadOutcome, Text};
-use trapline::{Call, Session};
+use trapline::listing::Listed;
 use trapline_script::{Hit, Needs, Probe, Program};
-
-use super::stop::{Stop, said, say};
 
 /// A block that runs at a place.
 #[derive(Debug, Clone)]
@@ -52,8 +50,19 @@ pub(super) fn spec(probe: &Probe) -> Option<(String, bool)> {
     }
 }
 
+/// The name of a place, as `probe` gives it.
+pub(super) fn name(probe: &Probe, one: &Listed) -> String {
+    match probe {
+        Probe::Usdt(..) => one.probe.clone(),
+        Probe::Uprobe(file, _) | Probe::Uretprobe(file, _) => {
+            format!("{}:{file}:{}", probe.sort(), one.function)
+        }
+        _ => probe.to_string(),
+    }
+}
+
 /// A file's own path.
-fn real(path: &str) -> PathBuf {
+pub(super) fn real(path: &str) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path))
 }
 
@@ -62,49 +71,17 @@ impl Places {
     pub(super) fn count(&self) -> usize {
         self.here.values().map(Vec::len).sum()
     }
-    /// Notes the places that an attach point means; whether there are any. `missing_probes` says whether it must have some.
-    pub(super) fn find(
-        &mut self,
-        text: &str,
-        probe: &Probe,
-        block: usize,
-        program: &Program,
-    ) -> Result<bool, Stop> {
-        let listing = Session::builder()
-            .probe(text)
-            .map_err(|error| said(format!("{probe}: {error}")))?
-            .list(false)
-            .map(|listing| listing.listed);
-        let listed = match listing {
-            Ok(listed) if !listed.is_empty() => listed,
-            other => {
-                let reason =
-                    other.err().map_or_else(|| "nothing matches".to_owned(), |error| error.to_string());
-                return match program.config.missing_probes.as_str() {
-                    "error" => Err(said(format!("No matches for {probe}: {reason}"))),
-                    "warn" => {
-                        say(&format!("WARNING: No matches for {probe}: {reason}\n"));
-                        Ok(false)
-                    }
-                    _ => Ok(false),
-                };
-            }
-        };
+    /// Notes the places that an attach point means; whether there are any.
+    pub(super) fn find(&mut self, listed: &[Listed], probe: &Probe, block: usize, program: &Program) -> bool {
         for one in listed {
-            let prefix = match probe {
-                Probe::Usdt(..) => one.probe.clone(),
-                Probe::Uprobe(file, _) | Probe::Uretprobe(file, _) => {
-                    format!("{}:{file}:{}", probe.sort(), one.function)
-                }
-                _ => probe.to_string(),
-            };
+            let name = name(probe, one);
             let needs = program.blocks[block].needs.clone();
             let at_return = matches!(probe, Probe::Uretprobe(..));
             let place =
-                Place { block, at_return, needs, sort: probe.sort(), name: prefix, func: one.function };
+                Place { block, at_return, needs, sort: probe.sort(), name, func: one.function.clone() };
             self.here.entry((real(&one.file), one.offset)).or_default().push(place);
         }
-        Ok(true)
+        !listed.is_empty()
     }
     /// The places whose blocks a call runs now, and for how many a value that they ask for is not known.
     pub(super) fn of(&mut self, call: &Call) -> (Vec<&Place>, u64) {

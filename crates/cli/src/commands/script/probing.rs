@@ -1,6 +1,6 @@
-//! Probes of programs: a session that records hits.
+//! Probes of programs: a session that records hits, and counts those that the target counts by itself.
 //!
-//! In: a program's attach points. Out: hits with their blocks, in the order in which they happened.
+//! In: a program's attach points. Out: hits with their blocks, in the order in which they happened; what was counted.
 //! Does not: run blocks.
 
 use std::ffi::OsString;
@@ -11,14 +11,19 @@ use std::time::Duration;
 use trapline::calls::{KeptPointer, KeptText};
 use trapline::filter::Filter;
 use trapline::report::Refused;
-use trapline::{Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
-use trapline_script::Program;
+use trapline::{By, Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
+use trapline_script::{Program, Totals};
 
+use super::found::Found;
 use super::places::{Event, Places, event, nanos, spec};
 use super::stop::{Stop, said};
+use super::tallied::Tallying;
 
 /// Bytes of a CPU's ring: room for what comes while blocks are interpreted.
 const RING: u32 = 16 << 20;
+
+/// Tables have 2 to the power of this many rows: twice as many as a map has keys.
+const ROWS: u8 = 13;
 
 /// Stands for a name that is not known.
 const UNNAMED: &str = "?";
@@ -28,6 +33,7 @@ const UNNAMED: &str = "?";
 pub(super) struct Probing {
     session: Session,
     places: Places,
+    pub(super) tallying: Tallying,
     /// The session's start by the boot clock.
     start: u64,
     /// The process that was launched, and the name that its main thread begins with.
@@ -59,12 +65,13 @@ struct Spec {
 
 impl Asked {
     /// Notes the places of all blocks.
-    fn of(program: &Program, places: &mut Places) -> Result<Self, Stop> {
+    fn of(program: &Program, found: &Found, tallying: &Tallying, places: &mut Places) -> Self {
         let mut asked = Self::default();
-        for (index, block) in program.blocks.iter().enumerate() {
+        let recorded = program.blocks.iter().enumerate().filter(|(index, _)| !tallying.counts(*index));
+        for (index, block) in recorded {
             for probe in &block.probes {
                 let Some((text, at_return)) = spec(probe) else { continue };
-                if places.find(&text, probe, index, program)? {
+                if places.find(found.listed(&text), probe, index, program) {
                     let spec = asked.spec(text);
                     spec.at_entry |= !at_return;
                     spec.at_return |= at_return;
@@ -74,7 +81,7 @@ impl Asked {
                 block.needs.texts.iter().for_each(|argument| asked.texts |= 1 << argument);
             }
         }
-        Ok(asked)
+        asked
     }
     fn spec(&mut self, text: String) -> &mut Spec {
         let found = self.specs.iter().position(|spec| spec.text == text);
@@ -112,26 +119,32 @@ impl Probing {
         program: &Program,
         pid: Option<u32>,
         command: Option<&[String]>,
+        interpret: bool,
         now: &mut dyn FnMut() -> u64,
     ) -> Result<Option<Self>, Stop> {
-        let mut places = Places::default();
-        let asked = Asked::of(program, &mut places)?;
-        if asked.specs.is_empty() {
+        let found = Found::of(program)?;
+        let (mut places, mut tallying) = (Places::default(), Tallying::of(program, &found, interpret));
+        let asked = Asked::of(program, &found, &tallying, &mut places);
+        let (mut filters, masks) = (asked.keeps()?, vec![asked.texts; asked.specs.len()]);
+        let actions = tallying.add_to(&mut filters);
+        let recorded = asked.specs.iter().map(|spec| spec.text.as_str());
+        let parsed: Result<Vec<ProbeSpec>, _> = recorded.chain(tallying.specs()).map(str::parse).collect();
+        let parsed = parsed.map_err(|error| said(error.to_string()))?;
+        if parsed.is_empty() {
             return Ok(None);
         }
-        let parsed: Result<Vec<ProbeSpec>, _> = asked.specs.iter().map(|spec| spec.text.parse()).collect();
-        let parsed = parsed.map_err(|error| said(error.to_string()))?;
-        let masks = vec![asked.texts; parsed.len()];
-        let builder = Session::builder().target(target(pid, command)).probes(parsed).filters(asked.keeps()?);
+        let builder = Session::builder().target(target(pid, command)).probes(parsed).filters(filters);
         let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING);
+        let builder = builder.actions(actions).by(Some(By::Thread)).rows(ROWS);
         let (args, returns) = (asked.arguments(), asked.specs.iter().any(|spec| spec.at_return));
         let mut session = builder.record(args, returns).map_err(|error| said(error.to_string()))?;
         session.announce_entries();
         let start = now().saturating_sub(nanos(session.since_start()));
         let refused =
             session.totals().first().map_or_else(Arc::default, |report| Arc::clone(&report.refused));
-        let attached = places.count().saturating_sub(refused.len());
-        let mut probing = Self { session, places, start, launched: None, attached, refused, unknown: 0 };
+        let attached = (places.count() + tallying.count()).saturating_sub(refused.len());
+        let (launched, unknown) = (None, 0);
+        let mut probing = Self { session, places, tallying, start, launched, attached, refused, unknown };
         probing.launched = command.and_then(|words| Some((probing.pid(), first_name(words.first()?))));
         Ok(Some(probing))
     }
@@ -170,10 +183,18 @@ impl Probing {
         }
         events
     }
-    /// Detaches; the hits that were left, how many had unknown values in all, and the end of the session.
-    pub(super) fn end(self) -> (Vec<Event>, u64, Finished) {
-        let Self { session, mut places, start, launched, mut unknown, .. } = self;
+    /// What the target has counted so far.
+    pub(super) fn totals(&mut self) -> Totals {
+        let (reports, tallies) = (self.session.totals(), self.session.tallies());
+        self.tallying.totals(&reports, &tallies).0
+    }
+    /// Detaches; the hits that were left, what the target has counted, how many hits had unknown values in all, and the end
+    /// of the session.
+    pub(super) fn end(self) -> (Vec<Event>, Totals, u64, Finished) {
+        let Self { session, mut places, tallying, start, launched, mut unknown, .. } = self;
         let finished = session.detach();
+        let (totals, unseen) = tallying.totals(&finished.reports, &finished.tallies);
+        unknown += unseen;
         let mut events = Vec::new();
         for call in &finished.calls {
             let name = finished.names.get(&(call.pid, call.tid)).cloned();
@@ -182,7 +203,7 @@ impl Probing {
             unknown += more;
             events.extend(here.into_iter().map(|place| event(place, call, name.clone(), start)));
         }
-        (events, unknown, finished)
+        (events, totals, unknown, finished)
     }
 }
 

@@ -89,7 +89,8 @@ impl Running<'_> {
         let command = self.args.command.as_deref();
         let host = &mut self.host;
         let mut now = || host.now(Clock::Boot);
-        let probing = Probing::start(self.machine.program(), self.pid, command, &mut now);
+        let probing =
+            Probing::start(self.machine.program(), self.pid, command, self.args.interpret, &mut now);
         self.probing = probing.inspect_err(|_| self.host.release())?;
         self.host.begin()?;
         let attached = own + self.probing.as_ref().map_or(0, |probing| probing.attached);
@@ -131,7 +132,8 @@ impl Running<'_> {
         }
         if self.args.verbose {
             let probes = self.machine.program().blocks.iter().flat_map(|block| &block.probes);
-            let lines: String = probes.map(|probe| format!("Attached {probe}\n")).collect();
+            let mut lines: String = probes.map(|probe| format!("Attached {probe}\n")).collect();
+            lines.extend(self.probing.iter().map(|probing| probing.tallying.lines(self.machine.program())));
             self.host.write(Stream::Error, lines.as_bytes());
         }
         self.host.flush();
@@ -146,6 +148,7 @@ impl Running<'_> {
         while (waits || self.child.is_some()) && self.goes_on() {
             match self.wait(interrupts) {
                 Some(Interrupt::User) => {
+                    self.settle();
                     self.machine.run_all(
                         |probe| matches!(probe, Probe::Signal(_)),
                         &self.hit,
@@ -208,9 +211,18 @@ impl Running<'_> {
             }
             timer.due = (timer.due + timer.period).max(now);
             let (block, probe) = (timer.block, timer.probe);
+            if self.probing.as_ref().is_some_and(|probing| probing.tallying.is_awaited(block)) {
+                self.settle();
+            }
             let probe = &self.machine.program().blocks[block].probes[probe];
             let hit = Hit { probe: probe.to_string(), sort: probe.sort(), ..self.hit.clone() };
             self.machine.run(block, &hit, &mut self.host);
+        }
+    }
+    /// Gives maps what the target has counted so far.
+    fn settle(&mut self) {
+        if let Some(probing) = self.probing.as_mut().filter(|probing| probing.tallying.count() > 0) {
+            self.machine.settle(probing.totals());
         }
     }
     /// Detaches, runs the blocks of the last hits and those at end, and writes the maps.
@@ -220,9 +232,10 @@ impl Running<'_> {
         }
         let (mut missed, mut unknown) = (0, 0);
         if let Some(probing) = self.probing.take() {
-            let (events, without, mut finished) = probing.end();
+            let (events, totals, without, mut finished) = probing.end();
             unknown = without;
             self.run_events(events);
+            self.machine.settle(totals);
             missed = finished.summary.missed;
             if !self.args.quiet && !self.args.no_warnings {
                 summary::problems(&finished.summary)

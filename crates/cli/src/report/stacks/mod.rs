@@ -193,6 +193,7 @@ pub(crate) mod tests {
             offset: 1,
             label: "f".to_owned(),
             tactic: Tactic::Jump,
+            slot: 0,
         });
         let frame = |address| Frame { address, place: None, is_return: true };
         let stack = |callers: &[u64], calls, cut| StackSum {
