@@ -249,15 +249,6 @@ impl Builder {
     pub fn tally(self, exits: bool) -> Result<Session, Error> {
         self.start(HitAction::Tally { exits })
     }
-    /// Starts with a program at each hit: [`filters`](Self::filters) say which ([`Filter::runs`]). [`Session::maps`] reads what they
-    /// leave in [`maps`](Self::maps).
-    ///
-    /// # Errors
-    /// As [`Self::count`].
-    pub fn run(self) -> Result<Session, Error> {
-        let returns = self.specs.iter().any(|spec| spec.kind == ProbeKind::Return);
-        self.start(HitAction::Run { returns })
-    }
     /// Sets the maps that hits' programs write ([`Filter::runs`]); [`Session::maps`] reads them.
     #[must_use]
     pub fn maps(mut self, maps: Vec<MapTable>) -> Self {

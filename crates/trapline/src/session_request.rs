@@ -58,7 +58,7 @@ pub enum ProbeAction {
     Record,
     /// Counts them.
     Count,
-    /// Aggregates them, as its filter says.
+    /// Aggregates them, or runs a program, as its filter says.
     Tally {
         /// At exits.
         exits: bool,
@@ -89,8 +89,7 @@ impl SessionRequest {
             HitAction::Time(form) => form,
             HitAction::Record { returns: true, .. }
             | HitAction::Stack { returns: true, .. }
-            | HitAction::Tally { exits: true }
-            | HitAction::Run { returns: true } => self.returns,
+            | HitAction::Tally { exits: true } => self.returns,
             _ => Returns::Exits,
         }
     }
@@ -107,11 +106,6 @@ pub(crate) enum HitAction {
     Tally {
         /// At exits.
         exits: bool,
-    },
-    /// Run a program, at entries and at returns.
-    Run {
-        /// Some at returns.
-        returns: bool,
     },
     /// Record it: the first arguments and, if requested, the return.
     Record {
@@ -156,8 +150,7 @@ impl HitAction {
             (Self::Stack { unwind, .. }, true, _) => recorded(0, true, unwind),
             (Self::Stack { unwind, returns }, false, None) => recorded(0, returns, unwind),
             (_, false, Some(at)) if self.is_recorded() => self.at(at),
-            (Self::Tally { .. } | Self::Run { .. }, true, _) => Action::Tally { exits: true },
-            (Self::Run { .. }, false, None) => Action::Tally { exits: false },
+            (Self::Tally { .. }, true, _) => Action::Tally { exits: true },
             (Self::Tally { exits }, false, None) => Action::Tally { exits },
             (_, true, _) => Action::CountExits,
             (Self::Time(Returns::Stack), ..) => Action::LatencyByTrampoline,

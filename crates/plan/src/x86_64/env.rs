@@ -6,6 +6,7 @@
 use super::branch_map::BranchMap;
 use crate::calls::{CallInput, Callee};
 use crate::filter::{Tally, TargetFilter, Tree};
+use crate::hit::HitProgram;
 use crate::machine::{ProcessTraits, ThreadId};
 use crate::refusal::{CodeBytes, Refusal};
 use crate::request::{Action, ActionRequest, Read};
@@ -38,6 +39,10 @@ impl<'a> Env<'a> {
     /// The filter that decides which hits of this probe are recorded.
     pub(crate) fn filter(&self, probe: u32) -> Option<&'a TargetFilter> {
         self.filters.get(probe as usize)?.as_ref().filter(|filter| !filter.passes_all())
+    }
+    /// What this probe's hits run, if that is a program of their own.
+    pub(crate) fn program(&self, probe: u32) -> Option<&'a HitProgram> {
+        self.filters.get(probe as usize)?.as_ref()?.program.as_deref()
     }
     /// How this probe's hits are aggregated.
     pub(crate) fn tally(&self, probe: u32) -> Option<&'a Tally> {

@@ -1,11 +1,13 @@
-//! What hits left in the target, put into the maps of a program.
+//! What hits left in the target's maps, as rows of the program's maps.
 //!
-//! In: keys and words. Out: the program's maps as the interpreter would have left them. Does not: read a target.
+//! In: keys and words. Out: [`Totals`] of what was added up; for a thread's maps, their entries. Does not: read a target.
 
 use crate::bytes::filled;
 use crate::cell::Cell;
-use crate::run::Machine;
-use crate::types::{Sum, Type};
+use crate::counted::Amount;
+use crate::program::Program;
+use crate::run::{Machine, Totals};
+use crate::types::Type;
 use crate::value::Value;
 
 /// A part of a key.
@@ -17,28 +19,14 @@ pub enum KeyValue {
     Text(Vec<u8>),
 }
 
-impl Machine {
-    /// Adds to a key's value what hits have added since the last time: how often, their sum, and the bucket of a histogram.
-    pub fn grow(&mut self, map: usize, key: &[KeyValue], (hits, sum, bucket): (u64, u64, u32)) {
-        let (program, maps) = self.maps();
-        let info = &program.maps[map];
-        let key = value_of(key, info.key.as_ref());
-        let ty = &info.value;
-        let Some(cell) = maps[map].entry(key, || Cell::empty(ty)) else {
-            maps[map].lost += hits.saturating_sub(1);
-            return;
-        };
-        match (&mut *cell, ty) {
-            (Cell::Total(total), Type::Sum(Sum::Count, _)) => *total = total.wrapping_add(hits as i64),
-            (Cell::Total(total), _) => *total = total.wrapping_add(sum as i64),
-            (Cell::Stats { count, total }, _) => {
-                *count += hits;
-                *total = total.wrapping_add(sum as i64);
-            }
-            (Cell::Buckets(buckets), _) => *buckets.entry(bucket).or_default() += hits,
-            _ => {}
-        }
+impl Totals {
+    /// Adds what hits have added for a key.
+    pub fn add_key(&mut self, program: &Program, map: usize, key: &[KeyValue], amount: &Amount) {
+        self.add_value(map, value_of(key, program.maps[map].key.as_ref()), amount);
     }
+}
+
+impl Machine {
     /// Replaces all entries of a map by those that hits have assigned.
     pub fn replace(&mut self, map: usize, entries: impl Iterator<Item = (Vec<KeyValue>, u64)>) {
         let (program, maps) = self.maps();
@@ -50,10 +38,6 @@ impl Machine {
                 *cell = Cell::Plain(Value::Int(value as i64));
             }
         }
-    }
-    /// Counts updates that found no room in the target.
-    pub fn lose(&mut self, map: usize, updates: u64) {
-        self.maps().1[map].lost += updates;
     }
 }
 

@@ -40,12 +40,20 @@ impl Totals {
             [one] if !update.is_tuple => part(one),
             parts => Value::Parts(parts.iter().map(part).collect()),
         };
-        self.rows.entry((update.map, key)).or_default().add(amount);
+        self.add_value(update.map, key, amount);
+    }
+    /// Adds to the row of a key.
+    pub(crate) fn add_value(&mut self, map: usize, key: Value, amount: &Amount) {
+        self.rows.entry((map, key)).or_default().add(amount);
     }
     /// Adds hits that found no room in a table.
     pub fn lose(&mut self, update: &Update, hits: u64) {
+        self.lose_in(update.map, hits);
+    }
+    /// The same for a map.
+    pub fn lose_in(&mut self, map: usize, hits: u64) {
         if hits > 0 {
-            *self.lost.entry(update.map).or_default() += hits;
+            *self.lost.entry(map).or_default() += hits;
         }
     }
     /// The rows that have more hits than before, with what is more.

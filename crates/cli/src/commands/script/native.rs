@@ -39,7 +39,11 @@ impl NativeScript {
                 native::KeyWord::Func | native::KeyWord::Probe => KeyWord::Probe,
                 native::KeyWord::Number | native::KeyWord::Text | native::KeyWord::Bucket => KeyWord::Number,
             };
-            tables.push(MapTable { shape, keys: how.keys.iter().map(word).collect(), is_added: how.is_added });
+            tables.push(MapTable {
+                shape,
+                keys: how.keys.iter().map(word).collect(),
+                is_added: how.is_added,
+            });
             maps.push(map);
         }
         Ok(Self { native, tables, maps, bytes: at })

@@ -133,7 +133,7 @@ impl Running<'_> {
         if self.args.verbose {
             let probes = self.machine.program().blocks.iter().flat_map(|block| &block.probes);
             let mut lines: String = probes.map(|probe| format!("Attached {probe}\n")).collect();
-            lines.extend(self.probing.iter().map(|probing| probing.tallying.lines(self.machine.program())));
+            lines.extend(self.probing.iter().map(|probing| probing.lines(self.machine.program())));
             self.host.write(Stream::Error, lines.as_bytes());
         }
         self.host.flush();
@@ -211,7 +211,7 @@ impl Running<'_> {
             }
             timer.due = (timer.due + timer.period).max(now);
             let (block, probe) = (timer.block, timer.probe);
-            if self.probing.as_ref().is_some_and(|probing| probing.tallying.is_awaited(block)) {
+            if self.probing.as_ref().is_some_and(|probing| probing.is_awaited(block)) {
                 self.settle();
             }
             let probe = &self.machine.program().blocks[block].probes[probe];
@@ -221,8 +221,8 @@ impl Running<'_> {
     }
     /// Gives maps what the target has counted so far.
     fn settle(&mut self) {
-        if let Some(probing) = self.probing.as_mut().filter(|probing| probing.tallying.count() > 0) {
-            self.machine.settle(probing.totals());
+        if let Some(probing) = &mut self.probing {
+            probing.settle(&mut self.machine);
         }
     }
     /// Detaches, runs the blocks of the last hits and those at end, and writes the maps.
@@ -232,7 +232,7 @@ impl Running<'_> {
         }
         let (mut missed, mut unknown) = (0, 0);
         if let Some(probing) = self.probing.take() {
-            let (events, totals, without, mut finished) = probing.end();
+            let (events, totals, without, mut finished) = probing.end(&mut self.machine);
             unknown = without;
             self.run_events(events);
             self.machine.settle(totals);

@@ -134,7 +134,7 @@ impl Setting<'_> {
 
     fn tally(&self, out: &mut Vec<u8>, here: u64, placed: &PlacedAction) -> Option<UnfinishedStub<'static>> {
         let SiteAction::Tally { probe, kind } = placed.action else { return None };
-        if let Some(hit) = self.env.filter(probe).and_then(|filter| filter.program.as_deref()) {
+        if let Some(hit) = self.env.program(probe) {
             let rings = self.no_rings(self.layout.rings, self.env.traits.thread_id);
             let traced = self.plain(&rings, probe, placed.dead);
             return Some(stub::run(out, here, &traced, (hit, self.maps), kind));
