@@ -174,3 +174,6 @@ impl Emit for Emitter<'_> {
         self.map(map).get(&mut self.builder, key)
     }
 }
+
+#[cfg(test)]
+mod tests;

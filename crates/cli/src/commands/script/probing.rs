@@ -12,7 +12,7 @@ use trapline::calls::{KeptPointer, KeptText};
 use trapline::filter::Filter;
 use trapline::report::Refused;
 use trapline::{By, Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
-use trapline_script::{Block, Machine, Probe, Program, Totals};
+use trapline_script::{Block, Machine, Probe, Program};
 
 use super::found::Found;
 use super::places::{Event, Places, event, nanos, spec};
@@ -212,11 +212,12 @@ impl Probing {
     pub(super) fn settle(&mut self, machine: &mut Machine) {
         match &self.ran {
             Ok(ran) => {
-                let contents = self.session.maps();
-                machine.settle(ran.totals(machine.program(), &contents));
-                ran.assign(machine, &contents);
+                ran.settle(machine, &self.session.maps());
             }
-            Err(_) if self.tallying.count() > 0 => machine.settle(self.totals()),
+            Err(_) if self.tallying.count() > 0 => {
+                let (reports, tallies) = (self.session.totals(), self.session.tallies());
+                machine.settle(self.tallying.totals(&reports, &tallies).0);
+            }
             Err(_) => {}
         }
     }
@@ -231,25 +232,22 @@ impl Probing {
     pub(super) fn is_awaited(&self, block: usize) -> bool {
         self.ran.is_ok() || self.tallying.is_awaited(block)
     }
-    /// What the target has counted so far.
-    fn totals(&mut self) -> Totals {
-        let (reports, tallies) = (self.session.totals(), self.session.tallies());
-        self.tallying.totals(&reports, &tallies).0
-    }
-    /// Detaches; the hits that were left, what the target has counted, how many hits had unknown values in all, and the end
-    /// of the session.
-    pub(super) fn end(self, machine: &mut Machine) -> (Vec<Event>, Totals, u64, Finished) {
+    /// Detaches, and gives maps what the target has added up and assigned. Returns the hits that were left, how many had
+    /// unknown values in all, and the end of the session.
+    pub(super) fn end(self, machine: &mut Machine) -> (Vec<Event>, u64, Finished) {
         let Self { session, mut places, tallying, ran, start, launched, mut unknown, .. } = self;
         let finished = session.detach();
-        let (totals, unseen) = match &ran {
+        match &ran {
             Ok(ran) => {
-                let unseen = finished.maps.iter().map(|one| one.unseen).sum();
-                ran.assign(machine, &finished.maps);
-                (ran.totals(machine.program(), &finished.maps), unseen)
+                ran.settle(machine, &finished.maps);
+                unknown += finished.maps.iter().map(|one| one.unseen).sum::<u64>();
             }
-            Err(_) => tallying.totals(&finished.reports, &finished.tallies),
-        };
-        unknown += unseen;
+            Err(_) => {
+                let (totals, unseen) = tallying.totals(&finished.reports, &finished.tallies);
+                machine.settle(totals);
+                unknown += unseen;
+            }
+        }
         let mut events = Vec::new();
         for call in &finished.calls {
             let name = finished.names.get(&(call.pid, call.tid)).cloned();
@@ -258,7 +256,7 @@ impl Probing {
             unknown += more;
             events.extend(here.into_iter().map(|place| event(place, call, name.clone(), start)));
         }
-        (events, totals, unknown, finished)
+        (events, unknown, finished)
     }
 }
 

@@ -96,59 +96,9 @@ impl Ran {
         actions.extend(self.probes.iter().map(|probed| ProbeAction::Tally { exits: probed.at_return }));
         Ok(())
     }
-    /// What was added up.
-    pub(super) fn totals(&self, program: &Program, contents: &[MapContents]) -> Totals {
-        let mut totals = Totals::default();
-        for one in contents {
-            for row in one.rows.iter().filter(|row| self.script.tables[row.map].is_added) {
-                let Some((map, key, bucket)) = self.key(row) else { continue };
-                let [hits, sum] = [0, 1].map(|word| row.value.get(word).copied().unwrap_or(0));
-                let buckets = bucket.map(|bucket| BTreeMap::from([(bucket, hits)])).unwrap_or_default();
-                let amount = Amount { hits, sum: i128::from(sum.cast_signed()), buckets, extremes: None };
-                totals.add_key(program, map, &key, &amount);
-            }
-            for (table, dropped) in one.dropped.iter().enumerate() {
-                totals.lose_in(self.script.maps[table], *dropped);
-            }
-        }
-        totals
-    }
-    /// Gives a program's maps what threads have assigned.
-    pub(super) fn assign(&self, machine: &mut Machine, contents: &[MapContents]) {
-        for (table, map) in self.script.maps.iter().enumerate() {
-            if self.script.tables[table].is_added {
-                continue;
-            }
-            let rows = contents.iter().flat_map(|one| &one.rows).filter(|row| row.map == table);
-            let entry = |row: &MapRow| Some((self.key(row)?.1, row.value.first().copied().unwrap_or(0)));
-            machine.replace(*map, rows.filter_map(entry));
-        }
-    }
-    /// Which of the program's maps a row is of, its key, and a histogram's bucket.
-    fn key(&self, row: &MapRow) -> Option<(usize, Vec<KeyValue>, Option<u64>)> {
-        let map = self.script.maps[row.map];
-        let words = &self.script.native.maps[map].as_ref()?.keys;
-        let (mut key, mut bucket) = (Vec::new(), None);
-        for (part, word) in row.key.iter().zip(words) {
-            key.push(match (part, word) {
-                (KeyPart::Number(number), KeyWord::Bucket) => {
-                    bucket = Some(*number);
-                    continue;
-                }
-                (KeyPart::Number(number), KeyWord::Text) => {
-                    let text = self.script.native.texts.get(usize::try_from(*number).ok()?)?;
-                    KeyValue::Text(text.to_vec())
-                }
-                (KeyPart::Number(number), _) => KeyValue::Int(number.cast_signed()),
-                (KeyPart::Thread(tid), _) => KeyValue::Int((*tid).into()),
-                (KeyPart::Site(site), word) => {
-                    let hit = self.hit(site)?;
-                    let text = if *word == KeyWord::Func { &hit.func } else { &hit.probe };
-                    KeyValue::Text(text.as_bytes().to_vec())
-                }
-            });
-        }
-        Some((map, key, bucket))
+    /// Gives a program's maps what hits added up and what threads assigned.
+    pub(super) fn settle(&self, machine: &mut Machine, contents: &[MapContents]) {
+        contents_into(&self.script, machine, contents, &|site| self.hit(site));
     }
     /// What hits at a site are to a block.
     fn hit(&self, site: &Site) -> Option<Hit> {
@@ -168,4 +118,67 @@ impl Probed {
         let places = places.collect();
         Self { spec, at_return, blocks: vec![block], places }
     }
+}
+
+/// Gives a program's maps what is in those of the target. `hit`: what hits at a site are to a block.
+pub(super) fn contents_into(
+    script: &NativeScript,
+    machine: &mut Machine,
+    contents: &[MapContents],
+    hit: &dyn Fn(&Site) -> Option<Hit>,
+) {
+    let mut totals = Totals::default();
+    for one in contents {
+        for row in one.rows.iter().filter(|row| script.tables[row.map].is_added) {
+            let Some((map, key, bucket)) = key(script, row, hit) else { continue };
+            let [hits, sum] = [0, 1].map(|word| row.value.get(word).copied().unwrap_or(0));
+            let buckets = bucket.map(|bucket| BTreeMap::from([(bucket, hits)])).unwrap_or_default();
+            let amount = Amount { hits, sum: i128::from(sum.cast_signed()), buckets, extremes: None };
+            totals.add_key(machine.program(), map, &key, &amount);
+        }
+        for (table, dropped) in one.dropped.iter().enumerate() {
+            totals.lose_in(script.maps[table], *dropped);
+        }
+    }
+    machine.settle(totals);
+    for (table, map) in script.maps.iter().enumerate() {
+        if !script.tables[table].is_added {
+            let rows = contents.iter().flat_map(|one| &one.rows).filter(|row| row.map == table);
+            let entry =
+                |row: &MapRow| Some((key(script, row, hit)?.1, row.value.first().copied().unwrap_or(0)));
+            machine.replace(*map, rows.filter_map(entry));
+        }
+    }
+}
+
+/// Which of the program's maps a row is of, its key, and a histogram's bucket.
+fn key(
+    script: &NativeScript,
+    row: &MapRow,
+    hit: &dyn Fn(&Site) -> Option<Hit>,
+) -> Option<(usize, Vec<KeyValue>, Option<u64>)> {
+    let map = script.maps[row.map];
+    let words = &script.native.maps[map].as_ref()?.keys;
+    let (mut key, mut bucket) = (Vec::new(), None);
+    for (part, word) in row.key.iter().zip(words) {
+        key.push(match (part, word) {
+            (KeyPart::Number(number), KeyWord::Bucket) => {
+                bucket = Some(*number);
+                continue;
+            }
+            (KeyPart::Number(number), KeyWord::Text) => {
+                let text = script.native.texts.get(usize::try_from(*number).ok()?)?;
+                KeyValue::Text(text.to_vec())
+            }
+            (KeyPart::Number(_), KeyWord::Func | KeyWord::Probe) => return None,
+            (KeyPart::Number(number), _) => KeyValue::Int(number.cast_signed()),
+            (KeyPart::Thread(tid), _) => KeyValue::Int((*tid).into()),
+            (KeyPart::Site(site), word) => {
+                let hit = hit(site)?;
+                let text = if *word == KeyWord::Func { &hit.func } else { &hit.probe };
+                KeyValue::Text(text.as_bytes().to_vec())
+            }
+        });
+    }
+    Some((map, key, bucket))
 }

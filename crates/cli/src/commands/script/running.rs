@@ -232,10 +232,9 @@ impl Running<'_> {
         }
         let (mut missed, mut unknown) = (0, 0);
         if let Some(probing) = self.probing.take() {
-            let (events, totals, without, mut finished) = probing.end(&mut self.machine);
+            let (events, without, mut finished) = probing.end(&mut self.machine);
             unknown = without;
             self.run_events(events);
-            self.machine.settle(totals);
             missed = finished.summary.missed;
             if !self.args.quiet && !self.args.no_warnings {
                 summary::problems(&finished.summary)

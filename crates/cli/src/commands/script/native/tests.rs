@@ -1,0 +1,241 @@
+//! SCR-5: random blocks leave in maps by their programs what the interpreter leaves.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use trapline::maps::hit::{HitProgram, input};
+use trapline::report::Tactic;
+use trapline::Site;
+use trapline::maps::{KeyPart, KeyWord, MapContents, MapRow};
+use trapline_code::{Bytes, interpret_in};
+use trapline_record::maps::MapArea;
+use trapline_record::view::View;
+use trapline_script::{
+    Clock, Hit, Machine, Meaning, Options, Program, Source, StackMode, Stream, Style, World, compile,
+};
+
+use super::super::ran::contents_into;
+use super::NativeScript;
+
+/// A world in which only output matters.
+#[derive(Default)]
+struct Quiet(Vec<u8>);
+
+impl World for Quiet {
+    fn write(&mut self, stream: Stream, bytes: &[u8]) {
+        if stream == Stream::Output {
+            self.0.extend(bytes);
+        }
+    }
+    fn now(&mut self, _: Clock) -> u64 {
+        0
+    }
+    fn number(&mut self, _: Meaning) -> Option<u64> {
+        None
+    }
+    fn read(&mut self, _: u64, _: usize) -> Option<Vec<u8>> {
+        None
+    }
+    fn file(&mut self, _: &str, _: u64) -> Result<Vec<u8>, String> {
+        Err(String::new())
+    }
+    fn command(&mut self, _: &str) -> Result<Vec<u8>, String> {
+        Err(String::new())
+    }
+    fn signal(&mut self, _: u32, _: i32) -> Result<(), String> {
+        Err(String::new())
+    }
+    fn user(&mut self, _: u32) -> Option<String> {
+        None
+    }
+    fn cgroup_path(&mut self, _: u64) -> String {
+        String::new()
+    }
+    fn symbol(&mut self, _: u32, _: u64) -> String {
+        String::new()
+    }
+    fn stack(&self, _: &[u64], _: StackMode) -> Vec<u8> {
+        Vec::new()
+    }
+    fn ahead(&self, _: i64) -> i32 {
+        0
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % n
+    }
+    fn one_of<'a>(&mut self, all: &[&'a str]) -> &'a str {
+        all[self.below(all.len() as u64) as usize]
+    }
+    fn number(&mut self) -> u64 {
+        match self.below(4) {
+            0 => self.below(20),
+            1 => (1 << self.below(64)) - 1,
+            2 => (1_u64 << self.below(64)).wrapping_neg(),
+            _ => self.0,
+        }
+    }
+    /// An expression that is a number.
+    fn expression(&mut self, depth: u32) -> String {
+        if depth == 0 || self.below(4) == 0 {
+            return match self.below(6) {
+                0 => self.below(1000).to_string(),
+                1 => "nsecs".to_owned(),
+                2 => "$x".to_owned(),
+                3 => "@v[tid]".to_owned(),
+                _ => format!("arg{}", self.below(6)),
+            };
+        }
+        let depth = depth - 1;
+        let (left, right) = (self.expression(depth), self.expression(depth));
+        match self.below(12) {
+            0 => format!("({left} {} {right})", self.one_of(&["==", "!=", "<", "<=", ">", ">="])),
+            1 => format!("({left} {} {})", self.one_of(&["/", "%"]), self.below(300) + 1),
+            2 => format!("({left} {} {})", self.one_of(&["<<", ">>"]), self.below(64)),
+            3 => format!("({left} {} {right})", self.one_of(&["&&", "||"])),
+            4 => format!("({}{left})", self.one_of(&["!", "~", "-"])),
+            5 => {
+                let ty = self.one_of(&[
+                    "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool",
+                ]);
+                format!("(({ty}){left})")
+            }
+            6 => format!("({left} ? {right} : (int64)7)"),
+            _ => format!("({left} {} {right})", self.one_of(&["+", "-", "*", "&", "|", "^"])),
+        }
+    }
+    fn statement(&mut self, depth: u32) -> String {
+        let value = self.expression(2);
+        match self.below(14) {
+            0 => format!("@c[{value}] = count();"),
+            1 => format!("@s[{value} % 3, func] = sum((int64){});", self.expression(1)),
+            2 => format!("@a[\"{}\"] = avg((int64){value});", self.one_of(&["x", "y"])),
+            3 => format!("@t = stats((int64){value});"),
+            4 => format!("@h = hist({value});"),
+            5 => format!("@l[tid] = lhist({value}, -50, 1000, 25);"),
+            6 | 7 => format!("@v[tid] = (int64){value};"),
+            8 => "delete(@v[tid]);".to_owned(),
+            9 => "@v[tid]++;".to_owned(),
+            10 | 11 => format!("$x = (int64){value};"),
+            12 if depth > 0 => {
+                let (one, other) = (self.statement(depth - 1), self.statement(depth - 1));
+                format!("if ({value}) {{ {one} }} else {{ {other} }}")
+            }
+            _ => format!("if ({value}) {{ {} return; }}", self.statement(0)),
+        }
+    }
+    fn block(&mut self) -> String {
+        let predicate = if self.below(3) == 0 { format!("/{}/ ", self.expression(2)) } else { String::new() };
+        let predicate = predicate.replace("$x", "arg0");
+        let body: String = (0..1 + self.below(4)).map(|_| self.statement(1)).collect();
+        format!("uprobe:p:f {predicate}{{ $x = (int64)3; {body} }}\n")
+    }
+    fn hit(&mut self) -> Hit {
+        Hit {
+            tid: 5 + self.below(3) as u32,
+            nsecs: Some(self.number()),
+            args: (0..6).map(|_| self.number()).collect(),
+            func: "f".to_owned(),
+            probe: "uprobe:p:f".to_owned(),
+            ..Hit::default()
+        }
+    }
+}
+
+const LINE: u64 = 0x10_0000;
+
+/// What a program leaves in empty maps after these hits.
+fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit], bytes: u32) -> MapContents {
+    let mut memory = Bytes { at: LINE, bytes: vec![0; bytes as usize] };
+    for hit in hits {
+        let mut inputs = vec![0; 13];
+        inputs[..6].copy_from_slice(&hit.args);
+        inputs[usize::from(input::THREAD)] = hit.tid.into();
+        inputs[usize::from(input::NANOS)] = hit.nsecs.unwrap_or(0);
+        [input::LINE, input::ASSIGNED, input::OWN].iter().for_each(|nth| inputs[usize::from(*nth)] = LINE);
+        let end = interpret_in(hit_program.program(), &inputs, &mut memory);
+        assert_eq!(end.outcome, 0);
+    }
+    let words = memory
+        .bytes
+        .chunks_exact(8)
+        .map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().expect("8"))));
+    let words: Vec<AtomicU64> = words.collect();
+    let area = MapArea { off: 0, lines: 1, bytes };
+    let site = Arc::new(Site {
+        probe: String::new(),
+        aliases: Vec::new(),
+        file: String::new(),
+        offset: 0,
+        label: String::new(),
+        tactic: Tactic::Jump,
+        slot: 0,
+    });
+    let mut contents = MapContents::default();
+    for (map, table) in script.tables.iter().enumerate() {
+        let dropped = area.read(View::new(&words), table.shape, 0, |key, value| {
+            let part = |(word, is): (&u64, &KeyWord)| match is {
+                KeyWord::Thread => KeyPart::Thread(*word as u32),
+                KeyWord::Probe => KeyPart::Site(Arc::clone(&site)),
+                _ => KeyPart::Number(*word),
+            };
+            let key = key.iter().zip(&table.keys).map(part).collect();
+            contents.rows.push(MapRow { pid: 1, map, key, value: value.to_vec() });
+        });
+        contents.dropped.push(dropped);
+    }
+    contents
+}
+
+/// What is written at the end.
+fn written(machine: &mut Machine) -> String {
+    let mut world = Quiet::default();
+    machine.finish(&mut world);
+    String::from_utf8_lossy(&world.0).into_owned()
+}
+
+fn machine(program: &Rc<Program>) -> Machine {
+    Machine::new(Rc::clone(program), Style::default(), &mut Quiet::default())
+}
+
+#[test]
+fn scr_5_programs_leave_what_the_interpreter_leaves() {
+    let mut random = Random(0x5c41_0001_9876_1234);
+    let (mut native, mut unfit) = (0, 0);
+    for _ in 0..600 {
+        let text: String = (0..1 + random.below(2)).map(|_| random.block()).collect();
+        let Ok(compiled) = compile(Source::new("test", text.as_bytes()), &Options::default()) else {
+            continue;
+        };
+        let program = Rc::new(compiled.program);
+        let Ok(script) = NativeScript::of(&program) else { continue };
+        let blocks: Vec<usize> = (0..program.blocks.len()).collect();
+        let hit_program = match script.program(&program, &blocks) {
+            Ok(hit_program) => hit_program,
+            Err(why) => {
+                assert!(why.contains("register") || why.contains("operations"), "{text}{why}");
+                unfit += 1;
+                continue;
+            }
+        };
+        native += 1;
+        let hits: Vec<Hit> = (0..40).map(|_| random.hit()).collect();
+        let mut interpreted = machine(&program);
+        for hit in &hits {
+            blocks.iter().for_each(|block| interpreted.run(*block, hit, &mut Quiet::default()));
+        }
+        let contents = contents(&script, &hit_program, &hits, hit_program.bytes);
+        let mut in_target = machine(&program);
+        contents_into(&script, &mut in_target, &[contents], &|_| Some(hits[0].clone()));
+        assert_eq!(written(&mut in_target), written(&mut interpreted), "{text}\n{}", hit_program.program());
+    }
+    assert!(native > 150 && unfit < native, "{native} ran, {unfit} had no room");
+}
