@@ -20,6 +20,8 @@ mod goroutines;
 mod held;
 mod known_pages;
 mod locked;
+#[path = "../common/map_programs.rs"]
+mod map_programs;
 mod marks;
 mod names;
 mod owned;

@@ -4,87 +4,23 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
-use trapline_code::{Builder, Compare, Compute, Program, Target, Value};
-use trapline_plan::hit::{HitClock, HitProgram, Map, input, line};
+use trapline_code::{Program, Value};
+use trapline_plan::hit::{HitClock, HitProgram, input};
 use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, Traced, run};
 use trapline_plan::{Stacks, Unwind};
-use trapline_record::maps::{MapArea, MapShape};
+use trapline_record::maps::MapArea;
 use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::view::View;
 
 use crate::arena::{Arena, LINES, call, machines, unregister};
 use crate::counts::{THREADS, everywhere, storm};
+use crate::map_programs::{BEGAN, Made, SUMS, begin, end, sum, sums_of_arguments};
 use crate::records::id_for;
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
 
 /// mov rax, rdi; ret
 const BODY: [u8; 4] = [0x48, 0x89, 0xF8, 0xC3];
 const CALLS: u64 = 50_000;
-/// `@sums[arg0 % 37, arg2 % 2] = sum(arg1)` and others: number of hits, sum.
-const SUMS: MapShape = MapShape { at: 0, keys: 2, values: 2 };
-/// `@began[tid] = nsecs`
-const BEGAN: MapShape = MapShape { at: SUMS.end(), keys: 1, values: 1 };
-
-/// Appends to a program.
-struct Made {
-    builder: Builder,
-}
-
-impl Made {
-    fn new() -> Self {
-        Self { builder: Builder::new() }
-    }
-    fn value(&mut self, nth: u16) -> Value {
-        self.builder.input(nth)
-    }
-    fn added(&mut self, shape: MapShape) -> Map {
-        Map { line: line(&mut self.builder, input::LINE), shape }
-    }
-    fn finish(self) -> Program {
-        self.builder.finish(None).expect("sound")
-    }
-}
-
-/// Adds `value` to the row of two small keys.
-fn sum(made: &mut Made, [one, other]: [Value; 2], value: Value) {
-    let map = made.added(SUMS);
-    let builder = &mut made.builder;
-    let key = [(one, 37), (other, 2)]
-        .map(|(word, by)| builder.compute(Compute::Remainder, word, Value::Number(by)));
-    map.add(builder, &key, &[Value::Number(1), value]);
-}
-fn sums_of_arguments() -> Program {
-    let mut made = Made::new();
-    let [one, value, other] = [0, 1, 2].map(|nth| made.value(nth));
-    sum(&mut made, [one, other], value);
-    made.finish()
-}
-/// Notes a value under the thread's number; or the time.
-fn begin(time: bool) -> Program {
-    let mut made = Made::new();
-    let (thread, noted) =
-        (made.value(input::THREAD), made.value(if time { input::NANOS } else { input::ARGUMENT }));
-    let [at, own] = [input::ASSIGNED, input::OWN].map(|nth| line(&mut made.builder, nth));
-    Map { line: at, shape: BEGAN }.assign(&mut made.builder, own, &[thread], noted);
-    made.finish()
-}
-/// `/@began[tid]/ { @sums[1, 1] = sum(what - @began[tid]); delete(@began, tid) }`
-fn end(time: bool) -> Program {
-    let mut made = Made::new();
-    let (thread, now) =
-        (made.value(input::THREAD), made.value(if time { input::NANOS } else { input::RETURNED }));
-    let [at, own] = [input::ASSIGNED, input::OWN].map(|nth| line(&mut made.builder, nth));
-    let began = Map { line: at, shape: BEGAN };
-    let (is_there, then) = began.get(&mut made.builder, &[thread]);
-    let none = made.builder.label();
-    made.builder.branch(Compare::Equal, is_there, Value::Number(0), Target::Label(none));
-    let took = made.builder.compute(Compute::Subtract, now, then);
-    sum(&mut made, [Value::Number(1); 2], took);
-    began.delete(&mut made.builder, own, &[thread]);
-    made.builder.bind(none);
-    made.finish()
-}
-
 struct Set {
     machine: Machine,
     rings: Rings,

@@ -11,8 +11,11 @@ mod goroutine_latency;
 mod goroutines;
 mod held;
 mod latency;
+#[path = "../common/map_programs.rs"]
+mod map_programs;
 mod marks;
 mod names;
+mod ran;
 mod read_tallies;
 mod record_contents;
 mod records;

@@ -4,10 +4,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use trapline::maps::hit::{HitProgram, input};
-use trapline::report::Tactic;
 use trapline::Site;
+use trapline::maps::hit::{HitProgram, input};
 use trapline::maps::{KeyPart, KeyWord, MapContents, MapRow};
+use trapline::report::Tactic;
 use trapline_code::{Bytes, interpret_in};
 use trapline_record::maps::MapArea;
 use trapline_record::view::View;

@@ -1,0 +1,70 @@
+//! Programs of hits that read and write maps, for the tests that run them on both processors.
+
+use trapline_code::{Builder, Compare, Compute, Program, Target, Value};
+use trapline_plan::hit::{Map, input, line};
+use trapline_record::maps::MapShape;
+
+/// `@sums[arg0 % 37, arg2 % 2] = sum(arg1)` and others: number of hits, sum.
+pub(crate) const SUMS: MapShape = MapShape { at: 0, keys: 2, values: 2 };
+/// `@began[tid] = nsecs`
+pub(crate) const BEGAN: MapShape = MapShape { at: SUMS.end(), keys: 1, values: 1 };
+
+/// Appends to a program.
+pub(crate) struct Made {
+    pub(crate) builder: Builder,
+}
+
+impl Made {
+    pub(crate) fn new() -> Self {
+        Self { builder: Builder::new() }
+    }
+    pub(crate) fn value(&mut self, nth: u16) -> Value {
+        self.builder.input(nth)
+    }
+    fn added(&mut self, shape: MapShape) -> Map {
+        Map { line: line(&mut self.builder, input::LINE), shape }
+    }
+    pub(crate) fn finish(self) -> Program {
+        self.builder.finish(None).expect("sound")
+    }
+}
+
+/// Adds `value` to the row of two small keys.
+pub(crate) fn sum(made: &mut Made, [one, other]: [Value; 2], value: Value) {
+    let map = made.added(SUMS);
+    let builder = &mut made.builder;
+    let key = [(one, 37), (other, 2)]
+        .map(|(word, by)| builder.compute(Compute::Remainder, word, Value::Number(by)));
+    map.add(builder, &key, &[Value::Number(1), value]);
+}
+pub(crate) fn sums_of_arguments() -> Program {
+    let mut made = Made::new();
+    let [one, value, other] = [0, 1, 2].map(|nth| made.value(nth));
+    sum(&mut made, [one, other], value);
+    made.finish()
+}
+/// Notes a value under the thread's number; or the time.
+pub(crate) fn begin(time: bool) -> Program {
+    let mut made = Made::new();
+    let (thread, noted) =
+        (made.value(input::THREAD), made.value(if time { input::NANOS } else { input::ARGUMENT }));
+    let [at, own] = [input::ASSIGNED, input::OWN].map(|nth| line(&mut made.builder, nth));
+    Map { line: at, shape: BEGAN }.assign(&mut made.builder, own, &[thread], noted);
+    made.finish()
+}
+/// `/@began[tid]/ { @sums[1, 1] = sum(what - @began[tid]); delete(@began, tid) }`
+pub(crate) fn end(time: bool) -> Program {
+    let mut made = Made::new();
+    let (thread, now) =
+        (made.value(input::THREAD), made.value(if time { input::NANOS } else { input::RETURNED }));
+    let [at, own] = [input::ASSIGNED, input::OWN].map(|nth| line(&mut made.builder, nth));
+    let began = Map { line: at, shape: BEGAN };
+    let (is_there, then) = began.get(&mut made.builder, &[thread]);
+    let none = made.builder.label();
+    made.builder.branch(Compare::Equal, is_there, Value::Number(0), Target::Label(none));
+    let took = made.builder.compute(Compute::Subtract, now, then);
+    sum(&mut made, [Value::Number(1); 2], took);
+    began.delete(&mut made.builder, own, &[thread]);
+    made.builder.bind(none);
+    made.finish()
+}

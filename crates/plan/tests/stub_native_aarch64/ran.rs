@@ -1,0 +1,129 @@
+//! MAP-1, LOSS-1 and SAFE-2 for hits that run programs: what they add, assign and delete in maps. The same as x86-64's twin.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+
+use trapline_code::{Program, Value};
+use trapline_plan::ThreadId;
+use trapline_plan::aarch64::stub::filter::code_bytes;
+use trapline_plan::aarch64::stub::run::{Ran, run as ran};
+use trapline_plan::aarch64::stub::{Code as _, Machine};
+use trapline_plan::filter::TargetFilter;
+use trapline_plan::hit::{HitClock, HitProgram, input};
+use trapline_record::maps::MapArea;
+use trapline_record::ring::RecordKind;
+use trapline_record::view::View;
+
+use super::filters::Random;
+use super::latency::on_cpu;
+use super::map_programs::{BEGAN, Made, SUMS, begin, end, sum, sums_of_arguments};
+use super::threads::{ids, tid};
+use super::{ADD, CodeMemory, DATA, RET, by_hand, call, changes, machines, registered, run, storm};
+
+/// Maps in memory of their own.
+struct Set {
+    room: CodeMemory,
+    machine: Machine,
+    id: ThreadId,
+    area: MapArea,
+    words: Vec<AtomicU64>,
+}
+
+impl Set {
+    fn new(machine: Machine, id: ThreadId) -> Self {
+        let area = MapArea { off: 0, lines: machine.lines, bytes: BEGAN.end() };
+        let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
+        Self { room: CodeMemory::new(), machine, id, area, words }
+    }
+    fn build(&self, program: Program, kind: RecordKind, body: &[u32]) -> u64 {
+        let mut hit = HitProgram::new(program, self.area.bytes).expect("fits");
+        hit.clock = HitClock { tick: 1 << 32, offset: 0 };
+        let what =
+            Ran { hit: &hit, maps: self.words.as_ptr() as u64, probe: 3, counter: self.room.base + DATA };
+        let words =
+            ran(self.room.next(), &self.machine, self.id, what, kind).finish(body, None).expect("in reach");
+        let filter = TargetFilter { program: Some(hit.into()), ..TargetFilter::default() };
+        assert!(4 * words.len() <= 1024 + code_bytes(&filter), "{}", words.len());
+        self.room.put(&words)
+    }
+    fn sums(&self) -> (BTreeMap<[u64; 2], (u64, u64)>, u64) {
+        let (mut all, mut dropped) = (BTreeMap::new(), 0);
+        for line in 0..self.area.lines {
+            dropped += self.area.read(View::new(&self.words), SUMS, line, |key, value| {
+                let sum: &mut (u64, u64) = all.entry([key[0], key[1]]).or_default();
+                *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
+            });
+        }
+        (all, dropped)
+    }
+    fn began(&self) -> BTreeMap<u64, u64> {
+        let mut all = BTreeMap::new();
+        let read = |key: &[u64], value: &[u64]| _ = all.insert(key[0], value[0]);
+        assert_eq!(self.area.read(View::new(&self.words), BEGAN, 0, read), 0);
+        all
+    }
+}
+
+#[test]
+fn map_1_each_hit_is_added_up() {
+    let mut random = Random(0x3a90_0001_1234_9876);
+    for machine in machines(by_hand) {
+        let set = Set::new(machine, ThreadId::Call);
+        let code = set.build(sums_of_arguments(), RecordKind::Entry, &[RET]);
+        let mut expected: BTreeMap<[u64; 2], (u64, u64)> = BTreeMap::new();
+        for turn in 0..200 {
+            on_cpu(if turn % 7 == 6 { u32::MAX } else { turn % 8 });
+            let state = random.state();
+            let sum = expected.entry([state[0] % 37, state[2] % 2]).or_default();
+            *sum = (sum.0 + 1, sum.1.wrapping_add(state[1]));
+            assert_eq!(run(code, state, [0; 8]), state);
+        }
+        assert_eq!(set.sums(), (expected, 0), "{machine:?}");
+        for program in [sums_of_arguments(), begin(true), end(true), begin(false), end(false)] {
+            let code = set.build(program, RecordKind::Entry, &[RET]);
+            for flags in 0..16 {
+                let (before, after) = changes(code, flags);
+                assert_eq!(after, before, "{machine:?}");
+            }
+        }
+        set.room.unmap();
+    }
+}
+
+/// A hit's values at the return, and a call that goes on as another function.
+#[test]
+fn map_1_what_a_thread_noted_is_found_at_the_return() {
+    for (machine, id) in
+        machines(by_hand).into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
+    {
+        let set = Set::new(machine, id);
+        on_cpu(2);
+        let entry = set.build(begin(false), RecordKind::Entry, &[ADD, RET]);
+        let exit = set.build(end(false), RecordKind::Return, &[RET]);
+        let tail = set.build(end(false), RecordKind::Tail, &[RET]);
+        for n in 0..100 {
+            assert_eq!(call(exit, call(entry, n, 5), 0), n + 5);
+        }
+        assert_eq!((set.sums(), set.began()), ((BTreeMap::from([([1, 1], (100, 500))]), 0), BTreeMap::new()));
+        assert_eq!((call(entry, 7, 0), call(tail, 7, 0), call(tail, 7, 0)), (7, 7, 7));
+        assert_eq!(set.began(), BTreeMap::from([(tid().into(), 7)]), "{machine:?} {id:?}");
+        assert_eq!(set.room.counts()[0], 2, "calls that went on as another function");
+        set.room.unmap();
+    }
+}
+
+#[test]
+fn map_1_nothing_is_lost_under_a_storm() {
+    for machine in machines(registered) {
+        let set = Set::new(machine, ThreadId::Call);
+        let mut made = Made::new();
+        let one = made.value(input::ARGUMENT);
+        sum(&mut made, [one, Value::Number(0)], Value::Number(3));
+        let (called, handled) = storm(set.build(made.finish(), RecordKind::Entry, &[ADD, RET]));
+        let (found, dropped) = set.sums();
+        let hits: u64 = found.values().map(|sum| sum.0).sum();
+        assert_eq!((hits, dropped), (called + handled, 0), "{machine:?}");
+        assert!(found.values().all(|sum| sum.1 == 3 * sum.0), "{found:?}");
+        set.room.unmap();
+    }
+}
