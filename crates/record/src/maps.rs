@@ -1,7 +1,7 @@
 //! Tables of a script's maps, which hits read and write in the target.
 //!
-//! In: which maps there are. Out: where each entry lies, and what the reader finds there. Invariant: MAP-1. What hits do is
-//! `plan::programs::maps`; docs/design/maps.md tells of both.
+//! In: which maps there are. Out: where each entry lies, and what the reader finds there. Invariant: HIT-1
+//! (`plan::programs::maps`, which is what hits do).
 //!
 //! ```text
 //!   area + line · bytes      a line: all maps, once for each CPU and once for all others

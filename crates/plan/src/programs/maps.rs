@@ -1,6 +1,7 @@
 //! What a hit does to a script's maps (`record::maps`): adds up, assigns, reads, deletes.
 //!
-//! In: a map, a key's words, values. Out: operations, appended to a hit's program. Invariant: MAP-1.
+//! In: a map, a key's words, values. Out: operations, appended to a hit's program. Invariant: HIT-1 every addition to a map
+//! is in exactly one entry of its key or counted as without one; what a thread assigned is what it reads.
 //!
 //! Two kinds of maps. *Added up*: the hit's CPU has entries of its own, and each word is changed by one atomic addition.
 //! *Of a thread*: the key holds the thread's number, so no other thread changes the entry's value.

@@ -1,4 +1,4 @@
-//! MAP-1, LOSS-1 and SAFE-2 for hits that run programs: what they add, assign and delete in maps, with threads that migrate,
+//! HIT-1, LOSS-1 and SAFE-2 for hits that run programs: what they add, assign and delete in maps, with threads that migrate,
 //! are interrupted, or have no rseq area.
 
 use std::collections::BTreeMap;
@@ -95,7 +95,7 @@ impl Set {
 }
 
 #[test]
-fn map_1_each_hit_is_added_up() {
+fn hit_1_each_hit_is_added_up() {
     let _one = ONE.lock();
     for machine in &machines() {
         let mut random = Random(0x3a90_0001_1234_9876);
@@ -131,7 +131,7 @@ fn map_1_each_hit_is_added_up() {
 
 /// A hit's values at the return, and a call that goes on as another function.
 #[test]
-fn map_1_what_a_thread_noted_is_found_at_the_return() {
+fn hit_1_what_a_thread_noted_is_found_at_the_return() {
     let _one = ONE.lock();
     for machine in &machines() {
         let mut arena = Arena::new();
@@ -155,7 +155,7 @@ fn map_1_what_a_thread_noted_is_found_at_the_return() {
 }
 
 #[test]
-fn map_1_nothing_is_lost_under_a_storm() {
+fn hit_1_nothing_is_lost_under_a_storm() {
     let _one = ONE.lock();
     for machine in &machines() {
         let mut arena = Arena::new();

@@ -1,4 +1,4 @@
-//! MAP-1, LOSS-1 and SAFE-2 for hits that run programs: what they add, assign and delete in maps. The same as x86-64's twin.
+//! HIT-1, LOSS-1 and SAFE-2 for hits that run programs: what they add, assign and delete in maps. The same as x86-64's twin.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -65,7 +65,7 @@ impl Set {
 }
 
 #[test]
-fn map_1_each_hit_is_added_up() {
+fn hit_1_each_hit_is_added_up() {
     let mut random = Random(0x3a90_0001_1234_9876);
     for machine in machines(by_hand) {
         let set = Set::new(machine, ThreadId::Call);
@@ -92,7 +92,7 @@ fn map_1_each_hit_is_added_up() {
 
 /// A hit's values at the return, and a call that goes on as another function.
 #[test]
-fn map_1_what_a_thread_noted_is_found_at_the_return() {
+fn hit_1_what_a_thread_noted_is_found_at_the_return() {
     for (machine, id) in
         machines(by_hand).into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
     {
@@ -113,7 +113,7 @@ fn map_1_what_a_thread_noted_is_found_at_the_return() {
 }
 
 #[test]
-fn map_1_nothing_is_lost_under_a_storm() {
+fn hit_1_nothing_is_lost_under_a_storm() {
     for machine in machines(registered) {
         let set = Set::new(machine, ThreadId::Call);
         let mut made = Made::new();

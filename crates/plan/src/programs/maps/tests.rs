@@ -90,7 +90,7 @@ fn neighbours(shape: MapShape, count: usize) -> Vec<u64> {
 }
 
 #[test]
-fn map_1_hits_change_a_map_as_they_should() {
+fn hit_1_hits_change_a_map_as_they_should() {
     for (keys, values) in [(0, 1), (1, 1), (1, 2), (2, 1), (3, 2)] {
         let shape = shape(keys, values);
         let [add, assign, delete, get] =
@@ -144,7 +144,7 @@ fn map_1_hits_change_a_map_as_they_should() {
 
 /// M1 to M6 and A1: two threads add, in all orders. At each step one may end for good.
 #[test]
-fn map_1_two_threads_lose_no_addition() {
+fn hit_1_two_threads_lose_no_addition() {
     let shape = shape(1, 1);
     let program = program(Do::Add, shape);
     let pool = neighbours(shape, 2);
@@ -188,7 +188,7 @@ fn map_1_two_threads_lose_no_addition() {
 
 /// T1 to T3: a signal handler of the same thread runs a whole hit before each step. The key had a value before, or not.
 #[test]
-fn map_1_a_handler_in_between_comes_before_or_after() {
+fn hit_1_a_handler_in_between_comes_before_or_after() {
     let shape = shape(1, 1);
     let key = |value| inputs(shape, value, 7);
     for (outer, inner) in [Do::Assign, Do::Delete, Do::Get]

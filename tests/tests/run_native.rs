@@ -1,0 +1,213 @@
+//! `run`: blocks that hits run in the target. Judges are the program's own count of its calls, the same blocks interpreted by the
+//! tracer, and the kernel's own bpftrace.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use trapline_tests::running::Running;
+use trapline_tests::tracing::binary;
+use trapline_tests::victims::{self, Variant};
+use trapline_tests::{or_skip, text};
+
+const TIMES: u64 = 10;
+/// The line that says that everything is attached.
+const NOTIFY: &str = "__BPFTRACE_NOTIFY_PROBES_ATTACHED";
+/// What `-v` says of blocks that the target runs.
+const IN_TARGET: &str = "Run in the target: all blocks";
+
+/// What a run wrote: its maps by name, and its messages.
+struct Ran {
+    maps: Value,
+    messages: String,
+}
+
+/// Runs a tracer beside a victim that runs once the tracer is attached, and ends the tracer with Ctrl-C.
+fn beside(victim: &mut Running, mut tracer: Command, times: u64) -> Ran {
+    let output = std::env::temp_dir().join(format!("trapline-native-{}", victim.pid()));
+    let errors = output.with_extension("errors");
+    let file = |path: &Path| Stdio::from(fs::File::create(path).expect("a temporary file"));
+    tracer.stdout(file(&output)).stderr(file(&errors)).env(NOTIFY, "1");
+    let mut child = tracer.spawn().expect("the tracer starts");
+    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+    let begun = Instant::now();
+    while !read(&output).contains("attached_probes") {
+        let ended = child.try_wait().is_ok_and(|ended| ended.is_some());
+        assert!(!ended && begun.elapsed().as_secs() < 60, "not attached: {}{}", read(&output), read(&errors));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if tracer.get_program() == "unshare" {
+        // It says so before its uprobes are there.
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+    victim.run(times);
+    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(interrupted.is_ok_and(|status| status.success()));
+    assert!(child.wait().expect("it ends").success(), "{}", read(&errors));
+    let mut maps = json!({});
+    for line in read(&output).lines() {
+        let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+        if line["type"] != "attached_probes" {
+            let named = line["data"].as_object().into_iter().flatten();
+            named.for_each(|(name, map)| maps[name] = map.clone());
+        }
+    }
+    let messages = read(&errors);
+    fs::remove_file(&output).ok();
+    fs::remove_file(&errors).ok();
+    Ran { maps, messages }
+}
+
+fn ours(victim: &mut Running, script: &str, more: &[&str], times: u64) -> Ran {
+    let mut command = Command::new(binary());
+    command.args(["run", "-v", "-f", "json", "-p", &victim.pid().to_string(), "-e", script]).args(more);
+    beside(victim, command, times)
+}
+
+/// What is written in the target.
+fn in_target(victim: &mut Running, script: &str) -> Value {
+    let ran = ours(victim, script, &[], TIMES);
+    assert!(!ran.messages.contains("Interpreted"), "{script}\n{}", ran.messages);
+    assert!(!ran.messages.contains("WARNING"), "{script}\n{}", ran.messages);
+    ran.maps
+}
+
+/// Scripts whose maps depend on the calls alone.
+const SCRIPTS: [&str; 12] = [
+    "uprobe:FILE:step { @[arg1 & 0xff, arg2] = count(); }",
+    "uprobe:FILE:step /(int32)arg1 < 0/ { @n = count(); @sum = sum((int64)arg0); }",
+    "uprobe:FILE:step { $n = (int64)arg0; if ($n < 0) { @below[-$n] = count(); } else { @above[$n * 2] = count(); } }",
+    "uretprobe:FILE:step { @ret[retval % 7, 1] = count(); } uprobe:FILE:round_of { @f[func, 1] = count(); }",
+    "uretprobe:FILE:step { @h = hist((int64)retval); @l = lhist((int64)retval, 0, 30, 5); }",
+    "uprobe:FILE:round_of { @in[tid] = arg0; } uprobe:FILE:step /@in[tid] == 3/ { @of3 = count(); }
+     uretprobe:FILE:round_of { delete(@in[tid]); }",
+    "uprobe:FILE:round_of { @calls[tid] = 0; } uprobe:FILE:step { @calls[tid] = @calls[tid] + 1; }
+     uretprobe:FILE:round_of { @made[@calls[tid]] = count(); delete(@calls[tid]); }",
+    "uprobe:FILE:step { @s[\"step\", (uint8)arg2] = sum((int64)arg0); } uprobe:FILE:round_of { @s[\"round\", (uint8)0] = sum((int64)arg0); }",
+    "uprobe:FILE:step { @a[(int32)arg1 == 3 ? 1 : 2] = avg((int64)arg0 + 100); }",
+    "uprobe:FILE:step /arg1 == 2 || arg2 > 200/ { @either = count(); } uprobe:FILE:step /!(arg1 == 2)/ { @others[arg2 >> 4, (arg2 << 2) & 0xff] = count(); }",
+    "uprobe:FILE:step { @t = stats(arg2 * 3 - 1); if (arg2 > 100) { return; } @small[arg2 / 10, arg2 % 3] = count(); }",
+    "uprobe:FILE:step { @x[(int8)arg0, (uint16)arg0, arg2 ^ 5, ~arg2 & 3] = count(); }",
+];
+
+fn at(script: &str, path: &Path) -> String {
+    script.replace("FILE", &path.display().to_string())
+}
+
+#[test]
+fn each_call_is_added_up_once() {
+    for variant in [Variant::Plain, Variant::O0, Variant::O3, Variant::Static] {
+        let path = or_skip!(victims::c("rounds", variant));
+        let mut victim = Running::start(&path, &[]);
+        // The C library's handlers come with the first thread.
+        victim.run(1);
+        let before = text::signals(victim.pid());
+        let script = "uprobe:FILE:step { @steps[arg1 & 7] = count(); @t[tid, func] = count(); }
+            uprobe:FILE:round_of { @began[tid] = nsecs; }
+            uretprobe:FILE:round_of /@began[tid]/ { @took = stats(nsecs - @began[tid]); delete(@began[tid]); }";
+        let ran = ours(&mut victim, &at(script, &path), &[], 1000);
+        assert!(ran.messages.contains(IN_TARGET), "{}", ran.messages);
+        let rounds = 200_000 + 2 * 1000 * 100_u64.div_ceil(64).max(1) / 2;
+        let steps = ran.maps["@steps"].as_object().expect("a map");
+        let kinds: Vec<u64> = steps.values().map(|count| count.as_u64().expect("a number")).collect();
+        assert_eq!(kinds.len(), 5, "{steps:?}");
+        assert!(kinds.iter().all(|count| *count == kinds[0] && *count > 200_000), "{kinds:?} {rounds}");
+        let by_thread: u64 = ran.maps["@t"]
+            .as_object()
+            .expect("a map")
+            .values()
+            .map(|count| count.as_u64().expect("a number"))
+            .sum();
+        assert_eq!(by_thread, 5 * kinds[0]);
+        // The handler's rounds take the note of the round that they interrupt.
+        let took = ran.maps["@took"]["count"].as_u64().expect("a number");
+        assert!(took <= kinds[0] && took >= kinds[0] - kinds[0] / 50, "{took} of {}", kinds[0]);
+        assert_eq!(ran.maps.get("@began"), None, "{:?}", ran.maps["@began"]);
+        text::assert_clean(victim.pid(), &before);
+    }
+}
+
+#[test]
+fn maps_are_those_that_the_tracer_makes_of_records() {
+    let path = or_skip!(victims::c("rounds", Variant::Plain));
+    let mut victim = Running::start(&path, &[]);
+    for script in SCRIPTS.map(|script| at(script, &path)) {
+        let interpreted = ours(&mut victim, &script, &["--interpret"], TIMES);
+        assert!(!interpreted.messages.contains("WARNING"), "{script}\n{}", interpreted.messages);
+        assert_eq!(in_target(&mut victim, &script), interpreted.maps, "{script}");
+    }
+}
+
+#[test]
+fn maps_are_those_of_the_kernels_bpftrace() {
+    let built = or_skip!(victims::c("rounds", Variant::Plain));
+    // A file of its own: bpftrace 0.17 sees the hits of all processes.
+    let path = std::env::temp_dir().join(format!("trapline-rounds-{}", std::process::id()));
+    fs::copy(built, &path).expect("room");
+    let mut victim = Running::start(&path, &[]);
+    let mut works = Command::new("unshare");
+    works.args([
+        "-m",
+        "bash",
+        "-c",
+        "mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null; bpftrace -e 'BEGIN { exit() }'",
+    ]);
+    let works = works.output().is_ok_and(|output| output.status.success());
+    or_skip!(works.then_some(()).ok_or("bpftrace does not run here"));
+    for script in SCRIPTS.map(|script| at(script, &path)) {
+        let command = "mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null; exec bpftrace -f json -p \"$0\" -e \"$1\"";
+        let mut bpftrace = Command::new("unshare");
+        bpftrace.args(["-m", "bash", "-c", command, &victim.pid().to_string(), &script]);
+        let theirs = beside(&mut victim, bpftrace, TIMES);
+        assert_eq!(in_target(&mut victim, &script), theirs.maps, "{script}");
+    }
+    fs::remove_file(path).ok();
+}
+
+#[test]
+fn what_the_target_cannot_run_is_said_and_interpreted() {
+    let path = or_skip!(victims::c("rounds", Variant::Plain));
+    let mut victim = Running::start(&path, &[]);
+    for (script, why) in [
+        ("uprobe:FILE:step { @a[arg1, comm] = count(); }", "a value of type string"),
+        (
+            "uprobe:FILE:step { @last = arg0; @c[arg1, 1] = count(); }",
+            "a map of plain values without tid in its key",
+        ),
+        (
+            "uprobe:FILE:step { @c[arg1, 1] = count(); if (arg1 == 9) { print(1); } }",
+            "such a function or value",
+        ),
+        (
+            "uprobe:FILE:step { @c[arg1 / arg2, 1] = count(); }",
+            "a division or shift by what is no positive constant",
+        ),
+        ("uprobe:FILE:step { @s[tid] = arg0; } interval:s:100 { clear(@s); }", "changes before the end"),
+        (
+            "uprobe:FILE:step { @c[tid] = arg0; } uprobe:FILE:st* { @d[arg1, 2] = count(); }",
+            "another probe means too",
+        ),
+    ] {
+        let ran = ours(&mut victim, &at(script, &path), &[], 1);
+        let said = ran.messages.lines().find(|line| line.starts_with("Not run in the target: "));
+        assert!(said.is_some_and(|line| line.contains(why)), "{script}\n{}", ran.messages);
+    }
+}
+
+#[test]
+fn a_tracers_block_clears_what_was_added_up_so_far() {
+    let path = or_skip!(victims::c("rounds", Variant::Plain));
+    let mut victim = Running::start(&path, &[]);
+    let script = "uprobe:FILE:step { @c[arg1 & 7, 1] = count(); @began[tid] = nsecs; }
+        interval:ms:20 { clear(@c); } end { @left = (int64)has_key(@c, (2, 1)); clear(@began); }";
+    let mut command = Command::new(binary());
+    command.args(["run", "-v", "-f", "json", "-p", &victim.pid().to_string(), "-e", &at(script, &path)]);
+    let ran = beside(&mut victim, command, 1);
+    assert!(ran.messages.contains(IN_TARGET), "{}", ran.messages);
+    let all = 200 + 2 * 2;
+    let left = ran.maps["@c"]["2,1"].as_u64().unwrap_or(0);
+    assert!(left <= all, "{left} of {all}");
+    assert_eq!(ran.maps.get("@began"), None);
+}
