@@ -105,7 +105,7 @@ impl Allocated {
         let mut spans = spans(&program);
         read_in_place(&program, &mut spans, &mut in_place_only, in_place);
         let at = |is: fn(&Op) -> bool| positions(&program, is);
-        let (divisions, claims) = (at(Op::divides), at(|op| matches!(op, Op::Claim { .. })));
+        let (divisions, claims) = (at(Op::divides), at(Op::swaps));
         let scan = Scan { program: &program, pool, divisions: &divisions, claims: &claims, spans: &spans };
         for kept in (0..=pool.registers.len()).rev() {
             let mut locations = in_place_only.clone();

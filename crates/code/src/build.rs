@@ -186,6 +186,11 @@ impl Builder {
         let value = self.operand(value);
         self.ops.push(Op::Add { place, value });
     }
+    /// Such a word becomes `value`, if the comparison of `value` with it holds.
+    pub fn raise(&mut self, when: Compare, place: Place, value: Value) {
+        let value = self.in_var(value);
+        self.ops.push(Op::Raise { when, place, value });
+    }
     /// A walk over `count` entries from `entry` on.
     pub fn walk(&mut self, entry: Var, stride: u16, count: u16) -> Walk {
         let walk = Walk { entry, end: self.var(), stride, count };

@@ -169,6 +169,13 @@ impl<'a> Run<'a> {
                 memory.set_word(address, memory.word(address).wrapping_add(self.read(value)));
                 return None;
             }
+            Op::Raise { when, place, value } => {
+                let (address, value) = (self.address(place), self.read(value));
+                if when.holds(value, memory.word(address)) {
+                    memory.set_word(address, value);
+                }
+                return None;
+            }
             Op::Branch { .. }
             | Op::Jump { .. }
             | Op::Bind { .. }

@@ -88,6 +88,9 @@ impl Display for Op {
             Self::Claim { place, to } => write!(f, "claim {place}, {to}"),
             Self::Publish { place, value } => write!(f, "publish {place} = {value}"),
             Self::Add { place, value } => write!(f, "atomic {place} += {value}"),
+            Self::Raise { when, place, value } => {
+                write!(f, "atomic {place} = {value} if {value} {} {place}", compare(*when))
+            }
             Self::Bound(walk) => {
                 write!(f, "{} = {} + {} * {}", walk.end, walk.entry, walk.stride, walk.count)
             }

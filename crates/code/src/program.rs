@@ -171,6 +171,16 @@ pub enum Op {
         /// Is read.
         value: Operand,
     },
+    /// Such a word = `value`, if the comparison of `value` with it holds: the word is the least or the greatest of all values
+    /// then. If another thread changes it meanwhile, it is compared again.
+    Raise {
+        /// Which comparison.
+        when: Compare,
+        /// Where the word is.
+        place: Place,
+        /// Is read.
+        value: Var,
+    },
     /// The walk's end = its entry, now, and the length of all entries.
     Bound(Walk),
     /// The walk's operations begin. It may stand several times; then the walk goes on where it was.
@@ -211,6 +221,7 @@ impl Op {
                 (var(from), None)
             }
             Self::BranchWord { right, .. } => (var(right), None),
+            Self::Raise { value, .. } => (Some(value), None),
             Self::Bound(walk) => (Some(walk.entry), None),
             Self::Begin(walk) | Self::Next(walk) => (Some(walk.entry), Some(walk.end)),
             _ => (None, None),
@@ -229,6 +240,7 @@ impl Op {
             | Self::Look { place, .. }
             | Self::Claim { place, .. }
             | Self::Publish { place, .. }
+            | Self::Raise { place, .. }
             | Self::Add { place, .. } => Some(place),
             _ => None,
         }
@@ -236,7 +248,12 @@ impl Op {
     /// Whether it is about a word that other threads change at the same time.
     #[must_use]
     pub const fn is_atomic(&self) -> bool {
-        matches!(self, Self::Look { .. } | Self::Claim { .. } | Self::Publish { .. } | Self::Add { .. })
+        matches!(self, Self::Look { .. } | Self::Claim { .. } | Self::Publish { .. } | Self::Add { .. } | Self::Raise { .. })
+    }
+    /// Whether its code compares a word in memory with a register that the processor names.
+    #[must_use]
+    pub(crate) const fn swaps(&self) -> bool {
+        matches!(self, Self::Claim { .. } | Self::Raise { .. })
     }
     /// Whether it divides.
     #[must_use]

@@ -80,6 +80,8 @@ pub(crate) trait BackEnd {
     fn publish(&mut self, place: Place, value: Operand);
     /// Adds a value to a word that other threads change.
     fn add(&mut self, place: Place, value: Operand);
+    /// Such a word = `value`, if the comparison of `value` with it holds.
+    fn raise(&mut self, when: Compare, place: Place, value: Operand);
     /// `entry += stride`, and back to `begin` unless that is the end.
     fn next(&mut self, walk: Walk, begin: u64);
     /// Adds a value to a word, by a store that is the last instruction. `ordered`: behind other stores.
@@ -121,6 +123,7 @@ pub(crate) fn walk<B: BackEnd>(allocated: &Allocated, back_end: &mut B) -> Vec<(
             Op::Claim { place, to } => open.push((to, back_end.claim(place))),
             Op::Publish { place, value } => back_end.publish(place, value),
             Op::Add { place, value } => back_end.add(place, value),
+            Op::Raise { when, place, value } => back_end.raise(when, place, value.into()),
             Op::Begin(_) => begin = back_end.here(),
             Op::Next(walk) => back_end.next(walk, begin),
             op => match add_product(allocated, back_end, at) || with_word(allocated, back_end, at) {

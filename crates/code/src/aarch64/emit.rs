@@ -264,6 +264,20 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
         let scratch = if self.frame.lse { [value; 2] } else { [self.way(), self.way()] };
         self.asm.update(self.frame.lse, Update::Add, value, base, scratch);
     }
+    fn raise(&mut self, when: Compare, place: Place, value: Operand) {
+        let (base, _) = self.reach(place, is_zero);
+        let value = self.fetch(value);
+        let [word, failed] = [self.way(), self.way()];
+        let again = self.asm.here();
+        self.asm.load_exclusive(word, base);
+        self.asm.compare(value, word);
+        let change = self.asm.if_later(condition(when));
+        let done = self.asm.b_later();
+        self.asm.bind(change);
+        self.asm.store_exclusive(failed, value, base);
+        self.asm.unless_zero(failed, again);
+        self.asm.bind(done);
+    }
     fn next(&mut self, walk: Walk, begin: u64) {
         let entry = self.fetch(walk.entry);
         self.asm.add_imm(entry, entry, walk.stride.into());

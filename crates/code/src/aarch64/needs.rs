@@ -77,6 +77,7 @@ fn needs(op: &Op, locations: &[Location]) -> usize {
         Op::Look { place, .. } => address(place, is_zero).max(1),
         Op::Publish { place, value } => address(place, is_zero) + is_fetched(value),
         Op::Claim { place, .. } => address(place, is_zero) + 2,
+        Op::Raise { place, value, .. } => address(place, is_zero) + usize::from(waits(value)) + 2,
         // Also a commit, which loads the word.
         Op::Add { place, value } => address(place, is_zero) + 2 + is_added(value),
         _ => is_written,

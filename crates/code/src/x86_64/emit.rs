@@ -111,8 +111,8 @@ impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
         (self.at, self.ways) = (at, 0);
     }
     fn way(&mut self) -> Reg {
-        let is_claim = matches!(self.allocated.program().ops().get(self.at), Some(Op::Claim { .. }));
-        let mut free = self.allocated.free(self.at).map(Reg).filter(|way| !(is_claim && *way == RAX));
+        let swaps = self.allocated.program().ops().get(self.at).is_some_and(Op::swaps);
+        let mut free = self.allocated.free(self.at).map(Reg).filter(|way| !(swaps && *way == RAX));
         let way = free.nth(self.ways);
         self.ways += 1;
         debug_assert!(way.is_some(), "no way to memory at {}: {}", self.at, self.allocated.program());
@@ -293,6 +293,27 @@ impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
     }
     fn add(&mut self, place: Place, value: Operand) {
         self.add_to(place, value, true);
+    }
+    /// Compares with rax, whose content waits in memory.
+    fn raise(&mut self, when: Compare, place: Place, value: Operand) {
+        let (base, value) = (self.fetch(place.base), self.fetch(value));
+        let (word, kept) = (Mem::At(base, place.offset), self.frame.spare[0]);
+        let is_free = self.allocated.free(self.at).any(|free| Reg(free) == RAX);
+        if !is_free {
+            self.asm.store(kept, RAX);
+        }
+        self.asm.load(RAX, word);
+        let again = self.asm.here();
+        self.asm.alu(Alu::Cmp, value, RAX);
+        let change = self.asm.jcc_later(condition(when));
+        let done = self.asm.jmp_later();
+        self.asm.bind(change);
+        self.asm.cmpxchg(word, value);
+        self.asm.jcc(Cond::NotEqual, again);
+        self.asm.bind(done);
+        if !is_free {
+            self.asm.load(RAX, kept);
+        }
     }
     fn next(&mut self, walk: Walk, begin: u64) {
         let word = self.source(walk.entry);

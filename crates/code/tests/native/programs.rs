@@ -215,6 +215,10 @@ impl Made<'_> {
             1 => values.push(self.builder.load_byte(place)),
             2 | 3 if !is_shared => self.builder.store(place, value),
             4 if !is_shared => self.builder.store_byte(place, value_byte(value)),
+            2 if self.random.below(3) == 0 => {
+                let when = self.random.one_of(&COMPARISONS);
+                self.builder.raise(when, Place { index: None, ..aligned(place) }, value);
+            }
             2 => self.builder.add(aligned(place), value),
             3 | 4 => self.claimed(place, value),
             5 | 6 => {
