@@ -248,7 +248,14 @@ impl Op {
     /// Whether it is about a word that other threads change at the same time.
     #[must_use]
     pub const fn is_atomic(&self) -> bool {
-        matches!(self, Self::Look { .. } | Self::Claim { .. } | Self::Publish { .. } | Self::Add { .. } | Self::Raise { .. })
+        matches!(
+            self,
+            Self::Look { .. }
+                | Self::Claim { .. }
+                | Self::Publish { .. }
+                | Self::Add { .. }
+                | Self::Raise { .. }
+        )
     }
     /// Whether its code compares a word in memory with a register that the processor names.
     #[must_use]

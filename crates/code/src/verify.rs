@@ -193,7 +193,9 @@ fn shape(program: &Program, nth: usize) -> Result<(), Unsound> {
             _ => Err(Unsound::Shift(nth)),
         },
         Op::Compute { op, right, .. } if op.divides() => divisor(program, right, nth),
-        Op::Claim { place, .. } | Op::Raise { place, .. } if place.index.is_some() => Err(Unsound::Claim(nth)),
+        Op::Claim { place, .. } | Op::Raise { place, .. } if place.index.is_some() => {
+            Err(Unsound::Claim(nth))
+        }
         Op::Bound(walk) if walk.stride == 0 || walk.count == 0 => Err(Unsound::Walk(nth)),
         op => match op.place() {
             Some(Place { index: Some((_, 64..)), .. }) => Err(Unsound::Shift(nth)),

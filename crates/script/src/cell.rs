@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::counted::Amount;
+use crate::amount::Amount;
 use crate::program::SumArgs;
 use crate::shown::{Names, Shown};
 use crate::types::{Sum, Type};

@@ -18,20 +18,19 @@
 //! docs/design/language.md has the rules of the language.
 #![forbid(unsafe_code)]
 
+mod amount;
 mod attach;
 mod bytes;
 mod calls;
 mod cell;
 mod check;
 mod config;
-mod counted;
 mod diagnostic;
 mod format;
 mod json;
 mod layout;
 mod lex;
 mod list;
-mod lower;
 mod names;
 pub mod native;
 mod outline;
@@ -48,23 +47,19 @@ mod time;
 mod tree;
 mod types;
 mod value;
-mod word;
 mod zone;
 
+pub use amount::Amount;
 pub use attach::Probe;
 pub use calls::Meaning;
 pub use check::{Compiled, Options, compile};
 pub use config::Config;
-pub use counted::{Amount, Counted, Fate, Group, Table, Update};
 pub use diagnostic::{At, Severity};
 pub use list::{listed, matching};
-pub use lower::{awaited, fates};
 pub use outline::shown_tree;
 pub use program::{Block, MapInfo, Needs, Program};
 pub use run::{Clock, Hit, Machine, Stream, Style, Totals, World};
 pub use source::{Source, Span};
-pub use tree::{Binary, Unary};
 pub use types::Type;
 pub use value::StackMode;
-pub use word::{Width, Word};
 pub use zone::Zone;

@@ -283,8 +283,7 @@ impl TypeName {
 
 /// Operators with one operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each name is its documentation")]
-pub enum Unary {
+pub(crate) enum Unary {
     Not,
     Invert,
     Negate,
@@ -304,8 +303,7 @@ impl Unary {
 
 /// Operators with two operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each name is its documentation")]
-pub enum Binary {
+pub(crate) enum Binary {
     Or,
     And,
     BitOr,

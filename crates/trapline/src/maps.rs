@@ -30,8 +30,46 @@ pub struct MapTable {
     pub shape: MapShape,
     /// What the words of its keys are.
     pub keys: Vec<KeyWord>,
-    /// Its values are added up; else they are assigned.
-    pub is_added: bool,
+    /// What hits do to its values.
+    pub kind: MapKind,
+}
+
+/// What hits do to a map's values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapKind {
+    /// All words are added up.
+    Added,
+    /// The first word is added up; the second one is the least value, or the greatest, with a sign or without.
+    Extreme {
+        /// The least.
+        least: bool,
+        /// Values have signs.
+        signed: bool,
+    },
+    /// They are assigned.
+    Assigned,
+}
+
+impl MapKind {
+    /// What two lines hold of one key, put together.
+    fn join(self, into: &mut [u64], other: &[u64]) {
+        let extreme = if let Self::Extreme { .. } = self { into.len().saturating_sub(1) } else { into.len() };
+        for (nth, (word, other)) in into.iter_mut().zip(other).enumerate() {
+            *word = match self {
+                // A signal handler may have taken a second entry, which no hit finds (`programs::maps`).
+                Self::Assigned => *word,
+                Self::Extreme { least, signed } if nth == extreme => {
+                    let order = if signed {
+                        word.cast_signed().cmp(&other.cast_signed())
+                    } else {
+                        (*word).cmp(other)
+                    };
+                    if order.is_lt() == least { *word } else { *other }
+                }
+                _ => word.wrapping_add(*other),
+            };
+        }
+    }
 }
 
 /// What a word of a key is.
@@ -105,7 +143,8 @@ impl<'a> RawMaps<'a> {
             Self { tables, found: vec![Words::new(); tables.len()], dropped: vec![0; tables.len()] };
         for (nth, segment) in attached.segments().iter().enumerate() {
             for (map, table) in tables.iter().enumerate() {
-                let lines = if table.is_added { segment.maps().lines } else { segment.maps().lines.min(1) };
+                let all = segment.maps().lines;
+                let lines = if table.kind == MapKind::Assigned { all.min(1) } else { all };
                 (0..lines).for_each(|line| maps.line(segment, (map, table), (nth, line)));
             }
         }
@@ -115,16 +154,11 @@ impl<'a> RawMaps<'a> {
         // Probes have numbers of their own in each segment.
         let of = if table.keys.contains(&KeyWord::Probe) { nth } else { 0 };
         let found = &mut self.found[map];
-        self.dropped[map] += segment.maps().read(segment.view(), table.shape, line, |key, value| {
-            match found.entry((of, key.to_vec())) {
-                Entry::Vacant(entry) => _ = entry.insert(value.to_vec()),
-                Entry::Occupied(mut entry) if table.is_added => {
-                    let sums = entry.get_mut().iter_mut().zip(value);
-                    sums.for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
-                }
-                // A signal handler may have taken a second entry, which no hit finds (`programs::maps`).
-                Entry::Occupied(_) => {}
-            }
+        self.dropped[map] += segment.maps().read(segment.view(), table.shape, line, |key, value| match found
+            .entry((of, key.to_vec()))
+        {
+            Entry::Vacant(entry) => _ = entry.insert(value.to_vec()),
+            Entry::Occupied(mut entry) => table.kind.join(entry.get_mut(), value),
         });
     }
     /// The threads in keys, by the numbers that they see.

@@ -25,6 +25,7 @@
 //! | step | what | meanwhile |
 //! |---|---|---|
 //! | A1 | added up: each word of the value by an atomic addition | all additions count. A reader may see one word with a hit and another one without it |
+//! | A2 | an extreme: the word becomes the value if that is less, or greater; the first value is stored in M4 | the word is compared again. It is the extreme of all values whose A2 is done |
 //! | T1 | assigned: the value is stored, then LIVE is published | only this thread's signal handlers: theirs happened before. The reader sees the value before or after |
 //! | T2 | deleted: GONE is published | the same |
 //! | T3 | read: the state, then the value | the same; what a handler deletes in between is read as it was |
@@ -48,22 +49,33 @@ pub struct Map {
 }
 
 impl Map {
-    /// Adds to each word of a key's value (A1).
-    pub fn add(self, builder: &mut Builder, key: &[Value], values: &[Value]) {
+    /// Adds to each word of a key's value (A1). `extreme`: the last word is the value for which this comparison with all
+    /// others holds (A2).
+    pub fn add(self, builder: &mut Builder, key: &[Value], values: &[Value], extreme: Option<Compare>) {
         let missing = builder.label();
-        let entry = self.find(builder, key, Some(LIVE), missing);
+        let last = values.len().saturating_sub(1);
+        let first = extreme.and_then(|_| values.last()).map(|value| (self.value(last), *value));
+        let entry = self.find(builder, key, Some((LIVE, first)), missing);
         for (nth, value) in values.iter().enumerate() {
-            builder.add(Place::at(entry, self.shape.value(nth) as i32), *value);
+            let word = Place::at(entry, self.value(nth));
+            match extreme {
+                Some(when) if nth == last => builder.raise(when, word, *value),
+                _ => builder.add(word, *value),
+            }
         }
         builder.bind(missing);
+    }
+    /// Offset in an entry of a value's word.
+    const fn value(self, nth: usize) -> i32 {
+        self.shape.value(nth) as i32
     }
     /// Assigns a key's value (T1). `own`: pointer to the same line, for words of this thread alone
     /// ([`Memory::Own`](trapline_code::Memory::Own)).
     pub fn assign(self, builder: &mut Builder, own: Var, key: &[Value], value: Value) {
         let missing = builder.label();
-        let entry = self.find(builder, key, Some(GONE), missing);
+        let entry = self.find(builder, key, Some((GONE, None)), missing);
         let entry = self.own(builder, own, entry);
-        builder.store(Place::at(entry, self.shape.value(0) as i32), value);
+        builder.store(Place::at(entry, self.value(0)), value);
         builder.publish(Place::at(entry, 0), Value::Number(LIVE));
         builder.bind(missing);
     }
@@ -84,14 +96,20 @@ impl Map {
         let is_live = Value::Number(LIVE);
         builder.branch_word(Compare::NotEqual, Place::at(entry, 0), is_live, Target::Label(missing));
         builder.set(is_there, Value::Number(1));
-        let word = builder.load(Place::at(entry, self.shape.value(0) as i32));
+        let word = builder.load(Place::at(entry, self.value(0)));
         builder.set(value, word);
         builder.bind(missing);
         (Value::Var(is_there), Value::Var(value))
     }
-    /// M1 to M6: pointer to the key's entry. `takes`: the state of an entry that the key gets, if it may get one. Goes to
-    /// `missing` if there is none.
-    fn find(self, builder: &mut Builder, key: &[Value], takes: Option<u64>, missing: Label) -> Var {
+    /// M1 to M6: pointer to the key's entry. `takes`: if the key may get an entry, its state, and a word that it begins with. Goes
+    /// to `missing` if there is none.
+    fn find(
+        self,
+        builder: &mut Builder,
+        key: &[Value],
+        takes: Option<(u64, Option<(i32, Value)>)>,
+        missing: Label,
+    ) -> Var {
         let [free, pass, found] = [(); 3].map(|()| builder.label());
         let entry = builder.var();
         let index = self.first(builder, key);
@@ -112,7 +130,7 @@ impl Map {
                 builder.bind(free);
                 builder.jump(Target::Label(missing));
             }
-            Some(takes) => {
+            Some((state_then, first)) => {
                 let [none, claimed, gone] = [(); 3].map(|()| builder.label());
                 builder.jump(Target::Label(none));
                 builder.bind(free);
@@ -129,7 +147,10 @@ impl Map {
                 for (nth, word) in key.iter().enumerate() {
                     builder.store(Place::at(entry, 8 + 8 * nth as i32), *word);
                 }
-                builder.publish(state, Value::Number(takes));
+                if let Some((word, value)) = first {
+                    builder.store(Place::at(entry, word), value);
+                }
+                builder.publish(state, Value::Number(state_then));
             }
         }
         builder.bind(found);

@@ -35,7 +35,7 @@ pub(crate) fn sum(made: &mut Made, [one, other]: [Value; 2], value: Value) {
     let builder = &mut made.builder;
     let key = [(one, 37), (other, 2)]
         .map(|(word, by)| builder.compute(Compute::Remainder, word, Value::Number(by)));
-    map.add(builder, &key, &[Value::Number(1), value]);
+    map.add(builder, &key, &[Value::Number(1), value], None);
 }
 pub(crate) fn sums_of_arguments() -> Program {
     let mut made = Made::new();

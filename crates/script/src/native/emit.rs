@@ -101,8 +101,8 @@ pub trait Emit {
     fn jump(&mut self, to: Self::Label);
     /// Goes to a label if a comparison holds.
     fn branch(&mut self, when: Compare, left: Self::Value, right: Self::Value, to: Self::Label);
-    /// Adds to the words of a key's value.
-    fn add(&mut self, map: usize, key: &[Self::Value], values: &[Self::Value]);
+    /// Adds to the words of a key's value. `extreme`: the last word becomes its value, if this comparison with it holds.
+    fn add(&mut self, map: usize, key: &[Self::Value], values: &[Self::Value], extreme: Option<Compare>);
     /// Assigns a key's value.
     fn assign(&mut self, map: usize, key: &[Self::Value], value: Self::Value);
     /// Deletes a key.
@@ -131,7 +131,7 @@ impl Emit for Nothing {
     fn bind(&mut self, (): ()) {}
     fn jump(&mut self, (): ()) {}
     fn branch(&mut self, _: Compare, (): (), (): (), (): ()) {}
-    fn add(&mut self, _: usize, _: &[()], _: &[()]) {}
+    fn add(&mut self, _: usize, _: &[()], _: &[()], _: Option<Compare>) {}
     fn assign(&mut self, _: usize, _: &[()], (): ()) {}
     fn delete(&mut self, _: usize, _: &[()]) {}
     fn read(&mut self, _: usize, _: &[()]) -> ((), ()) {

@@ -2,9 +2,9 @@
 //!
 //! In: keys and words. Out: [`Totals`] of what was added up; for a thread's maps, their entries. Does not: read a target.
 
+use crate::amount::Amount;
 use crate::bytes::filled;
 use crate::cell::Cell;
-use crate::counted::Amount;
 use crate::program::Program;
 use crate::run::{Machine, Totals};
 use crate::types::Type;

@@ -4,24 +4,24 @@
 //! interpreter does (`run::eval`, `run::steps`). Does not: know what is made of them.
 
 use super::emit::{Compare, Compute, Emit, Known, Unary};
-use super::maps::{KeyWord, Native, NativeMap, Not};
+use super::maps::{Change, KeyWord, Native, NativeMap, Not};
 use crate::calls::Meaning;
 use crate::diagnostic::At;
 use crate::program::{self, Op, Place, Program, Step, SumArgs, Typed};
 use crate::tree::Binary;
 use crate::types::{Int, Sum, Type};
 
-/// Gives a block's operations to `emit`. `native` is what [`native`](super::native) found.
+/// Gives a block's operations to `emit`. `native` is what [`Natives::of`](super::Natives::of) found.
 ///
 /// # Errors
-/// What has none; not for a program for which [`native`](super::native) had no error.
+/// What has none; not for a block that the target is to run.
 pub fn lower<E: Emit>(emit: &mut E, program: &Program, block: usize, native: &mut Native) -> Result<(), Not> {
-    Lower::new(emit, Block { program, block: &program.blocks[block] }, native).block()
+    Lower::new(emit, Of { program, block: &program.blocks[block] }, native).block()
 }
 
 /// A block of a program.
 #[derive(Clone, Copy)]
-pub(super) struct Block<'a> {
+pub(super) struct Of<'a> {
     pub(super) program: &'a Program,
     pub(super) block: &'a program::Block,
 }
@@ -29,14 +29,14 @@ pub(super) struct Block<'a> {
 /// A block on its way.
 pub(super) struct Lower<'a, E: Emit> {
     emit: &'a mut E,
-    of: Block<'a>,
+    of: Of<'a>,
     native: &'a mut Native,
     locals: Vec<E::Variable>,
     end: E::Label,
 }
 
 impl<'a, E: Emit> Lower<'a, E> {
-    pub(super) fn new(emit: &'a mut E, of: Block<'a>, native: &'a mut Native) -> Self {
+    pub(super) fn new(emit: &'a mut E, of: Of<'a>, native: &'a mut Native) -> Self {
         let locals = of.block.locals.iter().map(|_| emit.variable()).collect();
         let end = emit.label();
         Self { emit, of, native, locals, end }
@@ -101,7 +101,9 @@ impl<'a, E: Emit> Lower<'a, E> {
     }
     fn set_map(&mut self, map: usize, key: Option<&Typed>, value: &Typed) -> Result<(), Not> {
         match &*value.op {
-            Op::Sum(sum, added, args) => self.add(map, key, (*sum, added, *args), &value.at),
+            Op::Sum(sum, added, args) => {
+                self.add(map, key, (*sum, added, *args), (value.ty.is_signed(), &value.at))
+            }
             Op::Block { steps, value: inner } if matches!(inner.ty, Type::Sum(..)) => {
                 self.steps(steps)?;
                 self.set_map(map, key, inner)
@@ -129,24 +131,33 @@ impl<'a, E: Emit> Lower<'a, E> {
         map: usize,
         key: Option<&Typed>,
         (sum, added, args): (Sum, &Typed, SumArgs),
-        at: &At,
+        (signed, at): (bool, &At),
     ) -> Result<(), Not> {
         let (mut keys, mut words) = self.key(key)?;
-        let one = self.emit.number(1);
-        let mut values = vec![one];
+        let (one, value) = (self.emit.number(1), self.value(added)?);
+        let (mut values, mut change) = (vec![one], Change::Add);
         match sum {
-            Sum::Count => drop(self.value(added)?),
-            Sum::Total | Sum::Avg | Sum::Stats => values.push(self.value(added)?),
+            Sum::Count => {}
+            Sum::Total | Sum::Avg | Sum::Stats => values.push(value),
             Sum::Hist | Sum::Lhist => {
                 keys.push(KeyWord::Bucket);
-                let value = self.value(added)?;
                 words.push(self.bucket(value, args, at)?);
             }
-            Sum::Min | Sum::Max | Sum::Tseries => return Err(Not::yet("min, max and tseries", at)),
+            Sum::Min | Sum::Max => {
+                values.push(value);
+                let signed = signed || self.of.program.maps[map].value.is_signed();
+                change = Change::Raise(match (sum, signed) {
+                    (Sum::Min, true) => Compare::Less,
+                    (Sum::Min, false) => Compare::Below,
+                    (_, true) => Compare::Greater,
+                    (_, false) => Compare::Above,
+                });
+            }
+            Sum::Tseries => return Err(Not::yet("tseries", at)),
         }
-        let values_len = values.len() as u8;
-        self.native.uses(map, NativeMap { keys, values: values_len, is_added: true }, at)?;
-        self.emit.add(map, &words, &values);
+        self.native.uses(map, NativeMap { keys, values: values.len() as u8, change }, at)?;
+        let extreme = if let Change::Raise(when) = change { Some(when) } else { None };
+        self.emit.add(map, &words, &values, extreme);
         Ok(())
     }
     /// As `cell::bucket`.
@@ -192,7 +203,7 @@ impl<'a, E: Emit> Lower<'a, E> {
             }
             () if !is_word(ty) => Err(Not::yet("a map whose values are no numbers", at)),
             () => {
-                self.native.uses(map, NativeMap { keys, values: 1, is_added: false }, at)?;
+                self.native.uses(map, NativeMap { keys, values: 1, change: Change::Assign }, at)?;
                 Ok(words)
             }
         }
@@ -207,22 +218,26 @@ impl<'a, E: Emit> Lower<'a, E> {
         for part in parts {
             let (is, word) = self.key_word(part)?;
             all.0.push(is);
-            all.1.push(word);
+            all.1.extend(word);
         }
         Ok(all)
     }
-    fn key_word(&mut self, part: &Typed) -> Result<(KeyWord, E::Value), Not> {
+    /// What a part of a key is, and its word, if it has one.
+    fn key_word(&mut self, part: &Typed) -> Result<(KeyWord, Option<E::Value>), Not> {
+        let place = |lower: &mut Self, is: KeyWord| Ok((is, Some(lower.emit.known(Known::Probe))));
         match &*part.op {
             Op::Call { meaning: Meaning::Tid, args } if !is_init(args) => {
-                Ok((KeyWord::Thread, self.emit.known(Known::Thread)))
+                Ok((KeyWord::Thread, Some(self.emit.known(Known::Thread))))
             }
-            Op::Call { meaning: Meaning::Func, .. } => Ok((KeyWord::Func, self.emit.known(Known::Probe))),
-            Op::Call { meaning: Meaning::Probe, .. } => Ok((KeyWord::Probe, self.emit.known(Known::Probe))),
+            Op::Call { meaning: Meaning::Pid, args } if !is_init(args) => Ok((KeyWord::Pid, None)),
+            Op::Call { meaning: Meaning::Func, .. } => place(self, KeyWord::Func),
+            Op::Call { meaning: Meaning::Probe, .. } => place(self, KeyWord::Probe),
+            Op::Call { meaning: Meaning::Probetype, .. } => place(self, KeyWord::Sort),
             Op::Text(text) if matches!(part.ty, Type::Text(_)) => {
                 let nth = self.native.text(text);
-                Ok((KeyWord::Text, self.emit.number(nth)))
+                Ok((KeyWord::Text, Some(self.emit.number(nth))))
             }
-            _ => Ok((KeyWord::Number, self.value(part)?)),
+            _ => Ok((KeyWord::Number, Some(self.value(part)?))),
         }
     }
     /// The value of an expression that is a number.
@@ -424,7 +439,7 @@ impl<'a, E: Emit> Lower<'a, E> {
             Meaning::Argument(nth @ 0..6) => Known::Argument(nth),
             Meaning::Retval => Known::Returned,
             Meaning::Nsecs if boot => Known::Nanos,
-            Meaning::Tid => return Err(Not::yet("tid but as a part of a key", at)),
+            Meaning::Tid | Meaning::Pid => return Err(Not::yet("tid or pid but as a part of a key", at)),
             _ => return Err(Not::yet("such a function or value", at)),
         };
         Ok(self.emit.known(known))

@@ -9,7 +9,6 @@ mod found;
 mod headers;
 mod host;
 mod listing;
-mod lowering;
 mod native;
 mod own;
 mod places;
@@ -19,7 +18,6 @@ mod running;
 mod source;
 mod stop;
 mod system;
-mod tallied;
 
 use std::io::{self, Write};
 use std::process::ExitStatus;

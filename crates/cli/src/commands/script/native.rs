@@ -1,17 +1,17 @@
 //! Blocks as programs that hits run in the target.
 //!
-//! In: a script, the blocks of a place. Out: where its maps lie; a program for each place. Invariant: SCR-5, with
+//! In: what the target must know of a script; the blocks of a place. Out: where its maps lie; a program for each place. Invariant: SCR-5, with
 //! `trapline_script::native`. Does not: attach, or read maps (`target_maps`).
 
 use trapline::maps::hit::{
     Builder, Compare, Compute, HitProgram, Label, Map, MapShape, NoCode, Target, Unary, Value, Var, Width,
     input, line,
 };
-use trapline::maps::{KeyWord, MapTable};
+use trapline::maps::{KeyWord, MapKind, MapTable};
 use trapline_script::Program;
-use trapline_script::native::{self, Emit, Known, Native, Not};
+use trapline_script::native::{self, Change, Emit, Known, Native};
 
-/// A script whose hits run in the target.
+/// Blocks that hits run in the target, and their maps.
 #[derive(Debug)]
 pub(super) struct NativeScript {
     pub(super) native: Native,
@@ -23,30 +23,18 @@ pub(super) struct NativeScript {
 }
 
 impl NativeScript {
-    /// What the target must know.
-    ///
-    /// # Errors
-    /// Why the tracer must run the blocks.
-    pub(super) fn of(program: &Program) -> Result<Self, Not> {
-        let native = native::native(program)?;
+    /// Lays out the maps.
+    pub(super) fn new(native: Native) -> Self {
         let (mut tables, mut maps, mut at) = (Vec::new(), Vec::new(), 0);
         for (map, how) in native.maps.iter().enumerate() {
             let Some(how) = how else { continue };
-            let shape = MapShape { at, keys: how.keys.len() as u8, values: how.values };
+            let keys: Vec<KeyWord> = how.keys.iter().filter_map(|part| word(*part)).collect();
+            let shape = MapShape { at, keys: keys.len() as u8, values: how.values };
             at = shape.end();
-            let word = |word: &native::KeyWord| match word {
-                native::KeyWord::Thread => KeyWord::Thread,
-                native::KeyWord::Func | native::KeyWord::Probe => KeyWord::Probe,
-                native::KeyWord::Number | native::KeyWord::Text | native::KeyWord::Bucket => KeyWord::Number,
-            };
-            tables.push(MapTable {
-                shape,
-                keys: how.keys.iter().map(word).collect(),
-                is_added: how.is_added,
-            });
+            tables.push(MapTable { shape, keys, kind: kind(how.change) });
             maps.push(map);
         }
-        Ok(Self { native, tables, maps, bytes: at })
+        Self { native, tables, maps, bytes: at }
     }
     /// The program of these blocks, one behind the other.
     ///
@@ -74,7 +62,7 @@ impl Emitter<'_> {
     fn map(&mut self, map: usize) -> Map {
         let nth = self.script.maps.iter().position(|known| *known == map).unwrap_or(0);
         let table = &self.script.tables[nth];
-        let nth = if table.is_added { input::LINE } else { input::ASSIGNED };
+        let nth = if table.kind == MapKind::Assigned { input::ASSIGNED } else { input::LINE };
         Map { line: line(&mut self.builder, nth), shape: table.shape }
     }
     fn own(&mut self) -> Var {
@@ -145,22 +133,10 @@ impl Emit for Emitter<'_> {
         self.builder.jump(Target::Label(to));
     }
     fn branch(&mut self, when: native::Compare, left: Value, right: Value, to: Label) {
-        let when = match when {
-            native::Compare::Equal => Compare::Equal,
-            native::Compare::NotEqual => Compare::NotEqual,
-            native::Compare::Less => Compare::Less,
-            native::Compare::LessEqual => Compare::LessEqual,
-            native::Compare::Greater => Compare::Greater,
-            native::Compare::GreaterEqual => Compare::GreaterEqual,
-            native::Compare::Below => Compare::Below,
-            native::Compare::BelowEqual => Compare::BelowEqual,
-            native::Compare::Above => Compare::Above,
-            native::Compare::AboveEqual => Compare::AboveEqual,
-        };
-        self.builder.branch(when, left, right, Target::Label(to));
+        self.builder.branch(compare(when), left, right, Target::Label(to));
     }
-    fn add(&mut self, map: usize, key: &[Value], values: &[Value]) {
-        self.map(map).add(&mut self.builder, key, values);
+    fn add(&mut self, map: usize, key: &[Value], values: &[Value], extreme: Option<native::Compare>) {
+        self.map(map).add(&mut self.builder, key, values, extreme.map(compare));
     }
     fn assign(&mut self, map: usize, key: &[Value], value: Value) {
         let (map, own) = (self.map(map), self.own());
@@ -172,6 +148,42 @@ impl Emit for Emitter<'_> {
     }
     fn read(&mut self, map: usize, key: &[Value]) -> (Value, Value) {
         self.map(map).get(&mut self.builder, key)
+    }
+}
+
+/// The word that a part of a key has in the target.
+const fn word(part: native::KeyWord) -> Option<KeyWord> {
+    match part {
+        native::KeyWord::Thread => Some(KeyWord::Thread),
+        native::KeyWord::Func | native::KeyWord::Probe | native::KeyWord::Sort => Some(KeyWord::Probe),
+        native::KeyWord::Number | native::KeyWord::Text | native::KeyWord::Bucket => Some(KeyWord::Number),
+        native::KeyWord::Pid => None,
+    }
+}
+
+const fn kind(change: Change) -> MapKind {
+    match change {
+        Change::Add => MapKind::Added,
+        Change::Assign => MapKind::Assigned,
+        Change::Raise(when) => MapKind::Extreme {
+            least: matches!(when, native::Compare::Less | native::Compare::Below),
+            signed: matches!(when, native::Compare::Less | native::Compare::Greater),
+        },
+    }
+}
+
+const fn compare(when: native::Compare) -> Compare {
+    match when {
+        native::Compare::Equal => Compare::Equal,
+        native::Compare::NotEqual => Compare::NotEqual,
+        native::Compare::Less => Compare::Less,
+        native::Compare::LessEqual => Compare::LessEqual,
+        native::Compare::Greater => Compare::Greater,
+        native::Compare::GreaterEqual => Compare::GreaterEqual,
+        native::Compare::Below => Compare::Below,
+        native::Compare::BelowEqual => Compare::BelowEqual,
+        native::Compare::Above => Compare::Above,
+        native::Compare::AboveEqual => Compare::AboveEqual,
     }
 }
 

@@ -11,20 +11,16 @@ use std::time::Duration;
 use trapline::calls::{KeptPointer, KeptText};
 use trapline::filter::Filter;
 use trapline::report::Refused;
-use trapline::{By, Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
-use trapline_script::{Block, Machine, Probe, Program};
+use trapline::{Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
+use trapline_script::{Machine, Program};
 
 use super::found::Found;
 use super::places::{Event, Places, event, nanos, spec};
 use super::ran::Ran;
 use super::stop::{Stop, said};
-use super::tallied::Tallying;
 
 /// Bytes of a CPU's ring: room for what comes while blocks are interpreted.
 const RING: u32 = 16 << 20;
-
-/// Tables have 2 to the power of this many rows: twice as many as a map has keys.
-const ROWS: u8 = 13;
 
 /// Stands for a name that is not known.
 const UNNAMED: &str = "?";
@@ -34,9 +30,8 @@ const UNNAMED: &str = "?";
 pub(super) struct Probing {
     session: Session,
     places: Places,
-    pub(super) tallying: Tallying,
-    /// The blocks that hits run, or why they do not.
-    pub(super) ran: Result<Ran, String>,
+    /// The blocks that hits run.
+    pub(super) ran: Ran,
     /// The session's start by the boot clock.
     start: u64,
     /// The process that was launched, and the name that its main thread begins with.
@@ -68,14 +63,9 @@ struct Spec {
 
 impl Asked {
     /// Notes the places of all blocks.
-    fn of(
-        program: &Program,
-        found: &Found,
-        is_recorded: &dyn Fn(usize) -> bool,
-        places: &mut Places,
-    ) -> Self {
+    fn of(program: &Program, found: &Found, ran: &Ran, places: &mut Places) -> Self {
         let mut asked = Self::default();
-        let recorded = program.blocks.iter().enumerate().filter(|(index, _)| is_recorded(*index));
+        let recorded = program.blocks.iter().enumerate().filter(|(index, _)| !ran.runs(*index));
         for (index, block) in recorded {
             for probe in &block.probes {
                 let Some((text, at_return)) = spec(probe) else { continue };
@@ -131,45 +121,28 @@ impl Probing {
         now: &mut dyn FnMut() -> u64,
     ) -> Result<Option<Self>, Stop> {
         let found = Found::of(program)?;
-        let (mut places, mut tallying) = (Places::default(), Tallying::of(program, &found, interpret));
-        let (mut filters, mut actions) = (Vec::new(), Vec::new());
-        let ran = ran(program, &found, &tallying, interpret).and_then(|mut ran| {
-            ran.add_to(program, &mut filters, &mut actions)?;
-            Ok(ran)
-        });
-        if ran.is_ok() {
-            tallying = Tallying::of(program, &found, true);
-        }
-        let is_recorded = |block: usize| ran.is_err() && !tallying.counts(block);
-        let asked = Asked::of(program, &found, &is_recorded, &mut places);
-        let masks = vec![asked.texts; asked.specs.len()];
-        if ran.is_err() {
-            filters = asked.keeps()?;
-            actions = tallying.add_to(&mut filters);
-        }
+        let (mut places, mut ran) = (Places::default(), Ran::of(program, &found, interpret));
+        let asked = Asked::of(program, &found, &ran, &mut places);
+        let (mut filters, masks) = (asked.keeps()?, vec![asked.texts; asked.specs.len()]);
+        let actions = ran.add_to(program, &mut filters);
         let recorded = asked.specs.iter().map(|spec| spec.text.as_str());
-        let ran_specs = ran.iter().flat_map(Ran::specs);
-        let parsed: Result<Vec<ProbeSpec>, _> =
-            recorded.chain(tallying.specs()).chain(ran_specs).map(str::parse).collect();
+        let parsed: Result<Vec<ProbeSpec>, _> = recorded.chain(ran.specs()).map(str::parse).collect();
         let parsed = parsed.map_err(|error| said(error.to_string()))?;
         if parsed.is_empty() {
             return Ok(None);
         }
         let builder = Session::builder().target(target(pid, command)).probes(parsed).filters(filters);
         let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING);
-        let builder = builder.actions(actions).by(Some(By::Thread)).rows(ROWS);
-        let builder = builder.maps(ran.as_ref().map(Ran::tables).unwrap_or_default());
+        let builder = builder.actions(actions).maps(ran.tables());
         let (args, returns) = (asked.arguments(), asked.specs.iter().any(|spec| spec.at_return));
         let mut session = builder.record(args, returns).map_err(|error| said(error.to_string()))?;
         session.announce_entries();
         let start = now().saturating_sub(nanos(session.since_start()));
         let refused =
             session.totals().first().map_or_else(Arc::default, |report| Arc::clone(&report.refused));
-        let counted = tallying.count() + ran.as_ref().map_or(0, Ran::count);
-        let attached = (places.count() + counted).saturating_sub(refused.len());
+        let attached = (places.count() + ran.count()).saturating_sub(refused.len());
         let (launched, unknown) = (None, 0);
-        let mut probing =
-            Self { session, places, tallying, ran, start, launched, attached, refused, unknown };
+        let mut probing = Self { session, places, ran, start, launched, attached, refused, unknown };
         probing.launched = command.and_then(|words| Some((probing.pid(), first_name(words.first()?))));
         Ok(Some(probing))
     }
@@ -208,46 +181,19 @@ impl Probing {
         }
         events
     }
-    /// Gives maps what the target has added up and assigned so far, if it does.
+    /// Gives maps what the target has added up and assigned so far.
     pub(super) fn settle(&mut self, machine: &mut Machine) {
-        match &self.ran {
-            Ok(ran) => {
-                ran.settle(machine, &self.session.maps());
-            }
-            Err(_) if self.tallying.count() > 0 => {
-                let (reports, tallies) = (self.session.totals(), self.session.tallies());
-                machine.settle(self.tallying.totals(&reports, &tallies).0);
-            }
-            Err(_) => {}
+        if self.ran.count() > 0 {
+            self.ran.settle(machine, &self.session.maps());
         }
-    }
-    /// Where blocks of programs run, a line each.
-    pub(super) fn lines(&self, program: &Program) -> String {
-        match &self.ran {
-            Ok(_) => "Run in the target: all blocks\n".to_owned(),
-            Err(why) => format!("Not run in the target: {why}\n{}", self.tallying.lines(program)),
-        }
-    }
-    /// Whether a block of our own names what the target counts or assigns.
-    pub(super) fn is_awaited(&self, block: usize) -> bool {
-        self.ran.is_ok() || self.tallying.is_awaited(block)
     }
     /// Detaches, and gives maps what the target has added up and assigned. Returns the hits that were left, how many had
     /// unknown values in all, and the end of the session.
     pub(super) fn end(self, machine: &mut Machine) -> (Vec<Event>, u64, Finished) {
-        let Self { session, mut places, tallying, ran, start, launched, mut unknown, .. } = self;
+        let Self { session, mut places, ran, start, launched, mut unknown, .. } = self;
         let finished = session.detach();
-        match &ran {
-            Ok(ran) => {
-                ran.settle(machine, &finished.maps);
-                unknown += finished.maps.iter().map(|one| one.unseen).sum::<u64>();
-            }
-            Err(_) => {
-                let (totals, unseen) = tallying.totals(&finished.reports, &finished.tallies);
-                machine.settle(totals);
-                unknown += unseen;
-            }
-        }
+        ran.settle(machine, &finished.maps);
+        unknown += finished.maps.iter().map(|one| one.unseen).sum::<u64>();
         let mut events = Vec::new();
         for call in &finished.calls {
             let name = finished.names.get(&(call.pid, call.tid)).cloned();
@@ -257,19 +203,6 @@ impl Probing {
             events.extend(here.into_iter().map(|place| event(place, call, name.clone(), start)));
         }
         (events, unknown, finished)
-    }
-}
-
-/// The blocks that hits run in the target: all of programs, unless counting them is enough.
-fn ran(program: &Program, found: &Found, tallying: &Tallying, interpret: bool) -> Result<Ran, String> {
-    let mut blocks = program.blocks.iter().enumerate();
-    let of_programs = |block: &Block| block.probes.iter().any(Probe::is_of_program);
-    match () {
-        () if interpret => Err("--interpret".to_owned()),
-        () if blocks.all(|(nth, block)| !of_programs(block) || tallying.counts(nth)) => {
-            Err("they are counted there".to_owned())
-        }
-        () => Ran::of(program, found),
     }
 }
 

@@ -1,16 +1,17 @@
 //! Blocks that hits run in the target: their probes, and what they left in maps.
 //!
 //! In: a program and what its attach points mean; contents of maps. Out: probes of the session; rows of the program's maps.
-//! Invariant: all blocks of programs are run there, or none. Does not: attach.
+//! Does not: attach.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use trapline::filter::Filter;
-use trapline::maps::{KeyPart, MapContents, MapRow, MapTable};
+use trapline::maps::hit::HitProgram;
+use trapline::maps::{KeyPart, MapContents, MapKind, MapRow, MapTable};
 use trapline::{ProbeAction, Site};
-use trapline_script::native::{KeyValue, KeyWord};
-use trapline_script::{Amount, Hit, Machine, Probe, Program, Totals};
+use trapline_script::native::{Beside, Fate, KeyValue, KeyWord, Natives};
+use trapline_script::{Amount, Block, Hit, Machine, Probe, Program, Totals};
 
 use super::found::Found;
 use super::native::NativeScript;
@@ -19,6 +20,7 @@ use super::places::{name, real, spec};
 /// The blocks that hits run in the target.
 #[derive(Debug)]
 pub(super) struct Ran {
+    natives: Natives,
     script: NativeScript,
     probes: Vec<Probed>,
     /// How many probes of the session come first.
@@ -36,19 +38,25 @@ struct Probed {
 }
 
 impl Ran {
-    /// All blocks of programs.
-    ///
-    /// # Errors
-    /// Why the target cannot run them.
-    pub(super) fn of(program: &Program, found: &Found) -> Result<Self, String> {
-        let script = NativeScript::of(program).map_err(|not| not.what)?;
+    /// Those blocks that the target can run; none if all are to be interpreted.
+    pub(super) fn of(program: &Program, found: &Found, interpret: bool) -> Self {
+        let mut natives = match interpret {
+            true => Natives::none(program, "--interpret"),
+            false => Natives::of(program, &beside(program, found)),
+        };
+        let mut ran = Self::with(program, found, natives.clone());
+        // A block's code may not fit into a stub, on some processor.
+        if let Err(why) = ran.programs(program) {
+            natives = Natives::none(program, &why);
+            ran = Self::with(program, found, natives);
+        }
+        ran
+    }
+    fn with(program: &Program, found: &Found, natives: Natives) -> Self {
         let mut probes: Vec<Probed> = Vec::new();
-        for (block, def) in program.blocks.iter().enumerate() {
+        for (block, def) in program.blocks.iter().enumerate().filter(|(block, _)| natives.runs(*block)) {
             for probe in &def.probes {
                 let Some((spec, at_return)) = spec(probe) else { continue };
-                if spec.contains('+') || spec.contains(":0x") {
-                    return Err(format!("{spec} is an instruction"));
-                }
                 match probes.iter_mut().find(|probed| probed.spec == spec && probed.at_return == at_return) {
                     Some(probed) if probed.blocks.contains(&block) => {}
                     Some(probed) => probed.blocks.push(block),
@@ -57,15 +65,16 @@ impl Ran {
             }
         }
         probes.retain(|probed| !probed.places.is_empty());
-        let mut known: HashMap<(&(PathBuf, u64), bool), &str> = HashMap::new();
-        for probed in &probes {
-            for place in probed.places.keys() {
-                if known.insert((place, probed.at_return), &probed.spec).is_some() {
-                    return Err(format!("{} means a function that another probe means too", probed.spec));
-                }
-            }
-        }
-        Ok(Self { script, probes, before: 0 })
+        let script = NativeScript::new(natives.native.clone());
+        Self { natives, script, probes, before: 0 }
+    }
+    /// Whether the target runs a block.
+    pub(super) fn runs(&self, block: usize) -> bool {
+        self.natives.runs(block)
+    }
+    /// Whether a block of the tracer names a map that the target changes.
+    pub(super) fn is_awaited(&self, block: usize) -> bool {
+        self.natives.awaited.get(block).copied().unwrap_or(false)
     }
     /// How many places are probed.
     pub(super) fn count(&self) -> usize {
@@ -79,22 +88,31 @@ impl Ran {
     pub(super) fn tables(&self) -> Vec<MapTable> {
         self.script.tables.clone()
     }
-    /// Adds the filters and actions of these probes behind those of the others.
-    ///
-    /// # Errors
-    /// Why a program has no code.
-    pub(super) fn add_to(
-        &mut self,
-        program: &Program,
-        filters: &mut Vec<Filter>,
-        actions: &mut Vec<ProbeAction>,
-    ) -> Result<(), String> {
-        let programs = self.probes.iter().map(|probed| self.script.program(program, &probed.blocks));
-        let programs: Vec<_> = programs.collect::<Result<_, _>>()?;
+    fn programs(&self, program: &Program) -> Result<Vec<HitProgram>, String> {
+        self.probes.iter().map(|probed| self.script.program(program, &probed.blocks)).collect()
+    }
+    /// Adds the filters of these probes behind those of the others. Returns the actions of all.
+    pub(super) fn add_to(&mut self, program: &Program, filters: &mut Vec<Filter>) -> Vec<ProbeAction> {
         self.before = filters.len();
+        // That they have code was seen before.
+        let programs = self.programs(program).unwrap_or_default();
         filters.extend(programs.into_iter().map(|program| Filter::default().runs(program)));
+        let mut actions = vec![ProbeAction::Record; self.before];
         actions.extend(self.probes.iter().map(|probed| ProbeAction::Tally { exits: probed.at_return }));
-        Ok(())
+        actions
+    }
+    /// Where each block of programs runs, a line each.
+    pub(super) fn lines(&self, program: &Program) -> String {
+        let line = |(fate, block): (&Fate, &Block)| {
+            let probe = block.probes.first()?;
+            let more = if block.probes.len() > 1 { ", …" } else { "" };
+            match fate {
+                Fate::Own => None,
+                Fate::Native => Some(format!("Run in the target: {probe}{more}\n")),
+                Fate::Read(why) => Some(format!("Interpreted: {probe}{more}: {why}\n")),
+            }
+        };
+        self.natives.fates.iter().zip(&program.blocks).filter_map(line).collect()
     }
     /// Gives a program's maps what hits added up and what threads assigned.
     pub(super) fn settle(&self, machine: &mut Machine, contents: &[MapContents]) {
@@ -112,7 +130,12 @@ impl Ran {
 
 impl Probed {
     fn of(found: &Found, probe: &Probe, spec: String, (block, at_return): (usize, bool)) -> Self {
-        let hit = |func: &str, name| Hit { probe: name, func: func.to_owned(), ..Hit::default() };
+        let hit = |func: &str, name| Hit {
+            probe: name,
+            sort: probe.sort(),
+            func: func.to_owned(),
+            ..Hit::default()
+        };
         let listed = found.listed(&spec).iter();
         let places = listed.map(|one| ((real(&one.file), one.offset), hit(&one.function, name(probe, one))));
         let places = places.collect();
@@ -129,11 +152,13 @@ pub(super) fn contents_into(
 ) {
     let mut totals = Totals::default();
     for one in contents {
-        for row in one.rows.iter().filter(|row| script.tables[row.map].is_added) {
+        for row in one.rows.iter().filter(|row| script.tables[row.map].kind != MapKind::Assigned) {
             let Some((map, key, bucket)) = key(script, row, hit) else { continue };
             let [hits, sum] = [0, 1].map(|word| row.value.get(word).copied().unwrap_or(0));
             let buckets = bucket.map(|bucket| BTreeMap::from([(bucket, hits)])).unwrap_or_default();
-            let amount = Amount { hits, sum: i128::from(sum.cast_signed()), buckets, extremes: None };
+            let signed = !matches!(script.tables[row.map].kind, MapKind::Extreme { signed: false, .. });
+            let value = if signed { sum.cast_signed().into() } else { i128::from(sum) };
+            let amount = Amount { hits, sum: value, buckets, extremes: Some((value, value)) };
             totals.add_key(machine.program(), map, &key, &amount);
         }
         for (table, dropped) in one.dropped.iter().enumerate() {
@@ -142,7 +167,7 @@ pub(super) fn contents_into(
     }
     machine.settle(totals);
     for (table, map) in script.maps.iter().enumerate() {
-        if !script.tables[table].is_added {
+        if script.tables[table].kind == MapKind::Assigned {
             let rows = contents.iter().flat_map(|one| &one.rows).filter(|row| row.map == table);
             let entry =
                 |row: &MapRow| Some((key(script, row, hit)?.1, row.value.first().copied().unwrap_or(0)));
@@ -158,10 +183,13 @@ fn key(
     hit: &dyn Fn(&Site) -> Option<Hit>,
 ) -> Option<(usize, Vec<KeyValue>, Option<u64>)> {
     let map = script.maps[row.map];
-    let words = &script.native.maps[map].as_ref()?.keys;
-    let (mut key, mut bucket) = (Vec::new(), None);
-    for (part, word) in row.key.iter().zip(words) {
-        key.push(match (part, word) {
+    let (mut key, mut bucket, mut words) = (Vec::new(), None, row.key.iter());
+    for part in &script.native.maps[map].as_ref()?.keys {
+        if *part == KeyWord::Pid {
+            key.push(KeyValue::Int(row.pid.into()));
+            continue;
+        }
+        key.push(match (words.next()?, part) {
             (KeyPart::Number(number), KeyWord::Bucket) => {
                 bucket = Some(*number);
                 continue;
@@ -170,15 +198,42 @@ fn key(
                 let text = script.native.texts.get(usize::try_from(*number).ok()?)?;
                 KeyValue::Text(text.to_vec())
             }
-            (KeyPart::Number(_), KeyWord::Func | KeyWord::Probe) => return None,
             (KeyPart::Number(number), _) => KeyValue::Int(number.cast_signed()),
             (KeyPart::Thread(tid), _) => KeyValue::Int((*tid).into()),
-            (KeyPart::Site(site), word) => {
+            (KeyPart::Site(site), part) => {
                 let hit = hit(site)?;
-                let text = if *word == KeyWord::Func { &hit.func } else { &hit.probe };
-                KeyValue::Text(text.as_bytes().to_vec())
+                KeyValue::Text(match part {
+                    KeyWord::Func => hit.func.into_bytes(),
+                    KeyWord::Sort => hit.sort.as_bytes().to_vec(),
+                    _ => hit.probe.into_bytes(),
+                })
             }
         });
     }
     Some((map, key, bucket))
+}
+
+/// What else is at the places of each block.
+fn beside(program: &Program, found: &Found) -> Vec<Beside> {
+    let mut all = vec![Beside::default(); program.blocks.len()];
+    let mut at: HashMap<(&str, u64), Vec<(usize, String, bool)>> = HashMap::new();
+    for (index, block) in program.blocks.iter().enumerate() {
+        for (spec, at_return) in block.probes.iter().filter_map(spec) {
+            let function = spec.rsplit(':').next().unwrap_or_default();
+            all[index].inside |=
+                function.contains('+') || function.starts_with(|letter: char| letter.is_ascii_digit());
+            for one in found.listed(&spec) {
+                at.entry((&one.file, one.offset)).or_default().push((index, spec.clone(), at_return));
+            }
+        }
+    }
+    for here in at.values() {
+        for (nth, (block, spec, at_return)) in here.iter().enumerate() {
+            for (_, (other, by, end)) in here.iter().enumerate().filter(|(other, _)| *other != nth) {
+                all[*block].others.insert(*other);
+                all[*block].overlaps |= end == at_return && by != spec;
+            }
+        }
+    }
+    all
 }

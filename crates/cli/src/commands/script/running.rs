@@ -133,7 +133,7 @@ impl Running<'_> {
         if self.args.verbose {
             let probes = self.machine.program().blocks.iter().flat_map(|block| &block.probes);
             let mut lines: String = probes.map(|probe| format!("Attached {probe}\n")).collect();
-            lines.extend(self.probing.iter().map(|probing| probing.lines(self.machine.program())));
+            lines.extend(self.probing.iter().map(|probing| probing.ran.lines(self.machine.program())));
             self.host.write(Stream::Error, lines.as_bytes());
         }
         self.host.flush();
@@ -211,7 +211,7 @@ impl Running<'_> {
             }
             timer.due = (timer.due + timer.period).max(now);
             let (block, probe) = (timer.block, timer.probe);
-            if self.probing.as_ref().is_some_and(|probing| probing.is_awaited(block)) {
+            if self.probing.as_ref().is_some_and(|probing| probing.ran.is_awaited(block)) {
                 self.settle();
             }
             let probe = &self.machine.program().blocks[block].probes[probe];

@@ -32,7 +32,7 @@ fn program(what: Do, shape: MapShape) -> Program {
     let key: Vec<Value> = (0..shape.keys).map(|nth| builder.input(3 + u16::from(nth))).collect();
     let result = match what {
         Do::Add => {
-            map.add(&mut builder, &key, &[Value::Number(1), value][..usize::from(shape.values)]);
+            map.add(&mut builder, &key, &[Value::Number(1), value][..usize::from(shape.values)], None);
             None
         }
         Do::Assign => {

@@ -15,6 +15,8 @@ use trapline_script::{
     Clock, Hit, Machine, Meaning, Options, Program, Source, StackMode, Stream, Style, World, compile,
 };
 
+use trapline_script::native::Natives;
+
 use super::super::ran::contents_into;
 use super::NativeScript;
 
@@ -114,7 +116,9 @@ impl Random {
     }
     fn statement(&mut self, depth: u32) -> String {
         let value = self.expression(2);
-        match self.below(14) {
+        match self.below(16) {
+            14 => format!("@min[pid] = min((int64){value});"),
+            15 => format!("@max[{value} % 3, probetype] = max((uint64){value});"),
             0 => format!("@c[{value}] = count();"),
             1 => format!("@s[{value} % 3, func] = sum((int64){});", self.expression(1)),
             2 => format!("@a[\"{}\"] = avg((int64){value});", self.one_of(&["x", "y"])),
@@ -140,6 +144,7 @@ impl Random {
     }
     fn hit(&mut self) -> Hit {
         Hit {
+            pid: 1,
             tid: 5 + self.below(3) as u32,
             nsecs: Some(self.number()),
             args: (0..6).map(|_| self.number()).collect(),
@@ -216,8 +221,12 @@ fn scr_5_programs_leave_what_the_interpreter_leaves() {
             continue;
         };
         let program = Rc::new(compiled.program);
-        let Ok(script) = NativeScript::of(&program) else { continue };
+        let natives = Natives::of(&program, &[]);
         let blocks: Vec<usize> = (0..program.blocks.len()).collect();
+        if !blocks.iter().all(|block| natives.runs(*block)) {
+            continue;
+        }
+        let script = NativeScript::new(natives.native);
         let hit_program = match script.program(&program, &blocks) {
             Ok(hit_program) => hit_program,
             Err(why) => {

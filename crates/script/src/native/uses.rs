@@ -1,0 +1,75 @@
+//! Which maps a block names, changes, and may empty.
+//!
+//! In: a block. Out: sets of maps. Does not: know why they are named.
+
+use std::collections::BTreeSet;
+
+use crate::calls::Meaning;
+use crate::program::{Block, Op, Place, Step, Typed};
+
+/// The maps of a block.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Uses {
+    /// All that it names.
+    pub(super) named: BTreeSet<usize>,
+    /// Those that it assigns, adds to or empties.
+    pub(super) changed: BTreeSet<usize>,
+    /// Those of which it removes keys, or sets values to zero.
+    pub(super) emptied: BTreeSet<usize>,
+}
+
+impl Uses {
+    pub(super) fn of(block: &Block) -> Self {
+        let mut uses = Self::default();
+        uses.steps(&block.body);
+        uses
+    }
+    fn steps(&mut self, steps: &[Step]) {
+        steps.iter().for_each(|step| self.step(step));
+    }
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Set(_, value) | Step::Do(value) => self.expr(value),
+            Step::SetMap { map, key, value } => {
+                self.named.insert(*map);
+                self.changed.insert(*map);
+                key.iter().for_each(|key| self.expr(key));
+                self.expr(value);
+            }
+            Step::While { condition, body, .. } => {
+                self.expr(condition);
+                self.steps(body);
+            }
+            Step::Times { body, .. } => self.steps(body),
+            Step::ForRange { from, to, body, .. } => {
+                self.expr(from);
+                self.expr(to);
+                self.steps(body);
+            }
+            Step::ForMap { map, body, .. } => {
+                self.named.insert(*map);
+                self.steps(body);
+            }
+            Step::Break | Step::Continue | Step::Return => {}
+        }
+    }
+    fn expr(&mut self, expr: &Typed) {
+        match &*expr.op {
+            Op::Map { map, .. } | Op::Find { map, .. } => _ = self.named.insert(*map),
+            Op::Step { place: Place::Map { map, .. }, .. } => {
+                self.named.insert(*map);
+                self.changed.insert(*map);
+            }
+            Op::OnMap { meaning, map, .. } => {
+                self.named.insert(*map);
+                if matches!(meaning, Meaning::Clear | Meaning::Zero | Meaning::Delete) {
+                    self.changed.insert(*map);
+                    self.emptied.insert(*map);
+                }
+            }
+            Op::Block { steps, .. } => self.steps(steps),
+            _ => {}
+        }
+        expr.inner().into_iter().for_each(|inner| self.expr(inner));
+    }
+}
