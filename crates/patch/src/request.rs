@@ -51,8 +51,6 @@ pub struct Options {
     pub kernel_uprobes: KernelUprobes,
     /// Count hits by thread; see `record::threads`.
     pub by_thread: bool,
-    /// Tables of aggregations that have rows have 2 to the power of this many at least.
-    pub rows: u8,
     /// Bytes of each CPU's ring of records, if records are requested; a power of two.
     pub ring: u32,
     /// Number of return trampolines of the process, if some calls use them: at most this many calls are timed
@@ -86,7 +84,6 @@ impl Default for Options {
             free: false,
             kernel_uprobes: KernelUprobes::Unavailable,
             by_thread: false,
-            rows: 0,
             ring: 4 << 20,
             trampolines: trapline_record::trampolines::USUAL,
             or_trampolines: false,
@@ -177,7 +174,7 @@ impl Request<'_> {
     pub(crate) fn is_timed(&self) -> bool {
         self.actions().any(|action| action.is_timed())
             || self.is_recorded()
-            || self.all_filters().any(|filter| filter.late.is_some())
+            || self.all_filters().any(|filter| filter.late.is_some() || filter.reads_clock())
     }
     /// Whether the stubs write records.
     pub(crate) fn is_recorded(&self) -> bool {

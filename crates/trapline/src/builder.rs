@@ -52,7 +52,6 @@ pub struct Builder {
     steps: Option<LinearBuckets>,
     maps: Vec<MapTable>,
     actions: Vec<ProbeAction>,
-    rows: Option<u8>,
 }
 
 impl Builder {
@@ -194,19 +193,12 @@ impl Builder {
         self.floats = floats;
         self
     }
-    /// Lets a session that records count or aggregate at some probes instead. The first action is for the first probe,
-    /// and so on; probes beyond record. Each such probe counts for itself, also where several mean one site:
-    /// [`Site::slot`](crate::Site::slot) says which one. [`Session::totals`] reports counts,
-    /// [`Session::tallies`] aggregations. One function's returns may be recorded, or aggregated by one probe.
+    /// Lets a session that records run programs at some probes instead ([`Filter::runs`]). The first action is for the first
+    /// probe, and so on; probes beyond record. Each such probe has sites of its own, also where several mean one function:
+    /// [`Site::slot`](crate::Site::slot) says which one. One function's returns may be recorded, or run one probe's program.
     #[must_use]
     pub fn actions(mut self, actions: Vec<ProbeAction>) -> Self {
         self.actions = actions;
-        self
-    }
-    /// Gives tables of aggregations 2 to the power of this many rows at least, if they have rows; 14 at most.
-    #[must_use]
-    pub const fn rows(mut self, bits: u8) -> Self {
-        self.rows = Some(bits);
         self
     }
     /// Starts counting.
@@ -325,7 +317,6 @@ impl Builder {
             faults_are_fatal: self.faults_are_fatal,
             kernel_uprobes,
             by_thread,
-            rows: self.rows.unwrap_or(0),
             ..Options::default()
         };
         let ring = if matches!(hit_action, HitAction::Stack { .. }) { STACKS_RING } else { options.ring };

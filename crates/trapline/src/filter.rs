@@ -81,8 +81,8 @@ impl Filter {
             |name: String| String::from_utf8_lossy(&name.as_bytes()[..name.len().min(COMM_LEN)]).into_owned();
         Self { names: names.into_iter().map(cut).collect(), ..self }
     }
-    /// Lets hits run a program, instead of all else: no condition, no sample. Only where hits are aggregated
-    /// ([`ProbeAction::Tally`](crate::ProbeAction)); at exits, its program runs when the call returns.
+    /// Lets hits run a program, instead of all else: no condition, no sample. Only with
+    /// [`ProbeAction::Run`](crate::ProbeAction).
     #[must_use]
     pub fn runs(self, program: HitProgram) -> Self {
         Self { program: Some(Arc::new(program)), ..self }

@@ -25,7 +25,7 @@ pub struct Site {
     /// How the site is reached; where several instructions are patched, such as exits, the least preferred
     /// tactic of them.
     pub tactic: Tactic,
-    /// Number of the probe that counts or aggregates here for itself, from 1 on ([`Builder::actions`](crate::Builder::actions));
+    /// Number of the probe that runs a program here, from 1 on ([`Builder::actions`](crate::Builder::actions));
     /// 0 for all others.
     pub slot: u32,
 }

@@ -56,10 +56,8 @@ pub enum ProbeAction {
     /// Records them, as the session does.
     #[default]
     Record,
-    /// Counts them.
-    Count,
-    /// Aggregates them, or runs a program, as its filter says.
-    Tally {
+    /// Runs the program of its filter.
+    Run {
         /// At exits.
         exits: bool,
     },
@@ -70,11 +68,10 @@ impl SessionRequest {
     pub(crate) fn action_of(&self, nth: usize) -> HitAction {
         match self.actions.get(nth).copied().unwrap_or_default() {
             ProbeAction::Record => self.hit_action,
-            ProbeAction::Count => HitAction::Count,
-            ProbeAction::Tally { exits } => HitAction::Tally { exits },
+            ProbeAction::Run { exits } => HitAction::Tally { exits },
         }
     }
-    /// Number of a probe that counts or aggregates for itself, from 1 on; 0 for all others.
+    /// Number of a probe that runs a program, from 1 on; 0 for all others.
     pub(crate) fn slot_of(&self, nth: usize) -> u32 {
         match self.actions.get(nth) {
             None | Some(ProbeAction::Record) => 0,
@@ -83,7 +80,7 @@ impl SessionRequest {
     }
     /// How the ends of calls are seen, for actions that leave a choice.
     pub(crate) fn form(&self) -> Returns {
-        let exits = self.actions.contains(&ProbeAction::Tally { exits: true });
+        let exits = self.actions.contains(&ProbeAction::Run { exits: true });
         match self.hit_action {
             _ if exits => self.returns,
             HitAction::Time(form) => form,

@@ -110,7 +110,6 @@ pub(crate) fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
     let ring = request.options.ring;
     let shapes = request.filters.iter().flatten().filter_map(|filter| filter.tally.as_ref());
     let tally = shapes.map(Tally::shape).fold(TableShape::Nothing, TableShape::or);
-    let tally = tally.at_least(request.options.rows);
     let locked = survey.traits.rseq.is_none();
     let named = request.filters.iter().flatten().any(|filter| filter.by_name);
     let maps = request.filters.iter().flatten().filter_map(|filter| filter.program.as_deref());

@@ -245,6 +245,11 @@ impl TargetFilter {
         let fields: usize = self.reads.iter().map(Read::words).sum();
         RingArea::slot_with_floats(ARGUMENTS, tally.texts().count_ones() as usize, floats + fields)
     }
+    /// Whether a hit's program reads the clock.
+    #[must_use]
+    pub fn reads_clock(&self) -> bool {
+        self.program.as_ref().is_some_and(|program| program.reads(input::NANOS))
+    }
     /// Whether it depends on the thread, for example because the kernel reads memory for it.
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {

@@ -119,14 +119,6 @@ impl TableShape {
             (_, None) => 0,
         }
     }
-    /// The same with 2 to the power of `bits` rows at least, if it has rows.
-    #[must_use]
-    pub const fn at_least(self, bits: u8) -> Self {
-        match self.rows() {
-            Some(rows) if rows.bits < bits => Rows { bits, ..rows }.shape(),
-            _ => self,
-        }
-    }
     /// A layout with room for either.
     #[must_use]
     pub const fn or(self, other: Self) -> Self {

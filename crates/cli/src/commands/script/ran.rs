@@ -98,7 +98,7 @@ impl Ran {
         let programs = self.programs(program).unwrap_or_default();
         filters.extend(programs.into_iter().map(|program| Filter::default().runs(program)));
         let mut actions = vec![ProbeAction::Record; self.before];
-        actions.extend(self.probes.iter().map(|probed| ProbeAction::Tally { exits: probed.at_return }));
+        actions.extend(self.probes.iter().map(|probed| ProbeAction::Run { exits: probed.at_return }));
         actions
     }
     /// Where each block of programs runs, a line each.

@@ -18,6 +18,7 @@ const fn shape(keys: u8, values: u8) -> MapShape {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Do {
     Add,
+    Raise,
     Assign,
     Delete,
     Get,
@@ -33,6 +34,10 @@ fn program(what: Do, shape: MapShape) -> Program {
     let result = match what {
         Do::Add => {
             map.add(&mut builder, &key, &[Value::Number(1), value][..usize::from(shape.values)], None);
+            None
+        }
+        Do::Raise => {
+            map.add(&mut builder, &key, &[Value::Number(1), value], Some(trapline_code::Compare::Above));
             None
         }
         Do::Assign => {
@@ -142,20 +147,45 @@ fn hit_1_hits_change_a_map_as_they_should() {
     }
 }
 
-/// M1 to M6 and A1: two threads add, in all orders. At each step one may end for good.
+/// Two threads run a program, in all orders. `check` sees each state: the memory, and how many threads have ended. At each step
+/// one may end for good.
+fn in_all_orders(shape: MapShape, program: &Program, inputs: &[Vec<u64>; 2], check: &dyn Fn(&Bytes, u64)) {
+    let begin = ([0, 1].map(|thread| Some(Run::new(program, &inputs[thread]))), memory(shape));
+    let (mut seen, mut next) = (vec![begin.clone()], vec![begin]);
+    while let Some((runs, memory)) = next.pop() {
+        check(&memory, runs.iter().filter(|run| run.is_none()).count() as u64);
+        for thread in 0..2 {
+            let (mut runs, mut memory) = (runs.clone(), memory.clone());
+            let Some(run) = &mut runs[thread] else { continue };
+            let is_seen = |op: &Op| op.place().is_some() && !matches!(op, Op::Address { .. });
+            let accesses = run.op().is_some_and(is_seen);
+            let mut end = run.step(&mut memory);
+            while !accesses && end.is_none() && !run.op().is_some_and(is_seen) {
+                end = run.step(&mut memory);
+            }
+            if end.is_some() {
+                runs[thread] = None;
+            }
+            let state = (runs, memory);
+            if !seen.contains(&state) {
+                seen.push(state.clone());
+                next.push(state);
+            }
+        }
+    }
+    assert!(seen.len() > 60, "{}", seen.len());
+}
+
+/// M1 to M6 and A1.
 #[test]
 fn hit_1_two_threads_lose_no_addition() {
     let shape = shape(1, 1);
     let program = program(Do::Add, shape);
     let pool = neighbours(shape, 2);
     for pair in [[pool[0], pool[0]], [pool[0], pool[1]]] {
-        let inputs = pair.map(|key| inputs(shape, 0, key));
-        let begin = ([0, 1].map(|thread| Some(Run::new(&program, &inputs[thread]))), memory(shape));
-        let (mut seen, mut next) = (vec![begin.clone()], vec![begin]);
-        while let Some((runs, memory)) = next.pop() {
-            let (found, dropped) = read(shape, &memory);
+        in_all_orders(shape, &program, &pair.map(|key| inputs(shape, 0, key)), &|memory, ended| {
+            let (found, dropped) = read(shape, memory);
             let added: u64 = found.values().flatten().flatten().sum();
-            let ended = runs.iter().filter(|run| run.is_none()).count() as u64;
             assert!((ended..=2).contains(&(added + dropped)), "{found:?} {dropped}\n{program}");
             assert!(found.keys().all(|key| pair.contains(key)), "{found:?}");
             if ended == 2 {
@@ -163,27 +193,23 @@ fn hit_1_two_threads_lose_no_addition() {
                 let expected = if pair[0] == pair[1] { [2, 2] } else { [1, 1] };
                 assert_eq!(pair.map(sum), expected);
             }
-            for thread in 0..2 {
-                let (mut runs, mut memory) = (runs.clone(), memory.clone());
-                let Some(run) = &mut runs[thread] else { continue };
-                let is_seen = |op: &Op| op.place().is_some() && !matches!(op, Op::Address { .. });
-                let accesses = run.op().is_some_and(is_seen);
-                let mut end = run.step(&mut memory);
-                while !accesses && end.is_none() && !run.op().is_some_and(is_seen) {
-                    end = run.step(&mut memory);
-                }
-                if end.is_some() {
-                    runs[thread] = None;
-                }
-                let state = (runs, memory);
-                if !seen.contains(&state) {
-                    seen.push(state.clone());
-                    next.push(state);
-                }
-            }
-        }
-        assert!(seen.len() > 60, "{}", seen.len());
+        });
     }
+}
+
+/// A2: the reader never sees a value that no thread has given, and both at the end.
+#[test]
+fn hit_1_two_threads_leave_the_greatest_of_their_values() {
+    let shape = shape(1, 2);
+    let program = program(Do::Raise, shape);
+    in_all_orders(shape, &program, &[5, 9].map(|value| inputs(shape, value, 1)), &|memory, ended| {
+        let entries = read(shape, memory).0.remove(&1).unwrap_or_default();
+        assert!(entries.iter().all(|entry| [5, 9].contains(&entry[1])), "{entries:?}\n{program}");
+        if ended == 2 {
+            let greatest = entries.iter().map(|entry| entry[1]).max();
+            assert_eq!((entries.iter().map(|entry| entry[0]).sum::<u64>(), greatest), (2, Some(9)));
+        }
+    });
 }
 
 /// T1 to T3: a signal handler of the same thread runs a whole hit before each step. The key had a value before, or not.
