@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::amount::Amount;
+use crate::bytes::wrap;
 use crate::program::SumArgs;
 use crate::shown::{Names, Shown};
 use crate::types::{Sum, Type};
@@ -91,7 +92,11 @@ impl Cell {
                     *buckets.entry(*bucket as u32).or_default() += hits;
                 }
             }
-            Self::Series(_) | Self::Plain(_) => {}
+            Self::Plain(value) => {
+                let sum = value.int().wrapping_add(more.sum as i64);
+                *value = Value::Int(if let Type::Int(int) = ty { wrap(sum, int) } else { sum });
+            }
+            Self::Series(_) => {}
         }
     }
     /// Sets what was added up to nothing.

@@ -11,6 +11,9 @@ use crate::program::{self, Op, Place, Program, Step, SumArgs, Typed};
 use crate::tree::Binary;
 use crate::types::{Int, Sum, Type};
 
+/// Turns of a loop at most, each of which has operations of its own.
+const MOST_TURNS: u64 = 16;
+
 /// Gives a block's operations to `emit`. `native` is what [`Natives::of`](super::Natives::of) found.
 ///
 /// # Errors
@@ -66,6 +69,9 @@ impl<'a, E: Emit> Lower<'a, E> {
                 self.emit.jump(self.end);
                 Ok(())
             }
+            Step::Times { count, body, .. } if *count <= MOST_TURNS => {
+                (0..*count).try_for_each(|_| self.steps(body))
+            }
             Step::While { at, .. }
             | Step::Times { at, .. }
             | Step::ForRange { at, .. }
@@ -96,8 +102,20 @@ impl<'a, E: Emit> Lower<'a, E> {
                 self.emit.delete(*map, &key);
                 Ok(())
             }
+            Op::Step { place: Place::Map { map, key }, by, .. } if !has_thread(key.as_ref()) => {
+                let by = self.emit.number(*by as u64);
+                self.add_number(*map, key.as_ref(), by, &expr.at)
+            }
             _ => self.value(expr).map(drop),
         }
+    }
+    /// Adds to a plain number that hits do nothing else with.
+    fn add_number(&mut self, map: usize, key: Option<&Typed>, by: E::Value, at: &At) -> Result<(), Not> {
+        let (keys, words) = self.key(key)?;
+        let one = self.emit.number(1);
+        self.native.uses(map, NativeMap { keys, values: 2, change: Change::Add }, at)?;
+        self.emit.add(map, &words, &[one, by], None);
+        Ok(())
     }
     fn set_map(&mut self, map: usize, key: Option<&Typed>, value: &Typed) -> Result<(), Not> {
         match &*value.op {
@@ -117,6 +135,10 @@ impl<'a, E: Emit> Lower<'a, E> {
                 self.set_map(map, key, other)?;
                 self.emit.bind(end);
                 Ok(())
+            }
+            Op::Compute(Binary::Add, left, right) if key.is_none() && is_whole(left, map) => {
+                let by = self.value(right)?;
+                self.add_number(map, None, by, &value.at)
             }
             _ => {
                 let words = self.thread_key(map, key, &value.at)?;
@@ -443,6 +465,25 @@ impl<'a, E: Emit> Lower<'a, E> {
             _ => return Err(Not::yet("such a function or value", at)),
         };
         Ok(self.emit.known(known))
+    }
+}
+
+/// Whether the key has the thread in it.
+fn has_thread(key: Option<&Typed>) -> bool {
+    let is_thread =
+        |part: &Typed| matches!(&*part.op, Op::Call { meaning: Meaning::Tid, args } if !is_init(args));
+    key.is_some_and(|key| match &*key.op {
+        Op::Tuple(parts) => parts.iter().any(is_thread),
+        _ => is_thread(key),
+    })
+}
+
+/// Whether an expression is the single value of this map.
+fn is_whole(expr: &Typed, map: usize) -> bool {
+    match &*expr.op {
+        Op::Map { map: named, key: None } => *named == map,
+        Op::Cast(of) => is_whole(of, map),
+        _ => false,
     }
 }
 

@@ -145,16 +145,22 @@ impl Counters<'_> {
         })
     }
     /// Records that were dropped. Where hits are recorded, counters hold just these.
-    pub(super) fn dropped(&self) -> u64 {
-        let recorded = self
-            .sites
-            .iter()
-            .filter(|tracked| tracked.is_recorded() || tracked.tallies_calls() || tracked.runs_program());
+    fn dropped(&self) -> u64 {
+        self.sum_of(|tracked| tracked.is_recorded() || tracked.tallies_calls())
+    }
+    /// Returns that ran no program, because the call went on as another function. Where hits run programs, counters hold
+    /// just these.
+    pub(super) fn unseen(&self) -> u64 {
+        self.sum_of(Tracked::runs_program)
+    }
+    /// The sum of some sites' counters.
+    fn sum_of(&self, is_one: impl Fn(&Tracked) -> bool) -> u64 {
         let one = |(segment, index)| {
             let segment = self.segment(segment);
             segment.counters().read(segment.view(), index)
         };
-        recorded.flat_map(Tracked::counters).map(one).fold(0, u64::wrapping_add)
+        let some = self.sites.iter().filter(|tracked| is_one(tracked));
+        some.flat_map(Tracked::counters).map(one).fold(0, u64::wrapping_add)
     }
     /// Hits that could not be recorded or timed.
     pub(super) fn missed(&self) -> u64 {

@@ -109,7 +109,7 @@ impl Readings {
         let sites = prober.sites.by_counter();
         let site = |segment: usize, probe: u32| sites.get(&(segment, probe)).cloned();
         let mut contents = maps.known((target.pid(), self.names.known()), &site);
-        contents.unseen = self.counters(prober).dropped();
+        contents.unseen = self.counters(prober).unseen();
         contents
     }
     /// All counts now. `ended`: how the process ended, if it has. `ends`: the next interval begins with this

@@ -116,7 +116,9 @@ impl Random {
     }
     fn statement(&mut self, depth: u32) -> String {
         let value = self.expression(2);
-        match self.below(16) {
+        match self.below(18) {
+            16 => format!("@n[{value} % 5]++; @m += (int64){};", self.expression(1)),
+            17 => "@m--; unroll(3) { @n[arg0 % 5]--; }".to_owned(),
             14 => format!("@min[pid] = min((int64){value});"),
             15 => format!("@max[{value} % 3, probetype] = max((uint64){value});"),
             0 => format!("@c[{value}] = count();"),
