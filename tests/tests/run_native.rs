@@ -2,8 +2,9 @@
 //! tracer, and the kernel's own bpftrace.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -58,6 +59,12 @@ fn beside(victim: &mut Running, mut tracer: Command, times: u64) -> Ran {
     fs::remove_file(&output).ok();
     fs::remove_file(&errors).ok();
     Ran { maps, messages }
+}
+
+/// Waits until a tracer has attached.
+fn attached(child: &mut Child) {
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains(NOTIFY)), "not attached");
 }
 
 fn ours(victim: &mut Running, script: &str, more: &[&str], times: u64) -> Ran {
@@ -213,4 +220,69 @@ fn a_tracers_block_clears_what_was_added_up_so_far() {
     let left = ran.maps["@c"]["2,1"].as_u64().unwrap_or(0);
     assert!(left <= all, "{left} of {all}");
     assert_eq!(ran.maps.get("@began"), None);
+}
+
+/// A library that is loaded later has maps of its own: what its hits add is added up, what they would assign is refused.
+#[test]
+fn a_library_that_is_loaded_later_adds_and_does_not_assign() {
+    let plugin = or_skip!(victims::shared("plugin"));
+    let path = or_skip!(victims::plain("family"));
+    let file = |script: &str| at(script, &path).replace("PLUGIN", &plugin.display().to_string());
+    let script = file(
+        "uprobe:FILE:parent_work { @p[1, 2] = count(); } uprobe:PLUGIN:plugin_work { @c[1, 2] = count(); }",
+    );
+    let mut victim = Running::start(&path, &["dlopen"]);
+    let ran = ours(&mut victim, &script, &[], 3);
+    assert!(ran.messages.contains(IN_TARGET), "{}", ran.messages);
+    let added = ran.maps["@c"]["1,2"].as_u64().unwrap_or(0);
+    assert!((30..=60).contains(&added), "{added}: {}", ran.messages);
+    let script = file("uprobe:FILE:parent_work { @s[tid] = 1; } uprobe:PLUGIN:plugin_work { @s[tid] = 2; }");
+    // The victim waits for a patch in the library, which never comes. When the tracer has looked is not seen from outside.
+    let told = [200, 1_000, 5_000, 20_000].into_iter().any(|wait| {
+        let mut victim = Running::start(&path, &["dlopen"]);
+        let mut command = Command::new(binary());
+        command.args(["run", "-p", &victim.pid().to_string(), "-e", &script]).env(NOTIFY, "1");
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        attached(&mut child);
+        victim.send("run 1");
+        std::thread::sleep(Duration::from_millis(wait));
+        drop(victim);
+        let output = child.wait_with_output().expect("it ends with its process");
+        String::from_utf8_lossy(&output.stderr).contains("its module was loaded later")
+    });
+    assert!(told);
+}
+
+#[test]
+fn forked_children_add_to_their_parents_maps() {
+    let path = or_skip!(victims::plain("family"));
+    let mut victim = Running::start(&path, &["fork"]);
+    let script = at("uprobe:FILE:child_work { @c[arg0, 1] = count(); }", &path);
+    let maps = in_target(&mut victim, &script);
+    let all: u64 =
+        maps["@c"].as_object().expect("a map").values().map(|count| count.as_u64().expect("a number")).sum();
+    assert_eq!(all, 10 * TIMES);
+}
+
+/// SAFE-3: the tracer is killed while hits run programs; the target runs on, and can be probed again.
+#[test]
+fn a_tracer_that_is_killed_leaves_the_target_running() {
+    let path = or_skip!(victims::c("rounds", Variant::Plain));
+    let mut victim = Running::start(&path, &[]);
+    let script = at("uprobe:FILE:step { @s[tid] = nsecs; @c[arg1 & 7, tid] = count(); }", &path);
+    for _ in 0..5 {
+        let mut command = Command::new(binary());
+        command.args(["run", "-p", &victim.pid().to_string(), "-e", &script]).env(NOTIFY, "1");
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
+        attached(&mut child);
+        victim.send("run 50");
+        std::thread::sleep(Duration::from_millis(5));
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        assert!(victim.line().contains("rounds="));
+        let detached = trapline_tests::tracing::once(&["detach", "-p", &victim.pid().to_string()]);
+        assert!(detached.status.success(), "{}", String::from_utf8_lossy(&detached.stderr));
+        let maps = in_target(&mut victim, &at("uprobe:FILE:step { @c[arg1 & 7, 1] = count(); }", &path));
+        assert_eq!(maps["@c"].as_object().map(|map| map.len()), Some(5));
+    }
 }
