@@ -287,7 +287,7 @@ fn maps_are_those_of_bpftrace() {
         "uretprobe:F:ends_elsewhere { @ = hist(retval); }",
         "uretprobe:F:ends_elsewhere /retval != 1/ { @ = count(); }",
         "uprobe:F:leaf { @e[arg0] = count(); } uretprobe:F:leaf { @r = sum(retval & 0xff); }",
-        "uprobe:F:work { @s[(arg0 << 3) + 1] = sum(arg3 * 2); } uprobe:F:leaf { @l[arg0 == 3] = count(); }",
+        "uprobe:F:work { @s[(arg0 << 3) + 1] = sum(arg3 * 2); } uprobe:F:leaf { @l[arg0 & 4] = count(); }",
     ];
     for script in scripts {
         let theirs = match of_bpftrace(&victim, args, script) {

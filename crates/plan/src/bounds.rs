@@ -25,7 +25,7 @@ pub fn bounds(
     requests: &[ActionRequest],
 ) -> DataCounts {
     let (mut sites, mut timed, mut copies) = (0, 0, 0);
-    let (mut counters, mut latency, mut slot, mut most) = (0, 0, 0, 0);
+    let (mut counters, mut tables, mut latency, mut slot, mut most) = (0, 0, 0, 0, 0);
     for request in requests {
         sites += sites_of(request, map);
         timed += usize::from(has_exits(request.action));
@@ -33,6 +33,8 @@ pub fn bounds(
         let record = record(request.action);
         (slot, most) = (slot.max(record.0), most.max(record.1));
         counters = counters.max(if request.action.counts() { request.probe + 1 } else { 0 });
+        let is_tallied = matches!(request.action, Action::Tally { .. });
+        tables = tables.max(if is_tallied { request.probe + 1 } else { 0 });
         latency = latency.max(request.latency.map_or(0, |index| index + 1));
     }
     let sites = sites + fragments_bound(image, timed);
@@ -50,6 +52,7 @@ pub fn bounds(
         locked: traits.rseq.is_none(),
         filtered: false,
         tally: TableShape::Nothing,
+        tables,
         named: false,
         regions: MODULE_REGIONS,
     }

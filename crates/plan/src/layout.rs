@@ -51,6 +51,8 @@ pub struct DataCounts {
     pub filtered: bool,
     /// Shape of the largest table of values that a counter has.
     pub tally: TableShape,
+    /// Number of counters that may have a table: those up to the last one that has.
+    pub tables: u32,
     /// Some filter depends on thread names.
     pub named: bool,
     /// Number of regions of all modules.
@@ -76,6 +78,7 @@ impl DataCounts {
             locked: self.locked,
             filtered: self.filtered,
             tally: self.tally,
+            tables: if self.tables > other.tables { self.tables } else { other.tables },
             named: self.named,
             regions: self.regions + other.regions,
         }
@@ -155,7 +158,7 @@ impl DataLayout {
             counters: counts.counters,
         };
         let tallies_off = (threads.off + threads.len()).next_multiple_of(LINE);
-        let tallies = TallyArea::new(tallies_off, counts.counters, counts.lines, counts.tally);
+        let tallies = TallyArea::new(tallies_off, counts.tables, counts.lines, counts.tally);
         let rings = rings(counts, (tallies.off + tallies.len()).next_multiple_of(PAGE));
         Self {
             len: (rings.off + if rings.is_empty() { 0 } else { rings.len() }).next_multiple_of(PAGE),

@@ -25,12 +25,12 @@ fn letters(script: &str, beside: &[&[usize]]) -> String {
         Fate::Read(_) => 'i',
         Fate::Counted(_) => 'c',
     };
-    fates(&compiled(script).program, &beside).iter().map(letter).collect()
+    fates(&compiled(script).program, &beside, &|_, _| true).iter().map(letter).collect()
 }
 
 /// Why the first block that is interpreted is.
 fn why(script: &str) -> String {
-    let fates = fates(&compiled(script).program, &[]);
+    let fates = fates(&compiled(script).program, &[], &|_, _| true);
     let why = |fate| if let Fate::Read(why) = fate { Some(why) } else { None };
     fates.into_iter().find_map(why).unwrap_or_default()
 }
@@ -97,7 +97,7 @@ fn all_other_blocks_say_why_not() {
     ] {
         let script = format!("uprobe:f:g {{ {body} }}");
         if let Ok(compiled) = compile(Source::new("stdin", script.as_bytes()), &Options::default()) {
-            let fates = fates(&compiled.program, &[]);
+            let fates = fates(&compiled.program, &[], &|_, _| true);
             assert!(
                 matches!(&fates[0], Fate::Read(why) if reason.is_empty() || why == reason),
                 "{body}: {fates:?}"
@@ -132,7 +132,7 @@ fn a_map_comes_from_one_side() {
     }
     let script = "uprobe:f:a { @x = count() } i:s:1 { @y = 1 } i:s:2 { for ($kv : @z) { if (@x > 5) { exit() } } } end { @z[1] = 2 }";
     let program = compiled(script).program;
-    assert_eq!(awaited(&program, &fates(&program, &[])), [true, false, true, false]);
+    assert_eq!(awaited(&program, &fates(&program, &[], &|_, _| true)), [true, false, true, false]);
     assert_eq!(awaited(&program, &[]), [false; 4]);
 }
 
@@ -149,6 +149,12 @@ fn returns_of_a_function_are_counted_once() {
         assert_eq!(letters(&script(other), both), expected, "{other}");
     }
     assert_eq!(letters(&script(""), &[&[0]]), "i");
+    let program = compiled(
+        "uprobe:f:a { @x[arg0] = count() } uprobe:f:* { @x[arg0] = count() } uprobe:f:* { @y = count() }",
+    )
+    .program;
+    let fates = fates(&program, &[], &|block, counted| block != 1 || counted.group == Group::All);
+    assert!(matches!(&fates[..], [Fate::Read(_), Fate::Read(_), Fate::Counted(_)]), "{fates:?}");
     assert_eq!(letters(&script("uprobe:f:x { print(1) }"), &[&[], &[]]), "ci");
 }
 
@@ -416,7 +422,7 @@ fn low_1_the_target_counts_what_the_interpreter_counts() {
             continue;
         };
         all += 1;
-        let fates = fates(&compiled.program, &[]);
+        let fates = fates(&compiled.program, &[], &|_, _| true);
         let Fate::Counted(block) = &fates[0] else { continue };
         counted += 1;
         let hits = scripts.hits();
@@ -429,7 +435,7 @@ fn low_1_the_target_counts_what_the_interpreter_counts() {
 fn what_a_script_does_to_a_map_meanwhile_stays_done() {
     let script = "uprobe:f:g { @n[arg0] = count(); @all = count() } i:s:1 { print(@n); clear(@n); zero(@all); } i:s:2 { delete(@n, 1); }";
     let program = compiled(script).program;
-    let fates = fates(&program, &[]);
+    let fates = fates(&program, &[], &|_, _| true);
     let Fate::Counted(block) = &fates[0] else { panic!("{fates:?}") };
     let mut world = Known::default();
     let mut machine = Machine::new(Rc::new(program), Style { json: true, ..Style::default() }, &mut world);
@@ -464,7 +470,7 @@ fn what_a_script_does_to_a_map_meanwhile_stays_done() {
 fn keys_that_find_no_room_in_a_map_are_counted_as_lost() {
     let script = "let @ = hash(2); uprobe:f:g { @[arg0] = count() }";
     let hits: Vec<Hit> = [1, 2, 3, 3, 3, 1].map(|arg| Hit { args: vec![arg; 6], ..Hit::default() }).into();
-    let fates = fates(&compiled(script).program, &[]);
+    let fates = fates(&compiled(script).program, &[], &|_, _| true);
     let Fate::Counted(block) = &fates[0] else { panic!("{fates:?}") };
     let ends = |text: String| {
         text.lines().filter(|line| line.starts_with(['@', 'W'])).collect::<Vec<_>>().join("\n")

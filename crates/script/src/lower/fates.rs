@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::block::counted;
 use super::uses::Uses;
 use crate::attach::Probe;
-use crate::counted::{Fate, Group};
+use crate::counted::{Counted, Fate, Group};
 use crate::program::{Block, Program};
 use crate::types::{Sum, Type};
 
@@ -16,11 +16,22 @@ use crate::types::{Sum, Type};
 const ROOM: usize = 8192;
 
 /// Where each block runs. `beside`: for each block, those that run at a function where it runs too; itself, if it does so
-/// twice.
+/// twice. `fits`: whether the target has memory for a block's tables.
 #[must_use]
-pub fn fates(program: &Program, beside: &[BTreeSet<usize>]) -> Vec<Fate> {
+pub fn fates(
+    program: &Program,
+    beside: &[BTreeSet<usize>],
+    fits: &dyn Fn(usize, &Counted) -> bool,
+) -> Vec<Fate> {
     let uses: Vec<Uses> = program.blocks.iter().map(Uses::of).collect();
     let mut fates: Vec<Fate> = program.blocks.iter().map(|block| alone(program, block)).collect();
+    for (block, fate) in fates.iter_mut().enumerate() {
+        if let Fate::Counted(counted) = fate
+            && !fits(block, counted)
+        {
+            *fate = Fate::Read("it has more places than there is memory for tables".to_owned());
+        }
+    }
     while let Some((block, why)) = impossible(program, &fates, &uses, beside) {
         fates[block] = Fate::Read(why);
     }

@@ -17,13 +17,10 @@ use trapline_script::{Program, Totals};
 use super::found::Found;
 use super::places::{Event, Places, event, nanos, spec};
 use super::stop::{Stop, said};
-use super::tallied::Tallying;
+use super::tallied::{ROWS, Tallying};
 
 /// Bytes of a CPU's ring: room for what comes while blocks are interpreted.
 const RING: u32 = 16 << 20;
-
-/// Tables have 2 to the power of this many rows: twice as many as a map has keys.
-const ROWS: u8 = 13;
 
 /// Stands for a name that is not known.
 const UNNAMED: &str = "?";
@@ -123,19 +120,22 @@ impl Probing {
         now: &mut dyn FnMut() -> u64,
     ) -> Result<Option<Self>, Stop> {
         let found = Found::of(program)?;
-        let (mut places, mut tallying) = (Places::default(), Tallying::of(program, &found, interpret));
+        let (mut places, tallying) = (Places::default(), Tallying::of(program, &found, interpret));
         let asked = Asked::of(program, &found, &tallying, &mut places);
-        let (mut filters, masks) = (asked.keeps()?, vec![asked.texts; asked.specs.len()]);
-        let actions = tallying.add_to(&mut filters);
+        let (actions, mut filters) = tallying.requests();
+        let mut masks = vec![0; filters.len()];
+        filters.extend(asked.keeps()?);
+        masks.resize(filters.len(), asked.texts);
         let recorded = asked.specs.iter().map(|spec| spec.text.as_str());
-        let parsed: Result<Vec<ProbeSpec>, _> = recorded.chain(tallying.specs()).map(str::parse).collect();
+        let parsed: Result<Vec<ProbeSpec>, _> = tallying.specs().chain(recorded).map(str::parse).collect();
         let parsed = parsed.map_err(|error| said(error.to_string()))?;
         if parsed.is_empty() {
             return Ok(None);
         }
         let builder = Session::builder().target(target(pid, command)).probes(parsed).filters(filters);
         let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING);
-        let builder = builder.actions(actions).by(Some(By::Thread)).rows(ROWS);
+        let rows = if tallying.has_keys() { ROWS } else { 0 };
+        let builder = builder.actions(actions).by(Some(By::Thread)).rows(rows);
         let (args, returns) = (asked.arguments(), asked.specs.iter().any(|spec| spec.at_return));
         let mut session = builder.record(args, returns).map_err(|error| said(error.to_string()))?;
         session.announce_entries();

@@ -15,15 +15,19 @@ use trapline_script::{Amount, Counted, Fate, Group, Hit, Probe, Program, Table, 
 use super::found::Found;
 use super::lowering::request;
 use super::places::{name, real, spec};
+use super::system;
+
+/// Tables have 2 to the power of this many rows: twice as many as a map has keys.
+pub(super) const ROWS: u8 = 13;
 
 /// The blocks that the target counts.
 #[derive(Debug)]
 pub(super) struct Tallying {
     fates: Vec<Fate>,
     awaited: Vec<bool>,
+    /// Those with tables come first, and all of them before the probes that record: there is a table for each site up to
+    /// the last one that has one.
     probes: Vec<Probed>,
-    /// How many probes of the session come first.
-    before: usize,
 }
 
 /// A probe of the session that counts for one attach point of a block.
@@ -42,7 +46,11 @@ impl Tallying {
     pub(super) fn of(program: &Program, found: &Found, interpret: bool) -> Self {
         let mut fates = match interpret {
             true => Vec::new(),
-            false => fates(program, &beside(program, found)),
+            false => {
+                let cpus = system::cpus();
+                let fits = |block, counted: &Counted| fits(places(program, found, block), counted, cpus);
+                fates(program, &beside(program, found), &fits)
+            }
         };
         let awaited = awaited(program, &fates);
         let mut probes = Vec::new();
@@ -53,7 +61,8 @@ impl Tallying {
                 None => *fate = Fate::Read("the target cannot count it".to_owned()),
             }
         }
-        Self { fates, awaited, probes, before: 0 }
+        probes.sort_by_key(|probed: &Probed| probed.action == ProbeAction::Count);
+        Self { fates, awaited, probes }
     }
     /// Whether the target counts a block's hits.
     pub(super) fn counts(&self, block: usize) -> bool {
@@ -67,17 +76,18 @@ impl Tallying {
     pub(super) fn count(&self) -> usize {
         self.probes.iter().map(|probed| probed.places.len()).sum()
     }
-    /// The probes of the session, to come behind all others.
+    /// The probes of the session, to come before all others.
     pub(super) fn specs(&self) -> impl Iterator<Item = &str> {
         self.probes.iter().map(|probed| probed.spec.as_str())
     }
-    /// Adds the filters of these probes behind those of the others. Returns the actions of all.
-    pub(super) fn add_to(&mut self, filters: &mut Vec<Filter>) -> Vec<ProbeAction> {
-        self.before = filters.len();
-        let mut actions = vec![ProbeAction::Record; self.before];
-        actions.extend(self.probes.iter().map(|probed| probed.action));
-        filters.extend(self.probes.iter().map(|probed| probed.filter.clone()));
-        actions
+    /// What these probes do, and their filters.
+    pub(super) fn requests(&self) -> (Vec<ProbeAction>, Vec<Filter>) {
+        self.probes.iter().map(|probed| (probed.action, probed.filter.clone())).unzip()
+    }
+    /// Whether tables need many rows.
+    pub(super) fn has_keys(&self) -> bool {
+        let has = |fate: &Fate| matches!(fate, Fate::Counted(counted) if counted.group != Group::All);
+        self.fates.iter().any(has)
     }
     /// Where each block of programs runs, a line each.
     pub(super) fn lines(&self, program: &Program) -> String {
@@ -114,7 +124,7 @@ impl Tallying {
     }
     /// The probe that counts at a site, and what.
     fn of_site(&self, site: &Site) -> Option<(&Probed, &Counted)> {
-        let nth = (site.slot as usize).checked_sub(self.before + 1)?;
+        let nth = (site.slot as usize).checked_sub(1)?;
         let probed = self.probes.get(nth)?;
         match &self.fates[probed.block] {
             Fate::Counted(counted) => Some((probed, counted)),
@@ -201,6 +211,22 @@ fn probed(program: &Program, found: &Found, block: usize, counted: &Counted) -> 
     };
     let probes: Option<Vec<Probed>> = program.blocks[block].probes.iter().map(one).collect();
     Some(probes?.into_iter().filter(|probed| !probed.places.is_empty()).collect())
+}
+
+/// How many places a block's attach points mean.
+fn places(program: &Program, found: &Found, block: usize) -> u64 {
+    let specs = program.blocks[block].probes.iter().filter_map(spec);
+    specs.map(|(text, _)| found.listed(&text).len() as u64).sum()
+}
+
+/// Whether the tables of so many places have memory for their rows; with fewer rows, more hits would find none.
+fn fits(places: u64, counted: &Counted, cpus: u64) -> bool {
+    /// Bytes of a row with sums, and of one without.
+    const ROW: (u64, u64) = (128, 32);
+    /// Most bytes of all tables, where each has as many rows as are asked for. They get a quarter of it.
+    const MOST: u64 = 1 << 30;
+    let row = if matches!(counted.table, Table::Sums(_)) { ROW.0 } else { ROW.1 };
+    counted.group == Group::All || places.saturating_mul(cpus + 1).saturating_mul(row << ROWS) <= MOST
 }
 
 /// For each block, those that run at a function where it runs too.
