@@ -1,7 +1,7 @@
 //! `run`: blocks that the target counts by itself leave the maps that the same blocks leave when they are interpreted, and
 //! those that the kernel's bpftrace leaves on the same program.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use trapline_tests::tracing::once;
 use trapline_tests::{or_skip, skip, victims};
 
 /// Runs a script on the victim, which is called `F` in it.
-fn run(victim: &PathBuf, options: &[&str], args: &str, script: &str) -> Output {
+fn run(victim: &Path, options: &[&str], args: &str, script: &str) -> Output {
     let (file, command) = (victim.display().to_string(), format!("{} {args}", victim.display()));
     let script = script.replace(":F:", &format!(":{file}:"));
     once(&[&["run", "-v", "-c", &command, "-e", &script], options].concat())
@@ -32,7 +32,7 @@ fn sides(output: &Output) -> (usize, usize) {
 }
 
 /// Both ways; all blocks but `interpreted` are counted in the target, and the output is the same.
-fn same(victim: &PathBuf, args: &str, script: &str, interpreted: usize) -> String {
+fn same(victim: &Path, args: &str, script: &str, interpreted: usize) -> String {
     let blocks = script.matches("probe:F:").count();
     let counted = run(victim, &[], args, script);
     assert_eq!(sides(&counted), (blocks - interpreted, interpreted), "{script}\n{}", errors(&counted));
@@ -248,7 +248,7 @@ fn maps(text: &str) -> Value {
 }
 
 /// The maps that the kernel's bpftrace leaves.
-fn of_bpftrace(victim: &PathBuf, args: &str, script: &str) -> Result<Value, String> {
+fn of_bpftrace(victim: &Path, args: &str, script: &str) -> Result<Value, String> {
     let file = victim.display();
     let script = script.replace(":F:", &format!(":{file}:"));
     let command = format!(
