@@ -347,8 +347,9 @@ fn texts_that_functions_return_are_read_at_the_return() {
         expected[&name] = json!(expected[&name].as_u64().unwrap_or(0) + 1);
     }
     assert_eq!((&seen["@"], &seen["@null"]), (&expected, &expected[""]));
-    let both =
-        format!("uprobe:{file}:named {{ @n++ }} uretprobe:{file}:named {{ @[str(retval)] = count(); }}");
+    let both = format!(
+        "uprobe:{file}:named {{ @last = arg0 }} uretprobe:{file}:named {{ @[str(retval)] = count(); }}"
+    );
     let output = run(&["-c", &file.to_string(), "-e", &both]);
     assert_eq!(output.status.code(), Some(1));
     assert!(errors(&output).contains("str(retval) is recorded only where no block runs at the entry"));

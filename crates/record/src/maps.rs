@@ -17,6 +17,8 @@
 //!
 //! Does not: know what keys and values mean.
 
+use core::ops::Range;
+
 use crate::counters::LINE;
 use crate::tally::{PHI, PROBES};
 use crate::view::View;
@@ -102,13 +104,14 @@ impl MapArea {
         self.bytes == 0
     }
     /// Calls `each` with the words of the key and of the value of what is live in a map on a line, in the order of entries.
-    /// Returns the number of updates that found no entry. The memory may hold anything: all of it is looked at once, and
-    /// bounds are checked (REC-2).
+    /// `written`: where the segment may hold anything but zeros, in order; other memory is not looked at, since that would take
+    /// pages. Returns the number of updates that found no entry. The memory may hold anything: all of it is looked at once,
+    /// and bounds are checked (REC-2).
     pub fn read(
         &self,
         view: View<'_>,
-        map: MapShape,
-        line: u32,
+        (map, line): (MapShape, u32),
+        written: &[Range<u64>],
         mut each: impl FnMut(&[u64], &[u64]),
     ) -> u64 {
         let (keys, values) = (usize::from(map.keys), usize::from(map.values));
@@ -116,15 +119,21 @@ impl MapArea {
             return 0;
         }
         let begin = self.off + u64::from(line) * u64::from(self.bytes) + u64::from(map.at);
-        for nth in 0..map.entries() {
-            let entry = begin + FIRST + nth * map.stride();
-            if view.get(entry) == LIVE {
-                let words: [u64; MAX_KEYS + MAX_VALUES] = core::array::from_fn(|word| {
-                    if word < keys + values { view.get(entry + 8 + word as u64 * 8) } else { 0 }
-                });
-                each(&words[..keys], &words[keys..keys + values]);
+        let (first, mut next) = (begin + FIRST, 0);
+        for range in written {
+            let from = range.start.saturating_sub(first) / map.stride();
+            let to = range.end.saturating_sub(first).div_ceil(map.stride()).min(map.entries());
+            for nth in next.max(from)..to {
+                let entry = first + nth * map.stride();
+                if view.get(entry) == LIVE {
+                    let words: [u64; MAX_KEYS + MAX_VALUES] = core::array::from_fn(|word| {
+                        if word < keys + values { view.get(entry + 8 + word as u64 * 8) } else { 0 }
+                    });
+                    each(&words[..keys], &words[keys..keys + values]);
+                }
             }
+            next = next.max(to);
         }
-        view.get(begin)
+        if written.iter().any(|range| range.contains(&begin)) { view.get(begin) } else { 0 }
     }
 }

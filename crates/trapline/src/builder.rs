@@ -308,8 +308,9 @@ impl Builder {
     fn requested(&self, hit_action: HitAction) -> SessionRequest {
         let kernel_uprobes = match UprobeMulti::available().is_ok() {
             true if self.kernel_uprobes => KernelUprobes::Asked,
-            true => KernelUprobes::NotAsked,
-            false => KernelUprobes::Unavailable,
+            // The kernel records nothing, so a session that records has no use for it.
+            true if self.actions.is_empty() => KernelUprobes::NotAsked,
+            _ => KernelUprobes::Unavailable,
         };
         let by_thread = self.counts_by_thread(hit_action);
         let options = Options {

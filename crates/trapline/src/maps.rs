@@ -6,6 +6,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use trapline_patch::{Attached, Segment};
@@ -142,24 +143,31 @@ impl<'a> RawMaps<'a> {
         let mut maps =
             Self { tables, found: vec![Words::new(); tables.len()], dropped: vec![0; tables.len()] };
         for (nth, segment) in attached.segments().iter().enumerate() {
+            let written = segment.mapped_entries();
             for (map, table) in tables.iter().enumerate() {
                 let all = segment.maps().lines;
                 let lines = if table.kind == MapKind::Assigned { all.min(1) } else { all };
-                (0..lines).for_each(|line| maps.line(segment, (map, table), (nth, line)));
+                (0..lines).for_each(|line| maps.line((segment, &written), (map, table), (nth, line)));
             }
         }
         maps
     }
-    fn line(&mut self, segment: &Segment, (map, table): (usize, &MapTable), (nth, line): (usize, u32)) {
+    fn line(
+        &mut self,
+        (segment, written): (&Segment, &[Range<u64>]),
+        (map, table): (usize, &MapTable),
+        (nth, line): (usize, u32),
+    ) {
         // Probes have numbers of their own in each segment.
         let of = if table.keys.contains(&KeyWord::Probe) { nth } else { 0 };
         let found = &mut self.found[map];
-        self.dropped[map] += segment.maps().read(segment.view(), table.shape, line, |key, value| match found
-            .entry((of, key.to_vec()))
-        {
-            Entry::Vacant(entry) => _ = entry.insert(value.to_vec()),
-            Entry::Occupied(mut entry) => table.kind.join(entry.get_mut(), value),
-        });
+        self.dropped[map] +=
+            segment.maps().read(segment.view(), (table.shape, line), written, |key, value| {
+                match found.entry((of, key.to_vec())) {
+                    Entry::Vacant(entry) => _ = entry.insert(value.to_vec()),
+                    Entry::Occupied(mut entry) => table.kind.join(entry.get_mut(), value),
+                }
+            });
     }
     /// The threads in keys, by the numbers that they see.
     pub(crate) fn threads(&self) -> HashSet<u32> {

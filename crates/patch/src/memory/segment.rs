@@ -108,6 +108,11 @@ impl Segment {
         let functions = u64::from(self.layout.latency_count) * u64::from(self.layout.counters.lines);
         self.map.written(self.layout.latency_off, functions * latency::STRIDE)
     }
+    /// Ranges of the maps' area that were written to, in order, as byte offsets.
+    #[must_use]
+    pub fn mapped_entries(&self) -> Vec<Range<u64>> {
+        self.map.written(self.layout.maps.off, self.layout.maps.len())
+    }
     /// Its memfd.
     #[must_use]
     pub const fn memfd(&self) -> FileId {

@@ -80,7 +80,7 @@ impl Set {
     fn sums(&self) -> (BTreeMap<[u64; 2], (u64, u64)>, u64) {
         let (mut all, mut dropped) = (BTreeMap::new(), 0);
         for line in 0..LINES {
-            dropped += self.area.read(self.view(), SUMS, line, |key, value| {
+            dropped += self.area.read(self.view(), (SUMS, line), &[0..u64::MAX], |key, value| {
                 let sum: &mut (u64, u64) = all.entry([key[0], key[1]]).or_default();
                 *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
             });
@@ -89,7 +89,11 @@ impl Set {
     }
     fn began(&self) -> BTreeMap<u64, u64> {
         let mut all = BTreeMap::new();
-        assert_eq!(self.area.read(self.view(), BEGAN, 0, |key, value| _ = all.insert(key[0], value[0])), 0);
+        assert_eq!(
+            self.area
+                .read(self.view(), (BEGAN, 0), &[0..u64::MAX], |key, value| _ = all.insert(key[0], value[0])),
+            0
+        );
         all
     }
 }

@@ -179,10 +179,8 @@ impl Together<'_> {
         let at_return = |block: usize| {
             self.program.blocks[block].probes.iter().any(|probe| matches!(probe, Probe::Uretprobe(..)))
         };
-        let is_read = |other: usize| matches!(self.fates[other], Fate::Read(_));
-        let conflicts = |other: &&usize| is_read(**other) && (at_return(block) || at_return(**other));
-        let twice = at_return(block) && beside.overlaps;
-        let conflicts = twice || beside.others.iter().any(|other| conflicts(&other));
+        let is_read = |other: &usize| matches!(self.fates[*other], Fate::Read(_));
+        let conflicts = at_return(block) && (beside.overlaps || beside.others.iter().any(is_read));
         conflicts.then(|| "another block at the same function is interpreted".to_owned())
     }
 }

@@ -1,4 +1,4 @@
-//! Other tracers on the same functions: bpftrace from outside, uftrace around a victim of its own.
+//! Other tracers on the same functions: bpftrace and `trapline run` from outside, uftrace around a victim of its own.
 //!
 //! In: a process or nothing, and what to do at a hit. Out: a running tracer, and at its end the number of
 //! hits that it saw. A row does not count if the tracer did not see its hits. If a tracer is not installed,
@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// What bpftrace does at a hit.
+/// What a script does at a hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Script {
     /// `@ = count()`.
@@ -22,25 +22,36 @@ pub(crate) enum Script {
     Arguments,
     /// `printf` of the text that the first argument points to.
     Text,
+    /// `@[arg0] = count()`.
+    By,
     /// `@ = hist(arg0)`.
     Log2,
     /// `@[ustack(16)] = count()`.
     Stack,
+    /// The time from the entry to the return, as a histogram, by way of `@s[tid]`.
+    Pair,
 }
 
 impl Script {
-    const fn body(self) -> &'static str {
-        match self {
+    /// Its probes at a function.
+    fn probes(self, at: &str) -> String {
+        let body = match self {
             Self::Count => "@ = count();",
             Self::Arguments => "printf(\"%d %d %d %d\\n\", tid, arg0, arg1, arg2);",
             Self::Text => "printf(\"%d %s\\n\", tid, str(arg0));",
+            Self::By => "@[arg0] = count();",
             Self::Log2 => "@ = hist(arg0);",
             Self::Stack => "@[ustack(16)] = count();",
-        }
+            Self::Pair => {
+                let end = "@ns = hist(nsecs - @s[tid]); delete(@s[tid]);";
+                return format!("uprobe:{at} {{ @s[tid] = nsecs; }} uretprobe:{at} /@s[tid]/ {{ {end} }}");
+            }
+        };
+        format!("uprobe:{at} {{ {body} }}")
     }
 }
 
-/// A running bpftrace; stopped when dropped.
+/// A running bpftrace, or `trapline run`; stopped when dropped.
 #[derive(Debug)]
 pub(crate) struct Bpftrace {
     child: Child,
@@ -51,25 +62,33 @@ pub(crate) struct Bpftrace {
 impl Bpftrace {
     /// Attaches to a case's first function.
     pub(crate) fn start(pid: u32, case: &str, script: Script) -> Result<Self> {
+        Self::by(Command::new("bpftrace"), pid, case, script)
+    }
+    /// The same with `trapline run`, which was built beside this program.
+    pub(crate) fn ours(pid: u32, case: &str, script: Script) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?.with_file_name("trapline"));
+        command.args(["run", "-q"]);
+        Self::by(command, pid, case, script)
+    }
+    fn by(mut command: Command, pid: u32, case: &str, script: Script) -> Result<Self> {
         let program = std::env::current_exe()?;
         let program = program.to_str().context("this program's path is not UTF-8")?;
         let text = format!(
-            "BEGIN {{ printf(\"ready\\n\"); }} uprobe:{program}:bench_{case}_0 {{ {} }}",
-            script.body()
+            "BEGIN {{ printf(\"ready\\n\"); }} {}",
+            script.probes(&format!("{program}:bench_{case}_0"))
         );
-        let mut command = Command::new("bpftrace");
         command.args(["-p", &pid.to_string(), "-e", &text]);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .context("bpftrace")?;
+            .context("it does not start")?;
         let mut out = BufReader::new(child.stdout.take().context("piped")?);
         let mut line = String::new();
         while line.trim_end() != "ready" {
             line.clear();
-            ensure!(out.read_line(&mut line)? > 0, "bpftrace ended: {:?}", child.wait());
+            ensure!(out.read_line(&mut line)? > 0, "it ended: {:?}", child.wait());
         }
         let lines = Arc::new(AtomicU64::new(0));
         let seen = Arc::clone(&lines);
@@ -91,7 +110,7 @@ impl Bpftrace {
         let pid = self.child.id().to_string();
         Command::new("kill").args(["-INT", &pid]).status().context("kill")?;
         self.child.wait()?;
-        ensure!(reader.join().is_ok(), "the reader of bpftrace's output");
+        ensure!(reader.join().is_ok(), "the reader of its output");
         Ok(())
     }
 }

@@ -12,7 +12,8 @@
 //! - `returned`: the text that a returned pointer leads to, and a text of 200 bytes (`text-200`).
 //! - `text`: a text of 31 characters. `edge`: the same where the kernel has to copy it.
 //!
-//! Beside them run bpftrace and uftrace, where they are installed.
+//! Beside them run bpftrace and uftrace, where they are installed, and bpftrace's scripts by `trapline run` (`run-count`, `run-by`,
+//! `run-hist`, `run-pair`), which runs them in the target.
 //!
 //! The victim runs for a millisecond at a time, so that the rings hold all records, and they are read in
 //! between. So the bench measures writing records, not dropping them; every round checks that none was
@@ -73,6 +74,8 @@ enum What {
     /// The aggregated value, and the group-by key.
     Log2(&'static str, Option<&'static str>),
     Bpftrace(Script),
+    /// The same script by `trapline run`.
+    Run(Script),
     Uftrace,
 }
 
@@ -118,7 +121,13 @@ const CASES: [(&str, &[Way], &[Way]); 9] = [
         &[
             ("bpftrace-count", What::Bpftrace(Script::Count)),
             ("bpftrace-printf", What::Bpftrace(Script::Arguments)),
+            ("bpftrace-by", What::Bpftrace(Script::By)),
             ("bpftrace-hist", What::Bpftrace(Script::Log2)),
+            ("bpftrace-pair", What::Bpftrace(Script::Pair)),
+            ("run-count", What::Run(Script::Count)),
+            ("run-by", What::Run(Script::By)),
+            ("run-hist", What::Run(Script::Log2)),
+            ("run-pair", What::Run(Script::Pair)),
         ],
     ),
     ("generic", &NUMBERS, &[("uftrace", What::Uftrace)]),
@@ -153,7 +162,7 @@ pub(crate) fn run(
                     let Ok(list) = one else { continue };
                     match (bench.ns(what, Load { threads, own: false }), what) {
                         (Ok(ns), _) => list.push(ns),
-                        (Err(error), What::Bpftrace(_) | What::Uftrace) => {
+                        (Err(error), What::Bpftrace(_) | What::Run(_) | What::Uftrace) => {
                             eprintln!("SKIPPED {case} {how}: {error:#}");
                             *one = Err(format!("{error:#}"));
                         }
@@ -274,8 +283,11 @@ impl Bench {
                 ensure!(hits == all && cells >= least, "{hits} of {all} hits in {cells} cells");
                 Ok(ns)
             }
-            What::Bpftrace(script) => {
-                let tracer = Bpftrace::start(pid, case, script)?;
+            What::Bpftrace(script) | What::Run(script) => {
+                let tracer = match what {
+                    What::Run(_) => Bpftrace::ours(pid, case, script)?,
+                    _ => Bpftrace::start(pid, case, script)?,
+                };
                 let ns = self.bursts(load, false, &mut || Ok(()))?;
                 ensure!(tracer.finish()? > 0, "it saw no hit");
                 Ok(ns)

@@ -10,7 +10,8 @@ use super::help::sections;
 ///
 /// Compiles a script, attaches its probes, and runs its blocks: at hits of programs, at intervals, at the begin and
 /// the end. The language and what is written are bpftrace's; probes of the kernel are refused. Neither root nor BPF
-/// is needed.
+/// is needed. Blocks of numbers and maps run in the program itself, at some nanoseconds a hit; for others a record is
+/// written at each hit (-v tells which).
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(MORE, STATUSES))]
 pub(crate) struct TypedScript {

@@ -188,7 +188,7 @@ fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit], bytes
     });
     let mut contents = MapContents::default();
     for (map, table) in script.tables.iter().enumerate() {
-        let dropped = area.read(View::new(&words), table.shape, 0, |key, value| {
+        let dropped = area.read(View::new(&words), (table.shape, 0), &[0..u64::MAX], |key, value| {
             let part = |(word, is): (&u64, &KeyWord)| match is {
                 KeyWord::Thread => KeyPart::Thread(*word as u32),
                 KeyWord::Probe => KeyPart::Site(Arc::clone(&site)),
