@@ -21,6 +21,8 @@ use crate::state::{ONE, Random, assert_kept, back, tl_run};
 /// mov rax, rdi; ret
 const BODY: [u8; 4] = [0x48, 0x89, 0xF8, 0xC3];
 const CALLS: u64 = 50_000;
+/// All memory.
+const ALL: std::ops::Range<u64> = 0..u64::MAX;
 struct Set {
     machine: Machine,
     rings: Rings,
@@ -80,7 +82,7 @@ impl Set {
     fn sums(&self) -> (BTreeMap<[u64; 2], (u64, u64)>, u64) {
         let (mut all, mut dropped) = (BTreeMap::new(), 0);
         for line in 0..LINES {
-            dropped += self.area.read(self.view(), (SUMS, line), &[0..u64::MAX], |key, value| {
+            dropped += self.area.read(self.view(), (SUMS, line), std::slice::from_ref(&ALL), |key, value| {
                 let sum: &mut (u64, u64) = all.entry([key[0], key[1]]).or_default();
                 *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
             });
@@ -90,8 +92,8 @@ impl Set {
     fn began(&self) -> BTreeMap<u64, u64> {
         let mut all = BTreeMap::new();
         assert_eq!(
-            self.area
-                .read(self.view(), (BEGAN, 0), &[0..u64::MAX], |key, value| _ = all.insert(key[0], value[0])),
+            self.area.read(self.view(), (BEGAN, 0), std::slice::from_ref(&ALL), |key, value| _ =
+                all.insert(key[0], value[0])),
             0
         );
         all

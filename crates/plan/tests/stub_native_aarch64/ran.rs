@@ -20,6 +20,9 @@ use super::map_programs::{BEGAN, Made, SUMS, begin, end, sum, sums_of_arguments}
 use super::threads::{ids, tid};
 use super::{ADD, CodeMemory, DATA, RET, by_hand, call, changes, machines, registered, run, storm};
 
+/// All memory.
+const ALL: std::ops::Range<u64> = 0..u64::MAX;
+
 /// Maps in memory of their own.
 struct Set {
     room: CodeMemory,
@@ -49,17 +52,22 @@ impl Set {
     fn sums(&self) -> (BTreeMap<[u64; 2], (u64, u64)>, u64) {
         let (mut all, mut dropped) = (BTreeMap::new(), 0);
         for line in 0..self.area.lines {
-            dropped += self.area.read(View::new(&self.words), (SUMS, line), &[0..u64::MAX], |key, value| {
-                let sum: &mut (u64, u64) = all.entry([key[0], key[1]]).or_default();
-                *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
-            });
+            dropped += self.area.read(
+                View::new(&self.words),
+                (SUMS, line),
+                std::slice::from_ref(&ALL),
+                |key, value| {
+                    let sum: &mut (u64, u64) = all.entry([key[0], key[1]]).or_default();
+                    *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
+                },
+            );
         }
         (all, dropped)
     }
     fn began(&self) -> BTreeMap<u64, u64> {
         let mut all = BTreeMap::new();
         let read = |key: &[u64], value: &[u64]| _ = all.insert(key[0], value[0]);
-        assert_eq!(self.area.read(View::new(&self.words), (BEGAN, 0), &[0..u64::MAX], read), 0);
+        assert_eq!(self.area.read(View::new(&self.words), (BEGAN, 0), std::slice::from_ref(&ALL), read), 0);
         all
     }
 }

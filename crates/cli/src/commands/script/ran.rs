@@ -216,7 +216,9 @@ fn key(
 /// What else is at the places of each block.
 fn beside(program: &Program, found: &Found) -> Vec<Beside> {
     let mut all = vec![Beside::default(); program.blocks.len()];
-    let mut at: HashMap<(&str, u64), Vec<(usize, String, bool)>> = HashMap::new();
+    /// A block, its probe of the session, and whether the return is meant.
+    type Here = (usize, String, bool);
+    let mut at: HashMap<(&str, u64), Vec<Here>> = HashMap::new();
     for (index, block) in program.blocks.iter().enumerate() {
         for (spec, at_return) in block.probes.iter().filter_map(spec) {
             let function = spec.rsplit(':').next().unwrap_or_default();

@@ -158,6 +158,8 @@ impl Random {
 }
 
 const LINE: u64 = 0x10_0000;
+/// All memory.
+const ALL: std::ops::Range<u64> = 0..u64::MAX;
 
 /// What a program leaves in empty maps after these hits.
 fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit], bytes: u32) -> MapContents {
@@ -188,15 +190,16 @@ fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit], bytes
     });
     let mut contents = MapContents::default();
     for (map, table) in script.tables.iter().enumerate() {
-        let dropped = area.read(View::new(&words), (table.shape, 0), &[0..u64::MAX], |key, value| {
-            let part = |(word, is): (&u64, &KeyWord)| match is {
-                KeyWord::Thread => KeyPart::Thread(*word as u32),
-                KeyWord::Probe => KeyPart::Site(Arc::clone(&site)),
-                _ => KeyPart::Number(*word),
-            };
-            let key = key.iter().zip(&table.keys).map(part).collect();
-            contents.rows.push(MapRow { pid: 1, map, key, value: value.to_vec() });
-        });
+        let dropped =
+            area.read(View::new(&words), (table.shape, 0), std::slice::from_ref(&ALL), |key, value| {
+                let part = |(word, is): (&u64, &KeyWord)| match is {
+                    KeyWord::Thread => KeyPart::Thread(*word as u32),
+                    KeyWord::Probe => KeyPart::Site(Arc::clone(&site)),
+                    _ => KeyPart::Number(*word),
+                };
+                let key = key.iter().zip(&table.keys).map(part).collect();
+                contents.rows.push(MapRow { pid: 1, map, key, value: value.to_vec() });
+            });
         contents.dropped.push(dropped);
     }
     contents
