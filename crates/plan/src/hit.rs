@@ -1,12 +1,15 @@
 //! What a hit does if it runs a program: a script's block that reads and writes maps.
 //!
 //! In: a program, whose inputs are numbered here; how a clock's ticks become nanoseconds. Out: [`HitProgram`], which a filter
-//! carries ([`TargetFilter::program`](crate::filter::TargetFilter::program)). It was found to have code on both processors.
-//! Does not: know scripts, or where maps are.
+//! carries ([`TargetFilter::program`](crate::filter::TargetFilter::program)).
+//! Does not: know scripts, or where maps are; whether a program has code says [`fits`](crate::fits()).
 
-use trapline_code::{Builder, Memory, NoCode, Op, Program, Var};
+use trapline_code::{Memory, Op};
 
 pub use crate::programs::maps::Map;
+pub use trapline_code::{
+    Builder, Compare, Compute, Label, NoCode, Program, Target, Unary, Unsound, Value, Var, Width,
+};
 
 /// Inputs of a hit's program, by their numbers.
 pub mod input {
@@ -57,13 +60,9 @@ pub struct HitProgram {
 
 impl HitProgram {
     /// `bytes`: those of a line of its maps.
-    ///
-    /// # Errors
-    /// Some processor has not enough registers and stack words for it.
-    pub fn new(program: Program, bytes: u32) -> Result<Self, NoCode> {
-        crate::x86_64::stub::run::allocated(&program)?;
-        crate::aarch64::stub::run::allocated(&program)?;
-        Ok(Self { program, bytes, clock: HitClock::default() })
+    #[must_use]
+    pub const fn new(program: Program, bytes: u32) -> Self {
+        Self { program, bytes, clock: HitClock { tick: 0, offset: 0 } }
     }
     /// The program.
     #[must_use]

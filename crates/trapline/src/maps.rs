@@ -17,10 +17,11 @@ use crate::threads::Names;
 
 /// The programs that hits run, and what they are made with.
 pub mod hit {
-    pub use trapline_code::{
-        Builder, Compare, Compute, Label, NoCode, Program, Target, Unary, Value, Var, Width,
+    pub use trapline_plan::fits;
+    pub use trapline_plan::hit::{
+        Builder, Compare, Compute, HitProgram, Label, Map, NoCode, Program, Target, Unary, Value, Var, Width,
+        input, line,
     };
-    pub use trapline_plan::hit::{HitProgram, Map, input, line};
     pub use trapline_record::maps::{MAX_KEYS, MapShape};
 }
 

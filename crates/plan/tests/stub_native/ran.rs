@@ -50,7 +50,7 @@ impl Set {
         kind: RecordKind,
         body: &[u8],
     ) -> u64 {
-        let mut hit = HitProgram::new(program, self.area.bytes).expect("fits");
+        let mut hit = HitProgram::new(program, self.area.bytes);
         hit.clock = HitClock { tick: 1 << 32, offset: 0 };
         let traced = Traced {
             machine: &self.machine,

@@ -39,7 +39,7 @@ impl Set {
         Self { room: CodeMemory::new(), machine, id, area, words }
     }
     fn build(&self, program: Program, kind: RecordKind, body: &[u32]) -> u64 {
-        let mut hit = HitProgram::new(program, self.area.bytes).expect("fits");
+        let mut hit = HitProgram::new(program, self.area.bytes);
         hit.clock = HitClock { tick: 1 << 32, offset: 0 };
         let what =
             Ran { hit: &hit, maps: self.words.as_ptr() as u64, probe: 3, counter: self.room.base + DATA };

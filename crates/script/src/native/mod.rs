@@ -11,7 +11,7 @@
 //! - of a thread: the key has `tid` in it, and values are numbers. Hits assign, read and delete. The tracer has a copy, which its
 //!   blocks may read; only those at `end` may change it.
 //!
-//! NAT-1: a map is the target's only if all blocks of hits that name it run there: it has one owner.
+//! Invariant: NAT-1 a map is the target's only if all blocks of hits that name it run there: it has one owner.
 //!
 //! Does not: know machines or code.
 

@@ -4,7 +4,7 @@
 //! `trapline_script::native`. Does not: attach, or read maps (`target_maps`).
 
 use trapline::maps::hit::{
-    Builder, Compare, Compute, HitProgram, Label, Map, MapShape, NoCode, Target, Unary, Value, Var, Width,
+    Builder, Compare, Compute, HitProgram, Label, Map, MapShape, Target, Unary, Value, Var, Width, fits,
     input, line,
 };
 use trapline::maps::{KeyWord, MapKind, MapTable};
@@ -46,8 +46,10 @@ impl NativeScript {
         for block in blocks {
             native::lower(&mut emitter, program, *block, &mut native).map_err(|not| not.what)?;
         }
-        let made = emitter.builder.finish(None).map_err(NoCode::from);
-        made.and_then(|made| HitProgram::new(made, self.bytes)).map_err(|why| why.to_string())
+        let made = emitter.builder.finish(None).map_err(|why| why.to_string())?;
+        let made = HitProgram::new(made, self.bytes);
+        fits(&made).map_err(|why| why.to_string())?;
+        Ok(made)
     }
 }
 
