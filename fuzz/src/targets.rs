@@ -16,6 +16,7 @@ use trapline_record::ring::RingArea;
 use trapline_record::stack::{FIRST, Stack};
 use trapline_record::tally::{TableShape, TallyArea};
 use trapline_record::view::View;
+use trapline_script::native::Natives;
 use trapline_script::{Options as ScriptOptions, Source, compile};
 use trapline_tracee::filter::{Answer, Call, Insn, worst};
 use trapline_watch::expr::{Expr, Facts};
@@ -470,6 +471,8 @@ fn scripts() -> Vec<Vec<u8>> {
          @a[$t.0, str($1)] = count(); @h[1] = hist(5, 2); @m = lhist(3, 0, 10, 2); print(@a, 5, 2); clear(@m); }",
         "i:ms:5 /@st == 0/ { for ($i : 0..9) { if ($i == 1) { continue; } unroll (2) { $i > 2 ? print($i) : print(1); } } \
          while (@st < 3) { @st++; break; } for ($kv : @x) { printf(\"%-5d|%s\\n\", $kv.0, $kv.1); } @x[1] = \"v\"; exit(); }",
+        "uprobe:f:g /arg0 > 3/ { @s[tid] = nsecs; unroll(3) { @n++; } } uretprobe:f:g /@s[tid]/ { $x = (int8)retval; \
+         @h[func, $x % 7] = hist(nsecs - @s[tid]); @l = lhist(retval, 0, 9, 2); @m[pid] = max($x ? $x : 1); delete(@s[tid]); }",
         "uprobe:libc:malloc { @[arg0, comm] = sum(arg1); } uretprobe:libc:malloc /retval/ { @s[tid] = nsecs; \
          @b = buf(\"xy\", 2); print((int8[2])(uint16)7); $p = (uint16 *)5; print(&$p); }",
     ]
@@ -479,7 +482,11 @@ fn scripts() -> Vec<Vec<u8>> {
 }
 
 fn script(bytes: &[u8]) {
-    if let Err(message) = compile(Source::new("stdin", bytes), &ScriptOptions::default()) {
-        assert!(message.contains("ERROR: "), "a message says that it is one: {message}");
+    match compile(Source::new("stdin", bytes), &ScriptOptions::default()) {
+        Err(message) => assert!(message.contains("ERROR: "), "a message says that it is one: {message}"),
+        Ok(compiled) => {
+            let natives = Natives::of(&compiled.program, &[]);
+            assert_eq!(natives.fates.len(), compiled.program.blocks.len());
+        }
     }
 }

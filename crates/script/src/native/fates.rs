@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::emit::Nothing;
 use super::lower::{Lower, Of};
-use super::maps::{Change, Native, NativeMap, Not};
+use super::maps::{Change, Native, NativeMap};
 use super::uses::Uses;
 use crate::attach::Probe;
 use crate::program::{Block, Program};
@@ -64,18 +64,13 @@ impl Natives {
         let fate = |block: &Block| if is_of_hits(block) { Fate::Native } else { Fate::Own };
         let mut fates: Vec<Fate> = program.blocks.iter().map(fate).collect();
         let native = loop {
-            let native = match lowered(program, &fates) {
-                Ok(native) => native,
-                Err((block, why)) => {
-                    fates[block] = Fate::Read(why.what);
-                    continue;
-                }
-            };
+            let native = lowered(program, &mut fates);
             let together = Together { program, fates: &fates, uses: &uses, native: &native, beside };
-            match together.impossible() {
-                Some((block, why)) => fates[block] = Fate::Read(why),
-                None => break native,
+            let impossible = together.impossible();
+            if impossible.is_empty() {
+                break native;
             }
+            impossible.into_iter().for_each(|(block, why)| fates[block] = Fate::Read(why));
         };
         let is_native = |map: &usize| native.maps[*map].is_some();
         let awaited = uses.iter().map(|uses| uses.named.iter().any(is_native)).collect();
@@ -92,20 +87,21 @@ fn is_of_hits(block: &Block) -> bool {
     block.probes.iter().any(Probe::is_of_program)
 }
 
-/// What the target must know to run these blocks; or one that it cannot run, and why.
-fn lowered(program: &Program, fates: &[Fate]) -> Result<Native, (usize, Not)> {
+/// What the target must know to run blocks. Those that it cannot run are read.
+fn lowered(program: &Program, fates: &mut [Fate]) -> Native {
     let mut native = Native::new(program.maps.len());
-    for (nth, block) in program.blocks.iter().enumerate().filter(|(nth, _)| fates[*nth] == Fate::Native) {
+    for (fate, block) in fates.iter_mut().zip(&program.blocks).filter(|(fate, _)| **fate == Fate::Native) {
+        let mut with_it = native.clone();
         let is_function = |probe: &Probe| matches!(probe, Probe::Uprobe(..) | Probe::Uretprobe(..));
-        if let Some(probe) = block.probes.iter().find(|probe| !is_function(probe)) {
-            return Err((
-                nth,
-                Not { what: format!("blocks at {} probes are interpreted", probe.sort()), at: None },
-            ));
+        match block.probes.iter().find(|probe| !is_function(probe)) {
+            Some(probe) => *fate = Fate::Read(format!("blocks at {} probes are interpreted", probe.sort())),
+            None => match Lower::new(&mut Nothing, Of { program, block }, &mut with_it).block() {
+                Ok(()) => native = with_it,
+                Err(why) => *fate = Fate::Read(why.what),
+            },
         }
-        Lower::new(&mut Nothing, Of { program, block }, &mut native).block().map_err(|why| (nth, why))?;
     }
-    Ok(native)
+    native
 }
 
 /// Blocks that are to run in the target, together with all others.
@@ -118,10 +114,10 @@ struct Together<'a> {
 }
 
 impl Together<'_> {
-    /// A block that cannot run in the target, given what becomes of the others.
-    fn impossible(&self) -> Option<(usize, String)> {
+    /// Blocks that cannot run in the target, given what becomes of the others.
+    fn impossible(&self) -> Vec<(usize, String)> {
         let native = (0..self.fates.len()).filter(|block| self.fates[*block] == Fate::Native);
-        native.into_iter().find_map(|block| Some((block, self.why_not(block)?)))
+        native.filter_map(|block| Some((block, self.why_not(block)?))).collect()
     }
     fn why_not(&self, block: usize) -> Option<String> {
         let beside = self.beside.get(block).cloned().unwrap_or_default();

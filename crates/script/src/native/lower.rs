@@ -11,8 +11,8 @@ use crate::program::{self, Op, Place, Program, Step, SumArgs, Typed};
 use crate::tree::Binary;
 use crate::types::{Int, Sum, Type};
 
-/// Turns of a loop at most, each of which has operations of its own.
-const MOST_TURNS: u64 = 16;
+/// Turns of a block's loops at most, all together: each has operations of its own.
+const MOST_TURNS: u32 = 16;
 
 /// Gives a block's operations to `emit`. `native` is what [`Natives::of`](super::Natives::of) found.
 ///
@@ -36,13 +36,15 @@ pub(super) struct Lower<'a, E: Emit> {
     native: &'a mut Native,
     locals: Vec<E::Variable>,
     end: E::Label,
+    /// Turns of loops that are left.
+    turns: u32,
 }
 
 impl<'a, E: Emit> Lower<'a, E> {
     pub(super) fn new(emit: &'a mut E, of: Of<'a>, native: &'a mut Native) -> Self {
         let locals = of.block.locals.iter().map(|_| emit.variable()).collect();
         let end = emit.label();
-        Self { emit, of, native, locals, end }
+        Self { emit, of, native, locals, end, turns: MOST_TURNS }
     }
     pub(super) fn block(mut self) -> Result<(), Not> {
         for local in self.locals.clone() {
@@ -69,13 +71,13 @@ impl<'a, E: Emit> Lower<'a, E> {
                 self.emit.jump(self.end);
                 Ok(())
             }
-            Step::Times { count, body, .. } if *count <= MOST_TURNS => {
-                (0..*count).try_for_each(|_| self.steps(body))
+            Step::Times { count, body, at } => (0..*count).try_for_each(|_| {
+                self.turns = self.turns.checked_sub(1).ok_or_else(|| Not::yet("a long loop", at))?;
+                self.steps(body)
+            }),
+            Step::While { at, .. } | Step::ForRange { at, .. } | Step::ForMap { at, .. } => {
+                Err(Not::yet("a loop", at))
             }
-            Step::While { at, .. }
-            | Step::Times { at, .. }
-            | Step::ForRange { at, .. }
-            | Step::ForMap { at, .. } => Err(Not::yet("a loop", at)),
             Step::Break | Step::Continue => Err(Not { what: "a loop".to_owned(), at: None }),
         }
     }
