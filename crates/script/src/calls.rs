@@ -301,7 +301,7 @@ pub(crate) static FUNCTIONS: &[Function] = &[
     row("container_of", 3, &[Any, Any, Any], Gives::Own, Meaning::ContainerOf),
     row("fail", 1, &[Format], Gives::Nothing, Meaning::Fail),
     row("config", 0, &[], Gives::Own, Meaning::Config),
-    row("reg", 1, &[Literal], Gives::Uint(8), Meaning::Refused),
+    row("reg", 1, &[Literal], Gives::Uint(8), Meaning::Reg),
     row("uaddr", 1, &[Literal], Gives::Own, Meaning::Refused),
     row("count", 0, &[], Gives::Sum(Sum::Count), Meaning::Sum(Sum::Count)),
     row("sum", 1, &[Int], Gives::Sum(Sum::Total), Meaning::Sum(Sum::Total)),
@@ -331,10 +331,9 @@ pub(crate) static FUNCTIONS: &[Function] = &[
 
 /// Why a function is refused, and what to use instead.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
-    ("arg", "records hold arg0 to arg5, and arg0 to arg11 of USDT probes"),
+    ("arg", "records hold arg0 to arg11"),
     ("args", "use arg0 to arg5, cast to the types that the function takes"),
     ("dw_ustack", "use ustack"),
-    ("reg", "registers are not recorded; use arg0 to arg5 or retval"),
     ("uaddr", "addresses of variables are not looked up; use `trapline watch` to see a variable"),
     ("curtask", "it belongs to the kernel; use pid, tid, comm"),
     ("ctx", "it belongs to the kernel; use arg0 to arg5 or retval"),

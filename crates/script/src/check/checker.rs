@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::options::Options;
+use crate::attach::Probe;
 use crate::config::Config;
 use crate::diagnostic::{At, Diagnostic, Severity};
 use crate::layout::Layouts;
@@ -134,6 +135,10 @@ impl<'a> Checker<'a> {
         self.expressions = 0;
         self.named.clear();
         self.messages.clear();
+    }
+    /// The sort of the block's probes of programs, if it has any.
+    pub(super) fn of_program(&self) -> Option<&'static str> {
+        self.sorts.iter().copied().find(|sort| Probe::SORTS_OF_PROGRAMS.contains(sort))
     }
     /// Begins a block.
     pub(super) fn begin_block(&mut self, block: usize, sorts: Vec<&'static str>) {

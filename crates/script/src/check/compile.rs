@@ -11,7 +11,7 @@ use crate::diagnostic::{At, Diagnostic, Severity};
 use crate::layout::Layouts;
 use crate::parse::Parser;
 use crate::program::{Block, MapInfo, Program};
-use crate::source::{Source, Span};
+use crate::source::Source;
 use crate::tree::{MapDef, ProbeDef, Tree};
 use crate::types::Type;
 
@@ -127,9 +127,6 @@ fn unexpected(known: &[NamedParam], given: &[String]) -> Result<(), String> {
     Err(if help { hint } else { error + &hint })
 }
 
-/// Number of a function's arguments that records hold.
-const REGISTERS: u32 = 6;
-
 impl Checker<'_> {
     /// Goes through all blocks once.
     fn round(&mut self, attached: &[Vec<Probe>]) -> Vec<Block> {
@@ -137,27 +134,21 @@ impl Checker<'_> {
         for (index, def) in self.tree.probes.iter().enumerate() {
             self.begin_block(index, attached[index].iter().map(Probe::sort).collect());
             let body = self.probe_body(def);
-            self.check_needs();
+            if let (Some(sort), true) = (self.of_program(), self.last) {
+                self.lower(&body, sort);
+                self.check_needs(sort);
+            }
             let (locals, needs) = (self.locals[index].clone(), std::mem::take(&mut self.needs));
             blocks.push(Block { probes: attached[index].clone(), body, locals, needs });
         }
         blocks
     }
     /// What a hit of a program cannot tell is an error: it must not become another value.
-    fn check_needs(&mut self) {
-        let Some(sort) = self.sorts.iter().copied().find(|sort| Probe::SORTS_OF_PROGRAMS.contains(sort))
-        else {
-            return;
-        };
-        let mut unavailable = std::mem::take(&mut self.needs.unavailable);
-        if self.sorts.iter().any(|sort| *sort != "usdt") && self.needs.args >> REGISTERS != 0 {
-            let at = self.tree.probes[self.block].attach.first().map_or(Span::default(), |(_, span)| *span);
-            unavailable.push((format!("arg{REGISTERS}, and those behind it,"), At::from(at)));
-        }
-        for (what, at) in unavailable {
+    fn check_needs(&mut self, sort: &str) {
+        for (what, at) in std::mem::take(&mut self.needs.unavailable) {
             let message = format!("{what} is not recorded at hits of {sort} probes");
             let hint =
-                "records hold arg0 to arg5, retval, str of these, pid, tid, comm, nsecs, func and probe";
+                "records hold arguments, retval, what these point to, pid, tid, comm, nsecs, func and probe";
             self.say(Diagnostic::error(message, at).hint(hint));
         }
     }

@@ -5,6 +5,8 @@
 /// What a script is compiled with.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
+    /// Registers that records can hold, by the names that scripts have for them.
+    pub registers: Vec<String>,
     /// `$1`, `$2` and so on.
     pub positional: Vec<String>,
     /// Parameters behind `--`, without their dashes: `name=value` or `name`.

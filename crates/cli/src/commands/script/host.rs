@@ -129,9 +129,6 @@ impl World for Host {
             _ => return None,
         })
     }
-    fn read(&mut self, _: u64, _: usize) -> Option<Vec<u8>> {
-        None
-    }
     fn file(&mut self, path: &str, most: u64) -> Result<Vec<u8>, String> {
         system::file(path, most)
     }

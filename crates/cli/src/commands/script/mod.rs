@@ -11,6 +11,8 @@ mod listing;
 mod own;
 mod places;
 mod probing;
+mod recorded;
+mod registers;
 mod running;
 mod source;
 mod stop;

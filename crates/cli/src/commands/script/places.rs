@@ -6,18 +6,22 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use trapline::calls::{CallEnd, ReadOutcome, Text};
 use trapline::{Call, Session};
-use trapline_script::{Hit, Needs, Probe, Program};
+use trapline_script::{Hit, Memory, Needs, Probe, Program};
 
+use super::recorded::{self, Recorded};
 use super::stop::{Stop, said, say};
 
 /// A block that runs at a place.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     block: usize,
+    /// The probe of the session.
+    spec: usize,
     /// The entry, or the return.
     at_return: bool,
     /// What the block asks of a hit.
@@ -34,6 +38,8 @@ pub(super) struct Places {
     here: HashMap<(PathBuf, u64), Vec<Place>>,
     /// Files' own paths, by the names that records have for them.
     real: HashMap<String, PathBuf>,
+    /// What records hold, by the probe of the session.
+    recorded: Vec<Rc<Recorded>>,
 }
 
 /// A hit, and a block that it runs.
@@ -66,7 +72,7 @@ impl Places {
     pub(super) fn find(
         &mut self,
         text: &str,
-        probe: &Probe,
+        (probe, spec): (&Probe, usize),
         block: usize,
         program: &Program,
     ) -> Result<bool, Stop> {
@@ -101,13 +107,34 @@ impl Places {
             let needs = program.blocks[block].needs.clone();
             let at_return = matches!(probe, Probe::Uretprobe(..));
             let place =
-                Place { block, at_return, needs, sort: probe.sort(), name: prefix, func: one.function };
+                Place { block, spec, at_return, needs, sort: probe.sort(), name: prefix, func: one.function };
             self.here.entry((real(&one.file), one.offset)).or_default().push(place);
         }
         Ok(true)
     }
+    /// Sets what the records of each probe hold, from what the blocks at it need. Probes that share a place share their
+    /// records.
+    pub(super) fn record(&mut self, needed: Vec<Recorded>) {
+        let mut shared: Vec<usize> = (0..needed.len()).collect();
+        for here in self.here.values() {
+            let specs: Vec<usize> = here.iter().map(|place| shared[place.spec]).collect();
+            let least = specs.iter().copied().min().unwrap_or(0);
+            shared.iter_mut().filter(|one| specs.contains(one)).for_each(|one| *one = least);
+        }
+        let whole = |least: usize| {
+            let mut all = Recorded::default();
+            let own = needed.iter().zip(&shared).filter(|(_, of)| **of == least);
+            own.for_each(|(one, _)| all.merge(one));
+            Rc::new(all)
+        };
+        self.recorded = shared.iter().map(|least| whole(*least)).collect();
+    }
+    /// What the records of each probe hold.
+    pub(super) fn recorded(&self) -> &[Rc<Recorded>] {
+        &self.recorded
+    }
     /// The places whose blocks a call runs now, and for how many a value that they ask for is not known.
-    pub(super) fn of(&mut self, call: &Call) -> (Vec<&Place>, u64) {
+    pub(super) fn of(&mut self, call: &Call) -> (Vec<(&Place, &Recorded)>, u64) {
         let at_return = match call.how {
             CallEnd::Entered => false,
             CallEnd::Returned | CallEnd::TailCall => true,
@@ -119,18 +146,21 @@ impl Places {
         }
         let key = (self.real[file].clone(), call.site.offset);
         let here = self.here.get(&key).into_iter().flatten().filter(|place| place.at_return == at_return);
-        let (known, unknown): (Vec<_>, Vec<_>) = here.partition(|place| is_known(&place.needs, call));
-        (known, unknown.len() as u64)
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            here.partition(|place| is_known(&place.needs, &self.recorded[place.spec], call));
+        let recorded = |place: &'_ Place| &*self.recorded[place.spec];
+        (known.into_iter().map(|place| (place, recorded(place))).collect(), unknown.len() as u64)
     }
 }
 
 /// Whether a call has all values for which a block asks.
-fn is_known(needs: &Needs, call: &Call) -> bool {
+fn is_known(needs: &Needs, recorded: &Recorded, call: &Call) -> bool {
     let unread = |argument: &u8| {
         let of = |text: &&Text| text.argument == *argument;
         call.texts.iter().find(of).is_none_or(|text| matches!(text.reading, ReadOutcome::Failed(_)))
     };
     call.unseen & needs.args == 0
+        && (needs.reads.is_empty() || recorded.is_known(call))
         && !(needs.retval && call.returned.is_none())
         && (needs.returned_text == 0 || returned_text(call).is_some())
         && !needs.texts.iter().any(unread)
@@ -142,10 +172,9 @@ fn returned_text(call: &Call) -> Option<&Text> {
 }
 
 /// What a call is to a block.
-pub(super) fn event(place: &Place, call: &Call, comm: String, start: u64) -> Event {
+pub(super) fn event(place: &Place, recorded: &Recorded, call: &Call, comm: String, start: u64) -> Event {
     let at = call.at + if place.at_return { call.took.unwrap_or_default() } else { Duration::ZERO };
-    let texts = call.texts.iter().map(|text| (text.argument, text.bytes.clone())).collect();
-    let hit = Hit {
+    let mut hit = Hit {
         probe: place.name.clone(),
         sort: place.sort,
         func: place.func.clone(),
@@ -154,11 +183,15 @@ pub(super) fn event(place: &Place, call: &Call, comm: String, start: u64) -> Eve
         comm: comm.into_bytes(),
         nsecs: Some(start + nanos(at)),
         args: call.arguments.to_vec(),
-        texts,
+        registers: Vec::new(),
         retval: call.returned.unwrap_or(0),
-        returned_text: returned_text(call).map(|text| text.bytes.clone()),
+        memory: Memory::default(),
         stack: Vec::new(),
     };
+    if let Some(text) = returned_text(call) {
+        recorded::add(&mut hit.memory, hit.retval, text);
+    }
+    recorded.fill(call, &mut hit);
     (place.block, hit)
 }
 

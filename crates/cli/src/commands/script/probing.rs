@@ -12,13 +12,17 @@ use trapline::calls::{KeptPointer, KeptText};
 use trapline::filter::Filter;
 use trapline::report::Refused;
 use trapline::{Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
-use trapline_script::Program;
+use trapline_script::{Probe, Program};
 
 use super::places::{Event, Places, event, nanos, spec};
+use super::recorded::Recorded;
 use super::stop::{Stop, said};
 
 /// Bytes of a CPU's ring: room for what comes while blocks are interpreted.
 const RING: u32 = 16 << 20;
+
+/// Arguments of a function that are in every record.
+const IN_REGISTERS: u16 = 6;
 
 /// Stands for a name that is not known.
 const UNNAMED: &str = "?";
@@ -48,6 +52,14 @@ struct Asked {
     texts: u16,
 }
 
+/// Arguments that the record of a probe holds as such, as bits.
+const fn arguments_of(probe: &Probe) -> u16 {
+    match probe {
+        Probe::Usdt(..) => u16::MAX,
+        _ => (1 << IN_REGISTERS) - 1,
+    }
+}
+
 /// A probe of the session, and which of its ends run blocks.
 struct Spec {
     text: String,
@@ -55,6 +67,8 @@ struct Spec {
     at_return: bool,
     /// Bytes of the text that its return is asked for.
     returned_text: u16,
+    /// What blocks at its entry need of memory.
+    recorded: Recorded,
 }
 
 impl Asked {
@@ -64,29 +78,47 @@ impl Asked {
         for (index, block) in program.blocks.iter().enumerate() {
             for probe in &block.probes {
                 let Some((text, at_return)) = spec(probe) else { continue };
-                if places.find(&text, probe, index, program)? {
+                let nth = asked.place_of(&text);
+                if places.find(&text, (probe, nth), index, program)? {
                     let spec = asked.spec(text);
                     spec.at_entry |= !at_return;
                     spec.at_return |= at_return;
                     spec.returned_text = spec.returned_text.max(block.needs.returned_text);
+                    if matches!(probe, Probe::Uprobe(..)) {
+                        spec.recorded.add(&block.needs.reads);
+                    }
                 }
-                asked.args |= block.needs.args;
+                asked.args |= block.needs.args & arguments_of(probe);
                 block.needs.texts.iter().for_each(|argument| asked.texts |= 1 << argument);
             }
         }
+        places.record(asked.specs.iter().map(|spec| spec.recorded.clone()).collect());
         Ok(asked)
     }
+    /// Where a probe is, or will be.
+    fn place_of(&self, text: &str) -> usize {
+        self.specs.iter().position(|spec| spec.text == text).unwrap_or(self.specs.len())
+    }
     fn spec(&mut self, text: String) -> &mut Spec {
-        let found = self.specs.iter().position(|spec| spec.text == text);
-        let at = found.unwrap_or_else(|| {
-            self.specs.push(Spec { text, at_entry: false, at_return: false, returned_text: 0 });
-            self.specs.len() - 1
-        });
+        let at = self.place_of(&text);
+        if at == self.specs.len() {
+            let recorded = Recorded::default();
+            self.specs.push(Spec { text, at_entry: false, at_return: false, returned_text: 0, recorded });
+        }
         &mut self.specs[at]
     }
     /// How many arguments records hold.
     fn arguments(&self) -> u8 {
         (u16::BITS - self.args.leading_zeros()) as u8
+    }
+    /// For each probe, what its records hold besides arguments.
+    fn filters(&self, places: &Places) -> Result<Vec<Filter>, Stop> {
+        let mut filters = self.keeps()?;
+        for ((filter, recorded), spec) in filters.iter_mut().zip(places.recorded()).zip(&self.specs) {
+            let fields = recorded.fields().map_err(|why| said(format!("{}: {why}", spec.text)))?;
+            *filter = std::mem::take(filter).reads(fields);
+        }
+        Ok(filters)
     }
     /// For each probe, the text that is read at the return. The entry's record waits for the return then, so a block
     /// of the entry would run too late.
@@ -122,7 +154,8 @@ impl Probing {
         let parsed: Result<Vec<ProbeSpec>, _> = asked.specs.iter().map(|spec| spec.text.parse()).collect();
         let parsed = parsed.map_err(|error| said(error.to_string()))?;
         let masks = vec![asked.texts; parsed.len()];
-        let builder = Session::builder().target(target(pid, command)).probes(parsed).filters(asked.keeps()?);
+        let builder =
+            Session::builder().target(target(pid, command)).probes(parsed).filters(asked.filters(&places)?);
         let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING);
         let (args, returns) = (asked.arguments(), asked.specs.iter().any(|spec| spec.at_return));
         let mut session = builder.record(args, returns).map_err(|error| said(error.to_string()))?;
@@ -166,7 +199,10 @@ impl Probing {
                 continue;
             }
             let name = name_of(call, self.session.thread_name(call), self.launched.as_ref());
-            events.extend(places.into_iter().map(|place| event(place, call, name.clone(), self.start)));
+            let start = self.start;
+            events.extend(
+                places.into_iter().map(|(place, recorded)| event(place, recorded, call, name.clone(), start)),
+            );
         }
         events
     }
@@ -180,7 +216,9 @@ impl Probing {
             let name = name_of(call, name, launched.as_ref());
             let (here, more) = places.of(call);
             unknown += more;
-            events.extend(here.into_iter().map(|place| event(place, call, name.clone(), start)));
+            events.extend(
+                here.into_iter().map(|(place, recorded)| event(place, recorded, call, name.clone(), start)),
+            );
         }
         (events, unknown, finished)
     }

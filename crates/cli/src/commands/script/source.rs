@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use trapline_script::{Compiled, Options, Probe, Source, compile};
 
 use super::stop::{Stop, said};
-use super::{headers, system};
+use super::{headers, registers, system};
 use crate::args::command::{Input, Script};
 
 /// Compiles the script, with the settings of the environment.
@@ -20,6 +20,7 @@ pub(super) fn compiled(args: &Script, source: Source) -> Result<Compiled, Stop> 
         allow_unsafe: args.allow_unsafe,
         environment,
         constants: Vec::new(),
+        registers: registers::names(),
     };
     let included = headers::of_script(&source);
     for header in args.headers.iter().chain(&included) {
