@@ -97,6 +97,8 @@ pub enum Meaning {
     Username,
     /// What the function returned.
     Retval,
+    /// All parameters of the function, by their names.
+    Args,
     /// An argument of the function.
     Argument(u8),
     /// A stack.
@@ -255,7 +257,7 @@ pub(crate) static FUNCTIONS: &[Function] = &[
     row("arg9", 0, &[], Gives::Int(8), Meaning::Argument(9)),
     row("arg10", 0, &[], Gives::Int(8), Meaning::Argument(10)),
     row("arg11", 0, &[], Gives::Int(8), Meaning::Argument(11)),
-    row("args", 0, &[], Gives::Int(8), Meaning::Refused),
+    row("args", 0, &[], Gives::Own, Meaning::Args),
     row("ustack", 0, &[Mode, Mode], Gives::Stack, Meaning::Ustack),
     row("dw_ustack", 0, &[Mode, Mode], Gives::Stack, Meaning::Refused),
     row("usermode", 0, &[], Gives::Uint(1), Meaning::Usermode),
@@ -332,7 +334,6 @@ pub(crate) static FUNCTIONS: &[Function] = &[
 /// Why a function is refused, and what to use instead.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("arg", "records hold arg0 to arg11"),
-    ("args", "use arg0 to arg5, cast to the types that the function takes"),
     ("dw_ustack", "use ustack"),
     ("uaddr", "addresses of variables are not looked up; use `trapline watch` to see a variable"),
     ("curtask", "it belongs to the kernel; use pid, tid, comm"),

@@ -6,7 +6,7 @@ use super::checker::Checker;
 use crate::calls::Meaning;
 use crate::config::{Config, Setting};
 use crate::diagnostic::{At, Diagnostic};
-use crate::layout::{Bits, Field};
+use crate::fields::{Bits, Field};
 use crate::program::{Op, Typed};
 use crate::source::Span;
 use crate::suggest::nearest;
@@ -20,6 +20,9 @@ impl<'a> Checker<'a> {
             && crate::calls::find(function).is_some_and(|row| row.meaning == Meaning::Config)
         {
             return self.setting(name, span);
+        }
+        if matches!(&of.kind, ExprKind::Name(function) if function == "args" && !self.has_macro("args", 0)) {
+            return self.argument_named(name, span);
         }
         let value = self.expr(of);
         let at = self.at(span);
@@ -71,7 +74,7 @@ impl<'a> Checker<'a> {
     }
     /// A field of a structure.
     fn field_of(&mut self, owner: &str, ty: &Type, name: &str, span: Span) -> Option<Field> {
-        let Some(laid) = self.layouts.structure(owner).cloned() else {
+        let Some(laid) = self.layouts.structure(owner) else {
             self.error(format!("Unknown struct/union: 'struct {owner}'"), span);
             return None;
         };
@@ -236,7 +239,7 @@ impl<'a> Checker<'a> {
             let Type::Struct(owner, _) = &ty else {
                 return self.fail(format!("'{ty}' is not a C type."), span);
             };
-            let Some(laid) = self.layouts.structure(owner).cloned() else {
+            let Some(laid) = self.layouts.structure(owner) else {
                 return self.fail(format!("'struct {owner}' does not exist."), span);
             };
             let Some(field) = laid.field(name) else {

@@ -113,8 +113,29 @@ impl<'p> Finder<'p> {
                 Ok(Address::of(Origin::Root(Root::Register(name.into()))))
             }
             Op::Call { meaning: Meaning::Uptr, args } => self.values(&args[0]),
+            Op::Part(of, index) if whole => self.part(of, *index, expr),
             Op::Step { .. } => no("the address changes while the block runs"),
             _ => no("the address is computed, and known only when the block runs"),
+        }
+    }
+    /// A part of a tuple or record, where it is put together.
+    fn part(&mut self, of: &'p Typed, index: usize, expr: &'p Typed) -> Addresses {
+        let values = match &*of.op {
+            Op::Tuple(parts) => return self.values(&parts[index]),
+            Op::Local(slot) if !self.parts.changing.contains(slot) => self.parts.locals.get(slot),
+            Op::Map { map, .. } => self.parts.maps.get(map),
+            _ => None,
+        };
+        let mut all = Vec::new();
+        for value in values.cloned().unwrap_or_default() {
+            let Op::Tuple(parts) = &*value.op else {
+                return Err(Unknown { why: "the pointer is in a copy of a copy", at: expr.at.clone() });
+            };
+            all = both(all, self.values(&parts[index])?, expr)?;
+        }
+        match all.is_empty() {
+            true => Err(Unknown { why: "the pointer was not put there in this block", at: expr.at.clone() }),
+            false => Ok(all),
         }
     }
     /// Where the bytes of a structure or array come from.

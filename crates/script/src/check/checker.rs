@@ -81,7 +81,8 @@ pub(super) struct Checker<'a> {
     /// Whether a variable's type was declared.
     pub(super) fixed: Vec<Vec<bool>>,
     pub(super) block: usize,
-    /// The sorts of the block's probes.
+    /// The block's probes, and their sorts.
+    pub(super) probes: Vec<Probe>,
     pub(super) sorts: Vec<&'static str>,
     next_slot: usize,
     pub(super) frames: Vec<Frame<'a>>,
@@ -114,6 +115,7 @@ impl<'a> Checker<'a> {
             locals: vec![Vec::new(); blocks],
             fixed: vec![Vec::new(); blocks],
             block: 0,
+            probes: Vec::new(),
             sorts: Vec::new(),
             next_slot: 0,
             frames: Vec::new(),
@@ -141,9 +143,10 @@ impl<'a> Checker<'a> {
         self.sorts.iter().copied().find(|sort| Probe::SORTS_OF_PROGRAMS.contains(sort))
     }
     /// Begins a block.
-    pub(super) fn begin_block(&mut self, block: usize, sorts: Vec<&'static str>) {
+    pub(super) fn begin_block(&mut self, block: usize, probes: &[Probe]) {
         self.block = block;
-        self.sorts = sorts;
+        self.sorts = probes.iter().map(Probe::sort).collect();
+        self.probes = probes.to_vec();
         self.next_slot = 0;
         self.frame = 0;
         self.loops = 0;

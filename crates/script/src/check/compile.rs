@@ -3,6 +3,8 @@
 //! In: a source and options. Out: a program and its warnings, or the text of all errors. Does not: read files or the
 //! environment; that is the caller's.
 
+use std::rc::Rc;
+
 use super::checker::{Checker, MOST_ROUNDS, NamedParam};
 use super::options::Options;
 use crate::attach::Probe;
@@ -30,11 +32,15 @@ pub fn compile(source: Source, options: &Options) -> Result<Compiled, String> {
         |messages: &[Diagnostic]| messages.iter().map(|message| message.text(&source)).collect::<String>();
     let tree = Parser::new(&source, &options.positional).tree().map_err(|error| show(&[*error]))?;
     let config = config(&tree, options).map_err(|errors| show(&errors))?;
-    let layouts = Layouts::new(&tree.structs, &tree.enums).map_err(|error| show(&[*error]))?;
+    let mut layouts = Layouts::new(&tree.structs, &tree.enums).map_err(|error| show(&[*error]))?;
     if tree.probes.is_empty() {
         return Err("ERROR: No probes to attach\n".to_owned());
     }
     let attached = attach(&tree.probes).map_err(|errors| show(&errors))?;
+    if let Some(declared) = &options.declared {
+        let probes = attached.iter().flatten().filter(|probe| probe.is_of_program()).cloned();
+        layouts.declare(Rc::clone(declared), probes.collect());
+    }
     let mut checker = Checker::new(&tree, &layouts, &config, options);
     checker.declare_maps(&tree.maps);
     for _ in 0..MOST_ROUNDS {
@@ -132,7 +138,7 @@ impl Checker<'_> {
     fn round(&mut self, attached: &[Vec<Probe>]) -> Vec<Block> {
         let mut blocks = Vec::new();
         for (index, def) in self.tree.probes.iter().enumerate() {
-            self.begin_block(index, attached[index].iter().map(Probe::sort).collect());
+            self.begin_block(index, &attached[index]);
             let body = self.probe_body(def);
             if let (Some(sort), true) = (self.of_program(), self.last) {
                 self.lower(&body, sort);

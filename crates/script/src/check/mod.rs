@@ -6,6 +6,7 @@
 
 mod access;
 mod addresses;
+mod arguments;
 mod casts;
 mod checker;
 mod compile;

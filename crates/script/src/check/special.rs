@@ -36,6 +36,7 @@ impl<'a> Checker<'a> {
             }
             Meaning::Pton => self.pton(args, span),
             Meaning::Reg => self.register(row, args, span),
+            Meaning::Args => self.all_arguments(span),
             Meaning::Macaddr => self.bytes_of(row, args, span),
             Meaning::Ntop => self.ntop(args, span),
             Meaning::ContainerOf => self.container_of(args, span),

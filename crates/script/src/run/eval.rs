@@ -8,7 +8,7 @@ use std::rc::Rc;
 use super::frame::{Flow, Frame};
 use super::memory;
 use crate::bytes::{bit_field, decode, encode, filled, wrap};
-use crate::layout::Bits;
+use crate::fields::Bits;
 use crate::program::{Op, Place, Typed};
 use crate::tree::Binary;
 use crate::types::{Int, Type};

@@ -5,6 +5,8 @@
 //! Does not: know the language; that is the crate `script`.
 
 mod bench;
+mod declared;
+mod files;
 mod headers;
 mod host;
 mod listing;
@@ -51,7 +53,8 @@ fn exit(status: i32) -> Outcome {
 
 fn outcome(args: &Script) -> Result<i32, Stop> {
     if let Some(pattern) = &args.list {
-        return listing::list(args, pattern);
+        let pid = args.pid.as_deref().map(pid).transpose()?;
+        return listing::list(args, pattern, pid);
     }
     let style = Style { json: json(args)?, no_warnings: args.no_warnings, lookups: args.lookups };
     let source = source(&args.input)?;

@@ -74,7 +74,7 @@ impl Places {
         text: &str,
         (probe, spec): (&Probe, usize),
         block: usize,
-        program: &Program,
+        (program, alone): (&Program, bool),
     ) -> Result<bool, Stop> {
         let listing = Session::builder()
             .probe(text)
@@ -83,6 +83,8 @@ impl Places {
             .map(|listing| listing.listed);
         let listed = match listing {
             Ok(listed) if !listed.is_empty() => listed,
+            // One of several files need not have it.
+            _ if !alone => return Ok(false),
             other => {
                 let reason =
                     other.err().map_or_else(|| "nothing matches".to_owned(), |error| error.to_string());

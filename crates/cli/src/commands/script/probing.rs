@@ -14,6 +14,7 @@ use trapline::report::Refused;
 use trapline::{Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
 use trapline_script::{Probe, Program};
 
+use super::files::{files, is_pattern};
 use super::places::{Event, Places, event, nanos, spec};
 use super::recorded::Recorded;
 use super::stop::{Stop, said};
@@ -60,6 +61,16 @@ const fn arguments_of(probe: &Probe) -> u16 {
     }
 }
 
+/// The attach points that one means: one for each file that its pattern matches; and whether it is the only one.
+fn expanded(probe: &Probe, pid: Option<u32>) -> Vec<(Probe, bool)> {
+    let Some(file) = probe.file().filter(|file| file.is_empty() || is_pattern(file)) else {
+        return vec![(probe.clone(), true)];
+    };
+    let all: Vec<(Probe, bool)> =
+        files(file, pid).into_iter().map(|file| (probe.in_file(file), false)).collect();
+    if all.is_empty() { vec![(probe.clone(), true)] } else { all }
+}
+
 /// A probe of the session, and which of its ends run blocks.
 struct Spec {
     text: String,
@@ -73,13 +84,13 @@ struct Spec {
 
 impl Asked {
     /// Notes the places of all blocks.
-    fn of(program: &Program, places: &mut Places) -> Result<Self, Stop> {
+    fn of(program: &Program, pid: Option<u32>, places: &mut Places) -> Result<Self, Stop> {
         let mut asked = Self::default();
         for (index, block) in program.blocks.iter().enumerate() {
-            for probe in &block.probes {
-                let Some((text, at_return)) = spec(probe) else { continue };
+            for (probe, alone) in block.probes.iter().flat_map(|probe| expanded(probe, pid)) {
+                let Some((text, at_return)) = spec(&probe) else { continue };
                 let nth = asked.place_of(&text);
-                if places.find(&text, (probe, nth), index, program)? {
+                if places.find(&text, (&probe, nth), index, (program, alone))? {
                     let spec = asked.spec(text);
                     spec.at_entry |= !at_return;
                     spec.at_return |= at_return;
@@ -88,7 +99,7 @@ impl Asked {
                         spec.recorded.add(&block.needs.reads);
                     }
                 }
-                asked.args |= block.needs.args & arguments_of(probe);
+                asked.args |= block.needs.args & arguments_of(&probe);
                 block.needs.texts.iter().for_each(|argument| asked.texts |= 1 << argument);
             }
         }
@@ -147,7 +158,7 @@ impl Probing {
         now: &mut dyn FnMut() -> u64,
     ) -> Result<Option<Self>, Stop> {
         let mut places = Places::default();
-        let asked = Asked::of(program, &mut places)?;
+        let asked = Asked::of(program, pid, &mut places)?;
         if asked.specs.is_empty() {
             return Ok(None);
         }

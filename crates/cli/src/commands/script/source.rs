@@ -4,9 +4,11 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::rc::Rc;
 
 use trapline_script::{Compiled, Options, Probe, Source, compile};
 
+use super::declared::DebugTypes;
 use super::stop::{Stop, said};
 use super::{headers, registers, system};
 use crate::args::command::{Input, Script};
@@ -21,6 +23,7 @@ pub(super) fn compiled(args: &Script, source: Source) -> Result<Compiled, Stop> 
         environment,
         constants: Vec::new(),
         registers: registers::names(),
+        declared: Some(Rc::new(DebugTypes::default())),
     };
     let included = headers::of_script(&source);
     for header in args.headers.iter().chain(&included) {
