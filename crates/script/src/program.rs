@@ -58,6 +58,8 @@ pub struct Needs {
     pub retval: bool,
     /// Bytes of what that points to; 0 if it is not asked for.
     pub returned_text: u16,
+    /// Frames of the stack; 0 if it is not asked for.
+    pub stack: u8,
     /// Memory, and values that are no arguments in registers.
     pub reads: Vec<Read>,
     /// What only the program's thread could tell, and where it is asked for.

@@ -13,6 +13,9 @@ use crate::suggest::nearest;
 use crate::tree::{Expr, ExprKind};
 use crate::types::Type;
 
+/// Frames of a stack, if no number is given.
+const MOST_FRAMES: i64 = 127;
+
 impl<'a> Checker<'a> {
     /// A call of a macro, a builtin or a function.
     pub(super) fn call(&mut self, name: &str, args: &'a [Expr], span: Span) -> Typed {
@@ -101,8 +104,14 @@ impl<'a> Checker<'a> {
         match row.meaning {
             Meaning::Argument(index) => self.needs.args |= 1 << index,
             Meaning::Retval => self.needs.retval = true,
-            Meaning::Ustack
-            | Meaning::Uid
+            Meaning::Ustack => {
+                let depth = args
+                    .iter()
+                    .find_map(Typed::constant)
+                    .map_or(MOST_FRAMES, |depth| depth.clamp(1, MOST_FRAMES));
+                self.needs.stack = self.needs.stack.max(depth as u8);
+            }
+            Meaning::Uid
             | Meaning::Gid
             | Meaning::Username
             | Meaning::Cpu

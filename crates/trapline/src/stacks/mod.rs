@@ -27,7 +27,7 @@ use trapline_record::ring::LEAST_SLOT;
 use trapline_record::stack::{MAX_FRAMES, MAX_RECORD};
 
 pub(crate) use self::frame::StackCopy;
-pub use self::frame::{Frame, StackFile, StackSum};
+pub use self::frame::{Frame, HitStack, StackFile, StackSum};
 pub(crate) use self::seen_code::{SeenCode, open};
 pub(crate) use self::sums::{Ended, StackId, Sums};
 pub use self::symbols::{Function, Symbols};

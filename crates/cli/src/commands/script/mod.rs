@@ -7,6 +7,7 @@
 mod bench;
 mod declared;
 mod files;
+mod frames;
 mod headers;
 mod host;
 mod listing;

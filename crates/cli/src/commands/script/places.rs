@@ -13,6 +13,7 @@ use trapline::calls::{CallEnd, ReadOutcome, Text};
 use trapline::{Call, Session};
 use trapline_script::{Hit, Memory, Needs, Probe, Program};
 
+use super::frames::Frames;
 use super::recorded::{self, Recorded};
 use super::stop::{Stop, said, say};
 
@@ -38,6 +39,8 @@ pub(super) struct Places {
     here: HashMap<(PathBuf, u64), Vec<Place>>,
     /// Files' own paths, by the names that records have for them.
     real: HashMap<String, PathBuf>,
+    /// Frames of stacks.
+    pub(super) frames: Frames,
     /// What records hold, by the probe of the session.
     recorded: Vec<Rc<Recorded>>,
 }
@@ -64,6 +67,10 @@ fn real(path: &str) -> PathBuf {
 }
 
 impl Places {
+    /// None, whose frames will be numbered here.
+    pub(super) fn new(frames: Frames) -> Self {
+        Self { frames, ..Self::default() }
+    }
     /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.here.values().map(Vec::len).sum()
@@ -174,7 +181,13 @@ fn returned_text(call: &Call) -> Option<&Text> {
 }
 
 /// What a call is to a block.
-pub(super) fn event(place: &Place, recorded: &Recorded, call: &Call, comm: String, start: u64) -> Event {
+pub(super) fn event(
+    (place, recorded): (&Place, &Recorded),
+    call: &Call,
+    frames: &Frames,
+    comm: String,
+    start: u64,
+) -> Event {
     let at = call.at + if place.at_return { call.took.unwrap_or_default() } else { Duration::ZERO };
     let mut hit = Hit {
         probe: place.name.clone(),
@@ -188,7 +201,7 @@ pub(super) fn event(place: &Place, recorded: &Recorded, call: &Call, comm: Strin
         registers: Vec::new(),
         retval: call.returned.unwrap_or(0),
         memory: Memory::default(),
-        stack: Vec::new(),
+        stack: call.stack.as_ref().map(|stack| frames.numbers(call.pid, stack)).unwrap_or_default(),
     };
     if let Some(text) = returned_text(call) {
         recorded::add(&mut hit.memory, hit.retval, text);

@@ -11,10 +11,12 @@ use std::time::Duration;
 use trapline::calls::{KeptPointer, KeptText};
 use trapline::filter::Filter;
 use trapline::report::Refused;
+use trapline::stacks::Unwinding;
 use trapline::{Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
 use trapline_script::{Probe, Program};
 
 use super::files::{files, is_pattern};
+use super::frames::Frames;
 use super::places::{Event, Places, event, nanos, spec};
 use super::recorded::Recorded;
 use super::stop::{Stop, said};
@@ -118,6 +120,12 @@ impl Asked {
         }
         &mut self.specs[at]
     }
+    /// How stacks are recorded, if any block asks for one. The probed function is a frame that is known.
+    fn unwinding(&self, program: &Program) -> Option<Unwinding> {
+        let frames = program.blocks.iter().map(|block| block.needs.stack).max().unwrap_or(0);
+        (frames > 0 && !self.specs.is_empty())
+            .then(|| Unwinding::FramePointers(frames.saturating_sub(1).max(1)))
+    }
     /// How many arguments records hold.
     fn arguments(&self) -> u8 {
         (u16::BITS - self.args.leading_zeros()) as u8
@@ -153,11 +161,11 @@ impl Probing {
     /// Attaches a program's probes; `None` if it has none of programs. `now` is the boot clock.
     pub(super) fn start(
         program: &Program,
-        pid: Option<u32>,
-        command: Option<&[String]>,
+        (pid, command): (Option<u32>, Option<&[String]>),
+        frames: Frames,
         now: &mut dyn FnMut() -> u64,
     ) -> Result<Option<Self>, Stop> {
-        let mut places = Places::default();
+        let mut places = Places::new(frames);
         let asked = Asked::of(program, pid, &mut places)?;
         if asked.specs.is_empty() {
             return Ok(None);
@@ -169,7 +177,11 @@ impl Probing {
             Session::builder().target(target(pid, command)).probes(parsed).filters(asked.filters(&places)?);
         let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING);
         let (args, returns) = (asked.arguments(), asked.specs.iter().any(|spec| spec.at_return));
-        let mut session = builder.record(args, returns).map_err(|error| said(error.to_string()))?;
+        let session = match asked.unwinding(program) {
+            Some(unwinding) => builder.stacks(unwinding, false),
+            None => builder.record(args, returns),
+        };
+        let mut session = session.map_err(|error| said(error.to_string()))?;
         session.announce_entries();
         let start = now().saturating_sub(nanos(session.since_start()));
         let refused =
@@ -201,7 +213,7 @@ impl Probing {
     }
     /// The hits since the last time.
     pub(super) fn events(&mut self) -> Vec<Event> {
-        let calls = self.session.calls();
+        let (calls, frames) = (self.session.calls(), self.places.frames.clone());
         let mut events = Vec::new();
         for call in &calls {
             let (places, unknown) = self.places.of(call);
@@ -211,9 +223,7 @@ impl Probing {
             }
             let name = name_of(call, self.session.thread_name(call), self.launched.as_ref());
             let start = self.start;
-            events.extend(
-                places.into_iter().map(|(place, recorded)| event(place, recorded, call, name.clone(), start)),
-            );
+            events.extend(places.into_iter().map(|place| event(place, call, &frames, name.clone(), start)));
         }
         events
     }
@@ -221,15 +231,14 @@ impl Probing {
     pub(super) fn end(self) -> (Vec<Event>, u64, Finished) {
         let Self { session, mut places, start, launched, mut unknown, .. } = self;
         let finished = session.detach();
+        let frames = places.frames.clone();
         let mut events = Vec::new();
         for call in &finished.calls {
             let name = finished.names.get(&(call.pid, call.tid)).cloned();
             let name = name_of(call, name, launched.as_ref());
             let (here, more) = places.of(call);
             unknown += more;
-            events.extend(
-                here.into_iter().map(|(place, recorded)| event(place, recorded, call, name.clone(), start)),
-            );
+            events.extend(here.into_iter().map(|place| event(place, call, &frames, name.clone(), start)));
         }
         (events, unknown, finished)
     }

@@ -53,6 +53,7 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
     let output = Output::reserve(&sink, false)?;
     let program = Rc::new(program);
     let mut host = Host::new(output, args.buffered);
+    host.shows_lines = program.config.show_debug_info;
     let mut machine = Machine::new(program, style, &mut host);
     if let Ok(map) = std::env::var(SERIES_CLOCK) {
         machine.series_clock(&map);
@@ -88,8 +89,9 @@ impl Running<'_> {
         let own = probes.filter(counts).count();
         let command = self.args.command.as_deref();
         let host = &mut self.host;
+        let frames = host.frames.clone();
         let mut now = || host.now(Clock::Boot);
-        let probing = Probing::start(self.machine.program(), self.pid, command, &mut now);
+        let probing = Probing::start(self.machine.program(), (self.pid, command), frames, &mut now);
         self.probing = probing.inspect_err(|_| self.host.release())?;
         self.host.begin()?;
         let attached = own + self.probing.as_ref().map_or(0, |probing| probing.attached);
