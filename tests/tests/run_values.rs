@@ -167,3 +167,116 @@ fn a_load_that_no_record_can_hold_is_an_error_that_says_why() {
         assert_eq!(output.status.code(), Some(1), "{body}");
     }
 }
+
+/// The program whose functions have frame pointers.
+fn nested() -> Result<String, String> {
+    let flags = ["-O2", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
+    Ok(victims::c_by("nested", "gcc", &flags)?.display().to_string())
+}
+
+#[test]
+fn args_have_the_names_and_types_of_debug_information() {
+    let path = or_skip!(nested());
+    let script = format!(
+        "uprobe:{path}:innermost {{ print(args.flag); print(args->extra->tally->count);
+           @pair = args.extra->pair.right; @cast = ((struct extra *)arg0)->tally->count; @sym = usym(args.call);
+           @whole = args; $t = args; @again = $t.flag; }}"
+    );
+    let text = out(&run(&path, &script));
+    for line in ["200", "77", "@pair: -4", "@cast: 77", "@sym: third", "@again: 200"] {
+        assert!(text.lines().any(|one| one == line), "{line}: {text}");
+    }
+    assert!(text.contains("@whole: { .extra = 0x") && text.contains(", .flag = 200, .call = 0x"), "{text}");
+    let pointers = or_skip!(victims::plain("pointers")).display().to_string();
+    let script = format!(
+        "uprobe:{pointers}:look {{ @id[args.node->next->id] = count(); @tag = args.node->tag; @color = args.node->color;
+           @low = (args.node->low, args.node->high); @far = *args.node->far; }} "
+    );
+    let text = out(&run(&pointers, &script));
+    for line in ["@id[1]: 1", "@id[101]: 1", "@id[201]: 1", "@tag: 12345678", "@color: 6", "@low: (5, 19)"] {
+        assert!(text.lines().any(|one| one == line), "{line}: {text}");
+    }
+}
+
+#[test]
+fn what_debug_information_does_not_say_is_an_error() {
+    let path = or_skip!(nested());
+    for (body, why) in [
+        (format!("uprobe:{path}:innermost {{ print(args.flags); }}"), "HINT: Did you mean flag?"),
+        (format!("uprobe:{path}:innermost,uprobe:{path}:first {{ print(args); }}"), "have different args"),
+        (format!("uretprobe:{path}:innermost {{ print(args.flag); }}"), "only be used with uprobe"),
+        (format!("uprobe:{path}:_start {{ print(args.flag); }}"), "are not known"),
+        (format!("uprobe:{path}:first {{ print(((struct nothing *)arg0)->x); }}"), "Unknown struct/union"),
+    ] {
+        let output = run(&path, &body);
+        assert!(errors(&output).contains(why), "{body}: {}", errors(&output));
+        assert_eq!(output.status.code(), Some(1), "{body}");
+    }
+}
+
+#[test]
+fn stacks_are_where_the_program_returns_to() {
+    let path = or_skip!(nested());
+    let script = format!(
+        "config = {{ show_debug_info = 0 }} uprobe:{path}:innermost {{ print(ustack(raw, 5)); @all[ustack(4)] = count();
+           @len = len(ustack(3)); @perf[ustack(perf, 2)] = count(); }}"
+    );
+    let text = out(&run(&path, &script));
+    // The program's lines and the stack's, in any order: each of the four callers is in both.
+    let address = |line: &&str| line.len() > 5 && u64::from_str_radix(line, 16).is_ok();
+    let mut counts = std::collections::BTreeMap::new();
+    text.lines().filter(address).for_each(|line| *counts.entry(line).or_insert(0) += 1);
+    let mut all: Vec<i32> = counts.into_values().collect();
+    all.sort_unstable();
+    assert_eq!(all, [3, 6, 6, 6, 6], "innermost itself, and four callers: {text}");
+    let names =
+        text.split("@all[\n").nth(1).expect("a map").split("]: 3").next().expect("three hits").to_owned();
+    let names: Vec<&str> =
+        names.lines().map(|line| line.trim().split('+').next().unwrap_or_default()).collect();
+    assert_eq!(names, ["innermost", "third", "second", "first"], "{text}");
+    assert!(text.contains("@len: 3\n"), "{text}");
+    assert!(text.contains(&format!(" innermost+0 ({path})\n")), "{text}");
+}
+
+#[test]
+fn a_script_has_stacks_or_values() {
+    let path = or_skip!(nested());
+    for (script, what) in [
+        (
+            format!("uprobe:{path}:innermost {{ @[ustack] = sum(arg0); }}"),
+            "arguments and retval are not recorded",
+        ),
+        (
+            format!("uprobe:{path}:innermost {{ print(ustack); }} uretprobe:{path}:first {{ @ = count(); }}"),
+            "returns are not recorded",
+        ),
+    ] {
+        let output = run(&path, &script);
+        assert!(errors(&output).contains(what) && output.status.code() == Some(1), "{}", errors(&output));
+    }
+}
+
+#[test]
+fn probes_are_listed_by_pattern_file_and_process() {
+    let path = or_skip!(nested());
+    let list = |args: &[&str]| {
+        let output = once(&[&["run"], args].concat());
+        assert!(output.status.success(), "{}", errors(&output));
+        out(&output)
+    };
+    let folder = path.rsplit_once('/').expect("a folder").0;
+    assert_eq!(list(&["-l", &format!("uprobe:{path}:innerm*")]), format!("uprobe:{path}:innermost\n"));
+    assert_eq!(
+        list(&["-l", &format!("uretprobe:{folder}/nes*:second")]),
+        format!("uretprobe:{path}:second\n")
+    );
+    let verbose = format!(
+        "uprobe:{path}:innermost\n    struct extra* extra\n    unsigned char flag\n    void (*)() call\n"
+    );
+    let verbose = verbose.replace("void (*)() call", "function* call");
+    assert_eq!(list(&["-lv", &format!("uprobe:{path}:innermost")]), verbose);
+    assert_eq!(list(&["-l", "-v", &format!("uprobe:{path}:innermost")]), verbose);
+    let own = list(&["-l", "-p", &std::process::id().to_string(), "uprobe:*"].as_slice()[..3]);
+    assert!(own.lines().any(|line| line.starts_with("uprobe:/") && line.contains("run_values")), "{own}");
+    assert!(own.lines().any(|line| line == "begin"), "{own}");
+}

@@ -118,8 +118,7 @@ impl<'a> Checker<'a> {
             | Meaning::Numaid
             | Meaning::Cgroup
             | Meaning::Jiffies
-            | Meaning::Ppid
-            | Meaning::Usym => self.needs.unavailable.push((row.name.to_owned(), self.at(span))),
+            | Meaning::Ppid => self.needs.unavailable.push((row.name.to_owned(), self.at(span))),
             Meaning::Pid | Meaning::Tid | Meaning::Nsecs => {
                 let word = args.first().and_then(Typed::literal).unwrap_or_default();
                 if !matches!(word, b"" | b"boot" | b"curr_ns") {

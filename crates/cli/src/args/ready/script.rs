@@ -20,12 +20,15 @@ pub(super) fn script(typed: TypedScript) -> Result<Script, UsageError> {
             None => Input::Nothing,
         },
     };
-    // `-lv PATTERN` is `-l -v PATTERN`.
+    // `-lv PATTERN` is `-l -v PATTERN`, and a word with a colon is no file.
     let spelled = typed.list.as_deref() == Some("v");
-    let (input, list) = match (input, spelled) {
-        (Input::File(pattern), true) => (Input::Nothing, Some(pattern.display().to_string())),
-        (input, true) => (input, Some(String::new())),
-        (input, false) => (input, typed.list),
+    let bare = spelled || typed.list.as_deref() == Some("");
+    let list = if spelled { Some(String::new()) } else { typed.list };
+    let (input, list) = match input {
+        Input::File(pattern) if bare && pattern.to_string_lossy().contains([':', '*']) => {
+            (Input::Nothing, Some(pattern.display().to_string()))
+        }
+        input => (input, list),
     };
     let (named, unnamed): (Vec<String>, Vec<String>) =
         typed.after.into_iter().partition(|word| word.starts_with("--"));

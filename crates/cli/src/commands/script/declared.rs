@@ -13,6 +13,8 @@ use trapline::prototypes::{ParameterPlace, ProbedFunction, RecordShape, Shape};
 use trapline::{Session, Target};
 use trapline_script::{Bits, Declared, Field, Parameter, Probe, Struct, Type};
 
+/// Begins the names of structures without names.
+const UNNAMED: &str = "(anonymous) ";
 /// Arguments that scripts can name.
 const ARGUMENTS: u8 = 12;
 
@@ -21,6 +23,8 @@ const ARGUMENTS: u8 = 12;
 pub(super) struct DebugTypes {
     /// What each attach point means.
     known: RefCell<HashMap<String, Rc<Vec<ProbedFunction>>>>,
+    /// Structures without names.
+    unnamed: RefCell<Vec<RecordShape>>,
 }
 
 impl DebugTypes {
@@ -61,7 +65,7 @@ impl Declared for DebugTypes {
             let shapes = function.shapes().ok_or_else(unknown)?;
             let prototype = function.prototype.as_ref().ok_or_else(unknown)?;
             let parameters = prototype.parameters.iter().zip(shapes).map(|(one, (shape, _))| {
-                let ty = as_type(&shape);
+                let ty = self.as_type(&shape);
                 let scalar = matches!(ty, Type::Int(_) | Type::Bool | Type::Pointer(_));
                 Parameter { name: one.name.clone(), ty, argument: argument(one.place).filter(|_| scalar) }
             });
@@ -76,7 +80,13 @@ impl Declared for DebugTypes {
         all.ok_or_else(|| "no function of this name has debug information".to_owned())
     }
     fn structure(&self, probe: &Probe, name: &str) -> Option<Struct> {
-        self.functions(probe).iter().find_map(|function| function.record(name)).map(|record| laid(&record))
+        if let Some(number) = name.strip_prefix(UNNAMED) {
+            let record =
+                number.parse().ok().and_then(|number: usize| self.unnamed.borrow().get(number).cloned());
+            return record.map(|record| self.laid(&record));
+        }
+        let found = self.functions(probe).iter().find_map(|function| function.record(name));
+        found.map(|record| self.laid(&record))
     }
 }
 
@@ -95,33 +105,42 @@ fn size(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// A type as a script has it. What it has no type for is bytes.
-fn as_type(shape: &Shape) -> Type {
-    let bytes = |count: u64| Type::Array(Rc::new(Type::uint(1)), size(count));
-    match shape {
-        Shape::Void => Type::Void,
-        Shape::Bool => Type::Bool,
-        Shape::Char => Type::int(1),
-        Shape::Integer { bytes, signed: true } => Type::int(*bytes),
-        Shape::Integer { bytes, signed: false } => Type::uint(*bytes),
-        Shape::Pointer(to) => Type::pointer(as_type(to)),
-        Shape::Array(of, count) => match (&**of, size(*count)) {
-            (Shape::Char, count) if count > 0 => Type::Text(count),
-            (of, count) => Type::Array(Rc::new(as_type(of)), count),
-        },
-        Shape::Record(name, bytes) => Type::Struct(name.as_str().into(), size(*bytes)),
-        Shape::Anonymous(record) => bytes(record.size),
-        Shape::Other(count) => bytes(*count),
+impl DebugTypes {
+    /// A type as a script has it. What it has no type for is bytes.
+    fn as_type(&self, shape: &Shape) -> Type {
+        match shape {
+            Shape::Void => Type::Void,
+            Shape::Bool => Type::Bool,
+            Shape::Char => Type::int(1),
+            Shape::Integer { bytes, signed: true } => Type::int(*bytes),
+            Shape::Integer { bytes, signed: false } => Type::uint(*bytes),
+            Shape::Pointer(to) => Type::pointer(self.as_type(to)),
+            Shape::Array(of, count) => match (&**of, size(*count)) {
+                (Shape::Char, count) if count > 0 => Type::Text(count),
+                (of, count) => Type::Array(Rc::new(self.as_type(of)), count),
+            },
+            Shape::Record(name, bytes) => Type::Struct(name.as_str().into(), size(*bytes)),
+            Shape::Anonymous(record) => Type::Struct(self.unnamed(record).into(), size(record.size)),
+            Shape::Other(count) => Type::Array(Rc::new(Type::uint(1)), size(*count)),
+        }
     }
-}
-
-/// A structure as a script has it.
-fn laid(record: &RecordShape) -> Struct {
-    let mut fields = Vec::new();
-    for field in &record.fields {
-        let bits = field.bits.map(|(from, count)| Bits { from, count });
-        let Ok(offset) = u32::try_from(field.offset) else { continue };
-        fields.push(Field { name: field.name.clone(), ty: as_type(&field.of), offset, bits });
+    /// The name of a structure that has none: its number. No script can spell it.
+    fn unnamed(&self, record: &RecordShape) -> String {
+        let mut known = self.unnamed.borrow_mut();
+        let number = known.iter().position(|other| other == record).unwrap_or_else(|| {
+            known.push(record.clone());
+            known.len() - 1
+        });
+        format!("{UNNAMED}{number}")
     }
-    Struct::new(fields, size(record.size))
+    /// A structure as a script has it.
+    fn laid(&self, record: &RecordShape) -> Struct {
+        let mut fields = Vec::new();
+        for field in &record.fields {
+            let bits = field.bits.map(|(from, count)| Bits { from, count });
+            let Ok(offset) = u32::try_from(field.offset) else { continue };
+            fields.push(Field { name: field.name.clone(), ty: self.as_type(&field.of), offset, bits });
+        }
+        Struct::new(fields, size(record.size))
+    }
 }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use trapline::stacks::{Frame, Function, HitStack, Symbols};
+use trapline::stacks::{CodeAt, Frame, Function, HitStack, Symbols};
 use trapline_script::StackMode;
 
 /// What tells frames apart: the process, the address, the file that was mapped there and the offset in it.
@@ -24,6 +24,7 @@ struct Table {
     numbers: HashMap<Key, u64>,
     all: Vec<(u32, Frame)>,
     symbols: Symbols,
+    code: CodeAt,
 }
 
 impl Frames {
@@ -32,6 +33,19 @@ impl Frames {
         let mut table = self.0.borrow_mut();
         let frames = std::iter::once(&stack.here).chain(stack.callers.iter());
         frames.map(|frame| table.number(pid, frame)).collect()
+    }
+    /// Notes what a process has mapped: it may end before its addresses are looked up.
+    pub(super) fn look(&self, pid: u32) {
+        // No code is there; what matters is that the process is looked at.
+        drop(self.0.borrow_mut().code.frame(pid, 0));
+    }
+    /// The name of what is at an address; without one, the address.
+    pub(super) fn symbol(&self, pid: u32, address: u64) -> String {
+        let mut table = self.0.borrow_mut();
+        let frame = table.code.frame(pid, address);
+        let functions = frame.map(|frame| table.symbols.of(pid, &frame));
+        let outer = functions.as_ref().and_then(|functions| functions.iter().rev().find(|one| one.named));
+        outer.map_or_else(|| format!("{address:#x}"), |function| function.name.clone())
     }
     /// A stack as text. With `lines`, functions that were inlined and source lines are shown.
     pub(super) fn text(&self, numbers: &[u64], mode: StackMode, lines: bool) -> Vec<u8> {

@@ -154,8 +154,8 @@ impl World for Host {
     fn cgroup_path(&mut self, id: u64) -> String {
         system::cgroup_path(id)
     }
-    fn symbol(&mut self, _: u32, address: u64) -> String {
-        format!("{address:#x}")
+    fn symbol(&mut self, pid: u32, address: u64) -> String {
+        self.frames.symbol(pid, address)
     }
     fn stack(&self, frames: &[u64], mode: StackMode) -> Vec<u8> {
         self.frames.text(frames, mode, self.shows_lines)

@@ -121,7 +121,10 @@ fn in_file(sort: &str, file: &str, name: &str, pid: Option<u32>) -> Result<Vec<S
     };
     let shown = |one: &Listed| match sort {
         "usdt" => one.probe.clone(),
-        sort => format!("{sort}:{file}:{}", one.function),
+        sort => {
+            let own = one.probe.strip_prefix(&format!("uprobe:{}:", one.file));
+            format!("{sort}:{file}:{}", own.unwrap_or(&one.function))
+        }
     };
     let listed = builder.list(false).map(|listing| listing.listed.iter().map(shown).collect());
     listed.map_err(|error| said(error.to_string()))

@@ -96,6 +96,8 @@ impl Running<'_> {
         self.host.begin()?;
         let attached = own + self.probing.as_ref().map_or(0, |probing| probing.attached);
         if attached == 0 {
+            let refused = self.probing.iter().flat_map(|probing| summary::refused(&probing.refused));
+            refused.for_each(|reason| say(&format!("WARNING: {reason}\n")));
             return Err(said("No probes to attach"));
         }
         self.announce(attached, json);
@@ -103,6 +105,7 @@ impl Running<'_> {
             (Some(probing), _) => {
                 self.host.boot = Some(probing.now());
                 self.host.child = if command.is_some() { probing.pid() } else { 0 };
+                self.host.frames.look(probing.pid());
                 for notice in summary::refused(&probing.refused).into_iter().chain(probing.notices()) {
                     if !self.args.quiet && !self.args.no_warnings {
                         say(&format!("WARNING: {notice}\n"));
