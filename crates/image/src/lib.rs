@@ -28,6 +28,7 @@ mod pattern;
 mod prototype;
 mod readers;
 mod select;
+mod shapes;
 mod sources;
 mod spec;
 mod symbols;
@@ -52,5 +53,6 @@ pub use operands::{
 };
 pub use pattern::{Exact, Glob, Pattern, Version};
 pub use prototype::{Btf, DeclaredParameter, ParameterPlace, Prototype, ValueType};
+pub use shapes::{FieldShape, RecordShape, Shape};
 pub use spec::{ProbeKind, ProbeSpec};
 pub use targets::RseqSection;

@@ -84,8 +84,8 @@ const UNITS: [(&str, u64); 3] = [("s", 1_000_000_000), ("ms", 1_000_000), ("us",
 pub(crate) type Wrong = (String, Option<String>);
 
 impl Probe {
-    /// Reads an attach point.
-    pub(crate) fn parse(text: &str) -> Result<Self, Wrong> {
+    /// Reads an attach point; or what is wrong with it, and perhaps a hint.
+    pub fn parse(text: &str) -> Result<Self, (String, Option<String>)> {
         let parts = split(text);
         let sort = sort(&parts[0])?;
         let rest = &parts[1..];
@@ -115,6 +115,7 @@ impl Probe {
                 })
             }
             ("uprobe" | "uretprobe", _) => usage(&format!("{sort}:FILE:FUNCTION")),
+            ("usdt", [all]) if all == "*" => Ok(Self::Usdt(all.clone(), String::new(), all.clone())),
             ("usdt", [file, name]) => Ok(Self::Usdt(file.clone(), String::new(), name.clone())),
             ("usdt", [file, provider, name]) => Ok(Self::Usdt(file.clone(), provider.clone(), name.clone())),
             ("usdt", _) => usage("usdt:FILE:[PROVIDER:]NAME"),
@@ -123,6 +124,23 @@ impl Probe {
                     REFUSED.iter().find(|(name, _)| *name == sort).map(|(_, reason)| (*reason).to_owned());
                 Err((format!("{sort} probes are not supported"), reason))
             }
+        }
+    }
+    /// The file of a probe of programs, which may be a pattern or empty.
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            Self::Uprobe(file, _) | Self::Uretprobe(file, _) | Self::Usdt(file, ..) => Some(file),
+            _ => None,
+        }
+    }
+    /// The same probe in another file.
+    #[must_use]
+    pub fn in_file(&self, other: String) -> Self {
+        match self {
+            Self::Uprobe(_, function) => Self::Uprobe(other, function.clone()),
+            Self::Uretprobe(_, function) => Self::Uretprobe(other, function.clone()),
+            Self::Usdt(_, provider, name) => Self::Usdt(other, provider.clone(), name.clone()),
+            probe => probe.clone(),
         }
     }
     /// The sort of probe, as `probetype` gives it.

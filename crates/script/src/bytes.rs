@@ -3,7 +3,7 @@
 //! In: values or bytes, with types. Out: the other. Invariants: decoding what was encoded gives the value again, within
 //! its type; bytes that are missing are zero. Does not: read memory.
 
-use crate::layout::Bits;
+use crate::fields::Bits;
 use crate::types::{Int, Type, layout};
 use crate::value::Value;
 
@@ -109,7 +109,7 @@ pub(crate) fn bit_field(value: i64, bits: Bits, ty: &Type) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::{bit_field, decode, encode, wrap};
-    use crate::layout::Bits;
+    use crate::fields::Bits;
     use crate::types::{Int, Type};
     use crate::value::Value;
 

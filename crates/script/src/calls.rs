@@ -97,6 +97,8 @@ pub enum Meaning {
     Username,
     /// What the function returned.
     Retval,
+    /// All parameters of the function, by their names.
+    Args,
     /// An argument of the function.
     Argument(u8),
     /// A stack.
@@ -255,7 +257,7 @@ pub(crate) static FUNCTIONS: &[Function] = &[
     row("arg9", 0, &[], Gives::Int(8), Meaning::Argument(9)),
     row("arg10", 0, &[], Gives::Int(8), Meaning::Argument(10)),
     row("arg11", 0, &[], Gives::Int(8), Meaning::Argument(11)),
-    row("args", 0, &[], Gives::Int(8), Meaning::Refused),
+    row("args", 0, &[], Gives::Own, Meaning::Args),
     row("ustack", 0, &[Mode, Mode], Gives::Stack, Meaning::Ustack),
     row("dw_ustack", 0, &[Mode, Mode], Gives::Stack, Meaning::Refused),
     row("usermode", 0, &[], Gives::Uint(1), Meaning::Usermode),
@@ -301,7 +303,7 @@ pub(crate) static FUNCTIONS: &[Function] = &[
     row("container_of", 3, &[Any, Any, Any], Gives::Own, Meaning::ContainerOf),
     row("fail", 1, &[Format], Gives::Nothing, Meaning::Fail),
     row("config", 0, &[], Gives::Own, Meaning::Config),
-    row("reg", 1, &[Literal], Gives::Uint(8), Meaning::Refused),
+    row("reg", 1, &[Literal], Gives::Uint(8), Meaning::Reg),
     row("uaddr", 1, &[Literal], Gives::Own, Meaning::Refused),
     row("count", 0, &[], Gives::Sum(Sum::Count), Meaning::Sum(Sum::Count)),
     row("sum", 1, &[Int], Gives::Sum(Sum::Total), Meaning::Sum(Sum::Total)),
@@ -331,10 +333,8 @@ pub(crate) static FUNCTIONS: &[Function] = &[
 
 /// Why a function is refused, and what to use instead.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
-    ("arg", "records hold arg0 to arg5, and arg0 to arg11 of USDT probes"),
-    ("args", "use arg0 to arg5, cast to the types that the function takes"),
+    ("arg", "records hold arg0 to arg11"),
     ("dw_ustack", "use ustack"),
-    ("reg", "registers are not recorded; use arg0 to arg5 or retval"),
     ("uaddr", "addresses of variables are not looked up; use `trapline watch` to see a variable"),
     ("curtask", "it belongs to the kernel; use pid, tid, comm"),
     ("ctx", "it belongs to the kernel; use arg0 to arg5 or retval"),

@@ -18,6 +18,8 @@ pub struct Config {
     pub str_trunc_trailer: String,
     /// How stacks are written.
     pub stack_mode: String,
+    /// Whether stacks have source lines and inlined functions.
+    pub show_debug_info: bool,
     /// What happens if a probe is not there: `error`, `warn` or `ignore`.
     pub missing_probes: String,
     /// Whether C++ names are shown as they were written.
@@ -37,6 +39,7 @@ impl Default for Config {
             print_maps_on_exit: true,
             str_trunc_trailer: "..".to_owned(),
             stack_mode: "bpftrace".to_owned(),
+            show_debug_info: true,
             missing_probes: "error".to_owned(),
             cpp_demangle: true,
             unstable_tseries: "warn".to_owned(),
@@ -52,7 +55,7 @@ const LICENSES: [&str; 6] =
     ["Dual MIT/GPL", "Dual BSD/GPL", "Dual MPL/GPL", "GPL and additional rights", "GPL v2", "GPL"];
 
 /// Settings that only matter to a kernel, or to how much memory is used.
-const WITHOUT_EFFECT: [&str; 12] = [
+const WITHOUT_EFFECT: [&str; 11] = [
     "cache_user_symbols",
     "lazy_symbolication",
     "log_size",
@@ -60,7 +63,6 @@ const WITHOUT_EFFECT: [&str; 12] = [
     "max_probes",
     "on_stack_limit",
     "perf_rb_pages",
-    "show_debug_info",
     "max_type_res_iterations",
     "unstable_dw_ustack",
     "unstable_import",
@@ -70,7 +72,7 @@ const WITHOUT_EFFECT: [&str; 12] = [
 type Set = fn(&mut Config, &str) -> Result<(), String>;
 
 /// Every setting that has an effect.
-const SETTINGS: [(&str, Set); 10] = [
+const SETTINGS: [(&str, Set); 11] = [
     ("max_strlen", |config, value| {
         config.max_strlen = number(value, MOST_TEXT)? as u32;
         Ok(())
@@ -97,6 +99,10 @@ const SETTINGS: [(&str, Set); 10] = [
     }),
     ("stack_mode", |config, value| {
         config.stack_mode = one_of(value, &["bpftrace", "perf", "raw", "build_id"])?;
+        Ok(())
+    }),
+    ("show_debug_info", |config, value| {
+        config.show_debug_info = boolean(value)?;
         Ok(())
     }),
     ("missing_probes", |config, value| {
@@ -143,6 +149,7 @@ impl Config {
             "cpp_demangle" => Setting::Bool(self.cpp_demangle),
             "str_trunc_trailer" => Setting::Text(&self.str_trunc_trailer),
             "stack_mode" => Setting::Text(&self.stack_mode),
+            "show_debug_info" => Setting::Bool(self.show_debug_info),
             "missing_probes" => Setting::Text(&self.missing_probes),
             "license" => Setting::Text(&self.license),
             _ => return None,

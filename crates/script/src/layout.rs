@@ -1,46 +1,18 @@
 //! Structures, unions and enumerations of the script, laid out as C does.
 //!
 //! In: definitions. Out: offsets and sizes; the names of values. Invariants: offsets and sizes do not overflow; a
-//! structure that is not defined (yet) has no size. Does not: read definitions of the system.
+//! structure that is not defined has no size. Does not: read definitions of the system or of programs.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use crate::attach::Probe;
+use crate::declared::Declared;
 use crate::diagnostic::Diagnostic;
+use crate::fields::{Bits, Field, Struct};
 use crate::tree::{EnumDef, StructDef, TypeKind, TypeName};
 use crate::types::{Int, Type};
-
-/// Where a field's bits are in the integer that holds them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bits {
-    /// The lowest bit.
-    pub from: u32,
-    /// How many.
-    pub count: u32,
-}
-
-/// A field of a structure.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Field {
-    /// Its name.
-    pub name: String,
-    /// Its type.
-    pub ty: Type,
-    /// Bytes before it.
-    pub offset: u32,
-    /// If it is a bit field.
-    pub bits: Option<Bits>,
-}
-
-/// A structure or union.
-#[derive(Debug, Clone, Default)]
-pub struct Struct {
-    /// Its fields in order.
-    pub fields: Vec<Field>,
-    /// Its size in bytes.
-    pub size: u32,
-    align: u32,
-}
 
 /// All structures and enumerations of a script.
 #[derive(Debug, Clone, Default)]
@@ -49,6 +21,10 @@ pub struct Layouts {
     enums: HashMap<String, Vec<(String, i64)>>,
     /// The enumeration and the value of each name.
     pub(crate) constants: HashMap<String, (Rc<str>, i64)>,
+    /// Debug information, with the attach points whose programs are meant.
+    declared: Option<(Rc<dyn Declared>, Vec<Probe>)>,
+    /// What was asked of it.
+    found: RefCell<HashMap<String, Option<Rc<Struct>>>>,
 }
 
 impl Layouts {
@@ -66,11 +42,42 @@ impl Layouts {
             let laid = all.lay_out(def)?;
             all.structs.insert(def.name.clone(), Rc::new(laid));
         }
-        Ok(all)
+        Ok(Self {
+            structs: all.structs.iter().map(|(name, laid)| (name.clone(), all.complete(laid))).collect(),
+            ..all
+        })
     }
-    /// A structure by name.
-    pub fn structure(&self, name: &str) -> Option<&Rc<Struct>> {
-        self.structs.get(name)
+    /// The structure with the sizes of what its pointers lead to, which may be defined behind it.
+    fn complete(&self, laid: &Struct) -> Rc<Struct> {
+        let fields = laid.fields.iter().map(|field| Field { ty: self.sized(&field.ty), ..field.clone() });
+        Rc::new(Struct { fields: fields.collect(), ..laid.clone() })
+    }
+    fn sized(&self, ty: &Type) -> Type {
+        match ty {
+            Type::Struct(name, 0) => {
+                Type::Struct(name.clone(), self.structs.get(&**name).map_or(0, |laid| laid.size))
+            }
+            Type::Pointer(to) => Type::pointer(self.sized(to)),
+            Type::Array(of, count) => Type::Array(Rc::new(self.sized(of)), *count),
+            other => other.clone(),
+        }
+    }
+    /// Lets structures that the script does not define be those of the probed programs.
+    pub(crate) fn declare(&mut self, declared: Rc<dyn Declared>, probes: Vec<Probe>) {
+        self.declared = Some((declared, probes));
+    }
+    /// A structure by name: the script's own, or the programs'.
+    pub fn structure(&self, name: &str) -> Option<Rc<Struct>> {
+        if let Some(own) = self.structs.get(name) {
+            return Some(Rc::clone(own));
+        }
+        let (declared, probes) = self.declared.as_ref()?;
+        if let Some(known) = self.found.borrow().get(name) {
+            return known.clone();
+        }
+        let found = probes.iter().find_map(|probe| declared.structure(probe, name)).map(Rc::new);
+        self.found.borrow_mut().insert(name.to_owned(), found.clone());
+        found
     }
     /// The name of an enumeration's value.
     pub fn variant(&self, of: &str, value: i64) -> Option<&str> {
@@ -82,9 +89,12 @@ impl Layouts {
     /// A type by its written name; `None` if there is no such type.
     pub(crate) fn resolve(&self, name: &TypeName) -> Option<Type> {
         Some(match &name.kind {
-            TypeKind::Named(name) => named(name)?,
+            TypeKind::Named(name) => match named(name) {
+                Some(ty) => ty,
+                None => Type::Struct(name.as_str().into(), self.structure(name)?.size),
+            },
             TypeKind::Struct(name) => {
-                let size = self.structs.get(name).map_or(0, |laid| laid.size);
+                let size = self.structure(name).map_or(0, |laid| laid.size);
                 Type::Struct(name.as_str().into(), size)
             }
             TypeKind::Enum(name) => {
@@ -177,13 +187,6 @@ impl Layouts {
             }
             (None, _) => {}
         }
-    }
-}
-
-impl Struct {
-    /// A field by name.
-    pub fn field(&self, name: &str) -> Option<&Field> {
-        self.fields.iter().find(|field| field.name == name)
     }
 }
 

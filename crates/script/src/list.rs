@@ -32,7 +32,7 @@ pub fn listed(program: &Program) -> Vec<String> {
 }
 
 /// Whether a pattern matches all of a name.
-fn is_match(mut pattern: &[u8], mut name: &[u8]) -> bool {
+pub fn is_match(mut pattern: &[u8], mut name: &[u8]) -> bool {
     // Where to go on when a star has to take one letter more.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {

@@ -10,7 +10,9 @@ use crate::attach::Probe;
 use crate::calls::Meaning;
 use crate::config::Config;
 use crate::diagnostic::At;
-use crate::layout::{Bits, Layouts};
+use crate::fields::Bits;
+use crate::layout::Layouts;
+use crate::memory::Read;
 use crate::source::Source;
 use crate::tree::Binary;
 use crate::types::{Sum, Type};
@@ -50,13 +52,17 @@ pub struct Block {
 pub struct Needs {
     /// Bit `n`: argument `n`.
     pub args: u16,
-    /// Arguments that are read as texts.
+    /// Arguments of which the first bytes that they point to are read.
     pub texts: Vec<u8>,
     /// What was returned.
     pub retval: bool,
-    /// Bytes of the text to which that points; 0 if it is not asked for.
+    /// Bytes of what that points to; 0 if it is not asked for.
     pub returned_text: u16,
-    /// What only the program's memory, or its thread, could tell, and where it is asked for.
+    /// Frames of the stack; 0 if it is not asked for.
+    pub stack: u8,
+    /// Memory, and values that are no arguments in registers.
+    pub reads: Vec<Read>,
+    /// What only the program's thread could tell, and where it is asked for.
     pub(crate) unavailable: Vec<(String, At)>,
 }
 

@@ -102,7 +102,7 @@ impl Shown {
     }
     fn structure(name: &str, bytes: &[u8], names: &Names<'_>) -> Self {
         let Some(laid) = names.layouts.structure(name) else { return Self::Null };
-        let field = |field: &crate::layout::Field| {
+        let field = |field: &crate::fields::Field| {
             let from = (field.offset as usize).min(bytes.len());
             // A text in a structure may fill all of its room.
             let ty = match &field.ty {

@@ -12,6 +12,7 @@ pub use trapline_plan::{Floats, KeptPointer, KeptText, Read as FieldRead};
 pub use trapline_record::ring::TEXT_BYTES;
 
 use crate::report::Site;
+use crate::stacks::HitStack;
 
 /// How a call ended, as far as was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +65,9 @@ pub struct Call {
     pub took: Option<Duration>,
     /// How it ended.
     pub how: CallEnd,
+    /// Its callers, where stacks are reported hit by hit
+    /// ([`Session::announce_entries`](crate::Session::announce_entries)).
+    pub stack: Option<HitStack>,
 }
 
 impl Call {

@@ -167,6 +167,7 @@ impl ProbeFacts {
             // A difference of times as they are reported, so that rounding lets no call end after its caller.
             took: exit.map(|exit| since_start(exit.ticks).saturating_sub(at)),
             how,
+            stack: None,
         }
     }
 }

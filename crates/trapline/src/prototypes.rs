@@ -13,7 +13,8 @@ use trapline_record::Svma;
 use trapline_tracee::{FileId, Process};
 
 pub use trapline_image::{
-    DeclaredParameter, Field, Misplaced as FieldError, NoField, ParameterPlace, Prototype, ValueType,
+    DeclaredParameter, Field, FieldShape, Misplaced as FieldError, NoField, ParameterPlace, Prototype,
+    RecordShape, Shape, ValueType,
 };
 
 use crate::choose::{Chosen, choose};
@@ -60,6 +61,16 @@ impl ProbedFunction {
                 self.spec.text = format!("{}:{}", asked.kind, self.spec.text);
             }
         }
+    }
+    /// The types of its parameters, in their order, and how C spells them.
+    #[must_use]
+    pub fn shapes(&self) -> Option<Vec<(Shape, String)>> {
+        self.debug.as_ref().filter(|_| self.prototype.is_some())?.parameter_shapes(self.at)
+    }
+    /// The structure or union of this name in its file.
+    #[must_use]
+    pub fn record(&self, name: &str) -> Option<RecordShape> {
+        self.debug.as_ref()?.record_shape(name, self.at)
     }
     /// Resolves a field of what an argument points to: `req->next->len`.
     ///

@@ -5,8 +5,8 @@
 use super::checker::Checker;
 use crate::calls::Meaning;
 use crate::config::{Config, Setting};
-use crate::diagnostic::Diagnostic;
-use crate::layout::Field;
+use crate::diagnostic::{At, Diagnostic};
+use crate::fields::{Bits, Field};
 use crate::program::{Op, Typed};
 use crate::source::Span;
 use crate::suggest::nearest;
@@ -20,6 +20,9 @@ impl<'a> Checker<'a> {
             && crate::calls::find(function).is_some_and(|row| row.meaning == Meaning::Config)
         {
             return self.setting(name, span);
+        }
+        if matches!(&of.kind, ExprKind::Name(function) if function == "args" && !self.has_macro("args", 0)) {
+            return self.argument_named(name, span);
         }
         let value = self.expr(of);
         let at = self.at(span);
@@ -35,8 +38,7 @@ impl<'a> Checker<'a> {
             Type::Struct(owner, _) => match self.field_of(&owner, &value.ty, name, span) {
                 Some(field) => {
                     let offset = Typed::int(i64::from(field.offset), Type::uint(4), &at);
-                    let slice = Op::Slice { of: value, offset, scale: 1, bits: field.bits };
-                    Typed::new(slice, field.ty, &at)
+                    self.slice(value, offset, 1, field.bits, field.ty, &at)
                 }
                 None => Typed::nothing(&at),
             },
@@ -72,7 +74,7 @@ impl<'a> Checker<'a> {
     }
     /// A field of a structure.
     fn field_of(&mut self, owner: &str, ty: &Type, name: &str, span: Span) -> Option<Field> {
-        let Some(laid) = self.layouts.structure(owner).cloned() else {
+        let Some(laid) = self.layouts.structure(owner) else {
             self.error(format!("Unknown struct/union: 'struct {owner}'"), span);
             return None;
         };
@@ -174,8 +176,19 @@ impl<'a> Checker<'a> {
     }
     fn array_element(&mut self, value: Typed, index: Typed, of: Type, span: Span) -> Typed {
         let scale = self.size_of(&of);
-        let slice = Op::Slice { of: value, offset: index, scale, bits: None };
-        Typed::new(slice, of, &self.at(span))
+        let at = self.at(span);
+        self.slice(value, index, scale, None, of, &at)
+    }
+    /// A part of what is in memory, or of a value. Of memory, only that part is loaded if its place is known.
+    fn slice(&self, of: Typed, offset: Typed, scale: u32, bits: Option<Bits>, ty: Type, at: &At) -> Typed {
+        match (&*of.op, offset.constant()) {
+            (Op::Load { address, bits: None }, Some(_)) => {
+                let (to, pointer) = (address.ty.clone(), address.clone());
+                let address = Typed::new(Op::Offset { pointer, by: offset, scale: i64::from(scale) }, to, at);
+                Typed::new(Op::Load { address, bits }, ty, at)
+            }
+            _ => Typed::new(Op::Slice { of, offset, scale, bits }, ty, at),
+        }
     }
     /// `*pointer`.
     pub(super) fn deref(&mut self, of: &'a Expr, span: Span) -> Typed {
@@ -197,32 +210,13 @@ impl<'a> Checker<'a> {
         }
     }
     /// What is at an address.
-    pub(super) fn load(
-        &mut self,
-        address: Typed,
-        ty: Type,
-        bits: Option<crate::layout::Bits>,
-        span: Span,
-    ) -> Typed {
+    pub(super) fn load(&mut self, address: Typed, ty: Type, bits: Option<Bits>, span: Span) -> Typed {
         if let Type::Struct(name, 0) = &ty
             && self.layouts.structure(name).is_none()
         {
             return self.fail(format!("Unknown struct/union: 'struct {name}'"), span);
         }
-        let at = self.at(span);
-        if !self.is_own(&address) {
-            self.needs.unavailable.push(("what is behind a pointer of the program".to_owned(), at.clone()));
-        }
-        Typed::new(Op::Load { address, bits }, ty, &at)
-    }
-    /// Whether an address is certainly one of the script's own variables.
-    fn is_own(&self, address: &Typed) -> bool {
-        match &*address.op {
-            Op::AddressOfLocal(_) => true,
-            Op::Cast(of) => self.is_own(of),
-            Op::Offset { pointer, .. } => self.is_own(pointer),
-            _ => false,
-        }
+        Typed::new(Op::Load { address, bits }, ty, &self.at(span))
     }
     /// `&$x`.
     pub(super) fn address_of(&mut self, of: &'a Expr, span: Span) -> Typed {
@@ -245,7 +239,7 @@ impl<'a> Checker<'a> {
             let Type::Struct(owner, _) = &ty else {
                 return self.fail(format!("'{ty}' is not a C type."), span);
             };
-            let Some(laid) = self.layouts.structure(owner).cloned() else {
+            let Some(laid) = self.layouts.structure(owner) else {
                 return self.fail(format!("'struct {owner}' does not exist."), span);
             };
             let Some(field) = laid.field(name) else {

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::options::Options;
+use crate::attach::Probe;
 use crate::config::Config;
 use crate::diagnostic::{At, Diagnostic, Severity};
 use crate::layout::Layouts;
@@ -80,7 +81,8 @@ pub(super) struct Checker<'a> {
     /// Whether a variable's type was declared.
     pub(super) fixed: Vec<Vec<bool>>,
     pub(super) block: usize,
-    /// The sorts of the block's probes.
+    /// The block's probes, and their sorts.
+    pub(super) probes: Vec<Probe>,
     pub(super) sorts: Vec<&'static str>,
     next_slot: usize,
     pub(super) frames: Vec<Frame<'a>>,
@@ -113,6 +115,7 @@ impl<'a> Checker<'a> {
             locals: vec![Vec::new(); blocks],
             fixed: vec![Vec::new(); blocks],
             block: 0,
+            probes: Vec::new(),
             sorts: Vec::new(),
             next_slot: 0,
             frames: Vec::new(),
@@ -135,10 +138,15 @@ impl<'a> Checker<'a> {
         self.named.clear();
         self.messages.clear();
     }
+    /// The sort of the block's probes of programs, if it has any.
+    pub(super) fn of_program(&self) -> Option<&'static str> {
+        self.sorts.iter().copied().find(|sort| Probe::SORTS_OF_PROGRAMS.contains(sort))
+    }
     /// Begins a block.
-    pub(super) fn begin_block(&mut self, block: usize, sorts: Vec<&'static str>) {
+    pub(super) fn begin_block(&mut self, block: usize, probes: &[Probe]) {
         self.block = block;
-        self.sorts = sorts;
+        self.sorts = probes.iter().map(Probe::sort).collect();
+        self.probes = probes.to_vec();
         self.next_slot = 0;
         self.frame = 0;
         self.loops = 0;

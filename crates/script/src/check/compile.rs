@@ -3,6 +3,8 @@
 //! In: a source and options. Out: a program and its warnings, or the text of all errors. Does not: read files or the
 //! environment; that is the caller's.
 
+use std::rc::Rc;
+
 use super::checker::{Checker, MOST_ROUNDS, NamedParam};
 use super::options::Options;
 use crate::attach::Probe;
@@ -11,7 +13,7 @@ use crate::diagnostic::{At, Diagnostic, Severity};
 use crate::layout::Layouts;
 use crate::parse::Parser;
 use crate::program::{Block, MapInfo, Program};
-use crate::source::{Source, Span};
+use crate::source::Source;
 use crate::tree::{MapDef, ProbeDef, Tree};
 use crate::types::Type;
 
@@ -30,11 +32,15 @@ pub fn compile(source: Source, options: &Options) -> Result<Compiled, String> {
         |messages: &[Diagnostic]| messages.iter().map(|message| message.text(&source)).collect::<String>();
     let tree = Parser::new(&source, &options.positional).tree().map_err(|error| show(&[*error]))?;
     let config = config(&tree, options).map_err(|errors| show(&errors))?;
-    let layouts = Layouts::new(&tree.structs, &tree.enums).map_err(|error| show(&[*error]))?;
+    let mut layouts = Layouts::new(&tree.structs, &tree.enums).map_err(|error| show(&[*error]))?;
     if tree.probes.is_empty() {
         return Err("ERROR: No probes to attach\n".to_owned());
     }
     let attached = attach(&tree.probes).map_err(|errors| show(&errors))?;
+    if let Some(declared) = &options.declared {
+        let probes = attached.iter().flatten().filter(|probe| probe.is_of_program()).cloned();
+        layouts.declare(Rc::clone(declared), probes.collect());
+    }
     let mut checker = Checker::new(&tree, &layouts, &config, options);
     checker.declare_maps(&tree.maps);
     for _ in 0..MOST_ROUNDS {
@@ -47,6 +53,7 @@ pub fn compile(source: Source, options: &Options) -> Result<Compiled, String> {
     checker.begin_round(true);
     let blocks = checker.round(&attached);
     checker.check_maps(&tree.maps);
+    checker.check_stacks(&blocks);
     let is_error = |message: &&Diagnostic| message.severity == Severity::Error;
     let messages = std::mem::take(&mut checker.messages);
     if messages.iter().any(|message| is_error(&message)) {
@@ -127,37 +134,49 @@ fn unexpected(known: &[NamedParam], given: &[String]) -> Result<(), String> {
     Err(if help { hint } else { error + &hint })
 }
 
-/// Number of a function's arguments that records hold.
-const REGISTERS: u32 = 6;
-
 impl Checker<'_> {
     /// Goes through all blocks once.
     fn round(&mut self, attached: &[Vec<Probe>]) -> Vec<Block> {
         let mut blocks = Vec::new();
         for (index, def) in self.tree.probes.iter().enumerate() {
-            self.begin_block(index, attached[index].iter().map(Probe::sort).collect());
+            self.begin_block(index, &attached[index]);
             let body = self.probe_body(def);
-            self.check_needs();
+            if let (Some(sort), true) = (self.of_program(), self.last) {
+                self.lower(&body, sort);
+                self.check_needs(sort);
+            }
             let (locals, needs) = (self.locals[index].clone(), std::mem::take(&mut self.needs));
             blocks.push(Block { probes: attached[index].clone(), body, locals, needs });
         }
         blocks
     }
     /// What a hit of a program cannot tell is an error: it must not become another value.
-    fn check_needs(&mut self) {
-        let Some(sort) = self.sorts.iter().copied().find(|sort| Probe::SORTS_OF_PROGRAMS.contains(sort))
-        else {
-            return;
-        };
-        let mut unavailable = std::mem::take(&mut self.needs.unavailable);
-        if self.sorts.iter().any(|sort| *sort != "usdt") && self.needs.args >> REGISTERS != 0 {
-            let at = self.tree.probes[self.block].attach.first().map_or(Span::default(), |(_, span)| *span);
-            unavailable.push((format!("arg{REGISTERS}, and those behind it,"), At::from(at)));
-        }
-        for (what, at) in unavailable {
+    fn check_needs(&mut self, sort: &str) {
+        for (what, at) in std::mem::take(&mut self.needs.unavailable) {
             let message = format!("{what} is not recorded at hits of {sort} probes");
             let hint =
-                "records hold arg0 to arg5, retval, str of these, pid, tid, comm, nsecs, func and probe";
+                "records hold arguments, retval, what these point to, pid, tid, comm, nsecs, func and probe";
+            self.say(Diagnostic::error(message, at).hint(hint));
+        }
+    }
+    /// A record holds a stack, or arguments and what they point to.
+    fn check_stacks(&mut self, blocks: &[Block]) {
+        if blocks.iter().all(|block| block.needs.stack == 0) {
+            return;
+        }
+        for (block, def) in blocks.iter().zip(&self.tree.probes) {
+            let needs = &block.needs;
+            let values =
+                needs.args != 0 || needs.retval || !needs.reads.is_empty() || !needs.texts.is_empty();
+            let returns = block.probes.iter().any(|probe| matches!(probe, Probe::Uretprobe(..)));
+            let of_program = block.probes.iter().any(Probe::is_of_program);
+            let at = At::from(def.attach.first().map_or(def.body.span, |(_, span)| *span));
+            let message = match (of_program, values, returns) {
+                (false, ..) | (_, false, false) => continue,
+                (_, true, _) => "arguments and retval are not recorded in a script that records stacks",
+                (_, false, true) => "returns are not recorded in a script that records stacks",
+            };
+            let hint = "a record holds a stack, or values and returns; use two scripts, one after the other";
             self.say(Diagnostic::error(message, at).hint(hint));
         }
     }

@@ -13,6 +13,9 @@ use crate::suggest::nearest;
 use crate::tree::{Expr, ExprKind};
 use crate::types::Type;
 
+/// Frames of a stack, if no number is given.
+const MOST_FRAMES: i64 = 127;
+
 impl<'a> Checker<'a> {
     /// A call of a macro, a builtin or a function.
     pub(super) fn call(&mut self, name: &str, args: &'a [Expr], span: Span) -> Typed {
@@ -74,6 +77,7 @@ impl<'a> Checker<'a> {
         }
         let of_program: &[&str] = match row.meaning {
             Meaning::Argument(_) => &["uprobe", "usdt"],
+            Meaning::Reg | Meaning::Args => &["uprobe"],
             Meaning::Retval => &["uretprobe"],
             Meaning::Func => &["uprobe", "uretprobe"],
             _ => return Ok(()),
@@ -100,16 +104,21 @@ impl<'a> Checker<'a> {
         match row.meaning {
             Meaning::Argument(index) => self.needs.args |= 1 << index,
             Meaning::Retval => self.needs.retval = true,
-            Meaning::Ustack
-            | Meaning::Uid
+            Meaning::Ustack => {
+                let depth = args
+                    .iter()
+                    .find_map(Typed::constant)
+                    .map_or(MOST_FRAMES, |depth| depth.clamp(1, MOST_FRAMES));
+                self.needs.stack = self.needs.stack.max(depth as u8);
+            }
+            Meaning::Uid
             | Meaning::Gid
             | Meaning::Username
             | Meaning::Cpu
             | Meaning::Numaid
             | Meaning::Cgroup
             | Meaning::Jiffies
-            | Meaning::Ppid
-            | Meaning::Usym => self.needs.unavailable.push((row.name.to_owned(), self.at(span))),
+            | Meaning::Ppid => self.needs.unavailable.push((row.name.to_owned(), self.at(span))),
             Meaning::Pid | Meaning::Tid | Meaning::Nsecs => {
                 let word = args.first().and_then(Typed::literal).unwrap_or_default();
                 if !matches!(word, b"" | b"boot" | b"curr_ns") {

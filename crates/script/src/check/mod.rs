@@ -5,15 +5,19 @@
 //! Does not: run anything.
 
 mod access;
+mod addresses;
+mod arguments;
 mod casts;
 mod checker;
 mod compile;
 mod expressions;
 mod functions;
+mod lower;
 mod macros;
 mod operators;
 mod options;
 mod params;
+mod parts;
 mod special;
 mod statements;
 mod sums;

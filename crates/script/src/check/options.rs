@@ -2,9 +2,17 @@
 //!
 //! In: nothing. Out: plain data. Does not: read the command line or the environment.
 
+use std::rc::Rc;
+
+use crate::declared::Declared;
+
 /// What a script is compiled with.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
+    /// Debug information of the programs that the script probes.
+    pub declared: Option<Rc<dyn Declared>>,
+    /// Registers that records can hold, by the names that scripts have for them.
+    pub registers: Vec<String>,
     /// `$1`, `$2` and so on.
     pub positional: Vec<String>,
     /// Parameters behind `--`, without their dashes: `name=value` or `name`.

@@ -6,17 +6,17 @@ use std::rc::Rc;
 
 use super::checker::Checker;
 use crate::calls::{Arg, Function, Meaning};
+use crate::diagnostic::Diagnostic;
 use crate::format::Format;
+use crate::memory::{READ_BYTES, RETURNED_BYTES};
 use crate::program::{Op, Typed};
 use crate::shown::Shown;
 use crate::source::Span;
 use crate::tree::{Expr, ExprKind, TypeOf};
 use crate::types::{Sum, Type};
 
-/// Bytes of a text that a record holds.
-const RECORDED_TEXT: u32 = 64;
-/// The same of the text to which a returned value points.
-const RETURNED_TEXT: u32 = 4096;
+/// Most bytes of a text whose length is asked for.
+const LONG_TEXT: u32 = 512;
 
 impl<'a> Checker<'a> {
     /// A function with rules of its own; `None` if it has none.
@@ -35,6 +35,8 @@ impl<'a> Checker<'a> {
                 Typed::new(Op::Call { meaning: row.meaning, args: vec![value] }, ty, &self.at(span))
             }
             Meaning::Pton => self.pton(args, span),
+            Meaning::Reg => self.register(row, args, span),
+            Meaning::Args => self.all_arguments(span),
             Meaning::Macaddr => self.bytes_of(row, args, span),
             Meaning::Ntop => self.ntop(args, span),
             Meaning::ContainerOf => self.container_of(args, span),
@@ -204,15 +206,6 @@ impl<'a> Checker<'a> {
             return self
                 .fail(format!("{name}() expects an integer or pointer argument ({ty} provided)"), span);
         }
-        if at_address && value.constant().is_none() && !matches!(&*value.op, Op::Positional { .. }) {
-            match &*value.op {
-                Op::Call { meaning: Meaning::Argument(index), .. } if is_str => self.needs.texts.push(*index),
-                Op::Call { meaning: Meaning::Retval, .. } if is_str => {
-                    self.needs.returned_text = self.config.max_strlen.min(RETURNED_TEXT) as u16;
-                }
-                _ => self.needs.unavailable.push(("memory of the program".to_owned(), self.at(span))),
-            }
-        }
         if !is_str && !known && args.len() < 2 && !value.ty.is_none() {
             let ty = &value.ty;
             return self.fail(format!("buf() expects a length argument for non-array type {ty}"), span);
@@ -225,13 +218,20 @@ impl<'a> Checker<'a> {
             }
             typed.push(length);
         }
-        let most = self.config.max_strlen.min(match &*typed[0].op {
-            Op::Call { meaning: Meaning::Argument(_), .. } => RECORDED_TEXT,
-            Op::Call { meaning: Meaning::Retval, .. } => RETURNED_TEXT,
-            _ => u32::MAX,
-        });
+        let most = self.config.max_strlen.min(if at_address { self.recorded_text(&typed) } else { u32::MAX });
         let ty = if is_str { Type::Text(most) } else { Type::Buffer(most) };
         Typed::new(Op::Call { meaning: row.meaning, args: typed }, ty, &self.at(span))
+    }
+    /// How much of a text at an address, or of so many bytes there, a block can have.
+    fn recorded_text(&self, args: &[Typed]) -> u32 {
+        let length = args.get(1).and_then(Typed::constant).and_then(|length| u32::try_from(length).ok());
+        match &*args[0].op {
+            Op::Positional { .. } | Op::Int(_) => u32::MAX,
+            _ if self.of_program().is_none() => u32::MAX,
+            Op::Call { meaning: Meaning::Retval, .. } => RETURNED_BYTES,
+            _ if self.sorts.contains(&"usdt") => READ_BYTES,
+            _ => length.unwrap_or(READ_BYTES).clamp(READ_BYTES, LONG_TEXT),
+        }
     }
     /// `$1` and `$1 + n` in `str` are the text of the parameter.
     fn parameter_text(&mut self, arg: &'a Expr) -> Option<Typed> {
@@ -247,6 +247,19 @@ impl<'a> Checker<'a> {
             _ => return None,
         };
         Some(Typed::new(Op::Positional { index: index - 1, offset }, Type::int(8), &at))
+    }
+    /// A register of the hit.
+    fn register(&mut self, row: &'static Function, args: &'a [Expr], span: Span) -> Typed {
+        let name = self.argument(row.name, Arg::Literal, &args[0]);
+        let text = String::from_utf8_lossy(name.literal().unwrap_or_default()).into_owned();
+        let known = self.options.registers.iter().map(String::as_str);
+        if name.literal().is_some() && !known.clone().any(|known| known == text) {
+            let at = self.at(span);
+            let error = Diagnostic::error(format!("'{text}' is not a register that is recorded"), at.clone());
+            self.say(error.hint(format!("registers are {}", known.collect::<Vec<_>>().join(", "))));
+            return Typed::nothing(&at);
+        }
+        Typed::new(Op::Call { meaning: row.meaning, args: vec![name] }, Type::uint(8), &self.at(span))
     }
     fn pton(&mut self, args: &'a [Expr], span: Span) -> Typed {
         let at = self.at(span);
@@ -265,9 +278,6 @@ impl<'a> Checker<'a> {
     }
     fn bytes_of(&mut self, row: &'static Function, args: &'a [Expr], span: Span) -> Typed {
         let value = self.expr(&args[0]);
-        if matches!(value.ty, Type::Pointer(_)) {
-            self.needs.unavailable.push(("memory of the program".to_owned(), self.at(span)));
-        }
         match &value.ty {
             Type::Array(..) | Type::Pointer(_) => {}
             Type::Text(_) if !matches!(&*value.op, Op::Text(_)) => {}

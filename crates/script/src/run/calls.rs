@@ -37,6 +37,11 @@ impl Frame<'_> {
                 Value::Int(hit.args.get(usize::from(index)).copied().unwrap_or(0) as i64)
             }
             Meaning::Retval => Value::Int(hit.retval as i64),
+            Meaning::Reg => {
+                let name = args.first().and_then(Typed::literal).unwrap_or_default();
+                let found = hit.registers.iter().find(|(register, _)| register.as_bytes() == name);
+                Value::Int(found.map_or(0, |(_, value)| *value) as i64)
+            }
             Meaning::Usermode => Value::Int(1),
             Meaning::Nsecs => Value::Int(self.nsecs(args.first()) as i64),
             Meaning::Elapsed => Value::Int(self.boot().wrapping_sub(self.state.begun) as i64),
@@ -92,7 +97,7 @@ impl Frame<'_> {
             Meaning::Ntop => self.ntop(args),
             Meaning::Macaddr => {
                 let bytes = match self.eval(&args[0]) {
-                    Value::Int(at) => self.memory(at as u64, 6).unwrap_or_default(),
+                    Value::Int(at) => self.memory(at as u64, 6, &expr.at),
                     value => value.text().to_vec(),
                 };
                 Value::of_text(mac(&bytes).as_bytes())
@@ -203,7 +208,7 @@ impl Frame<'_> {
     fn text(&mut self, expr: &Typed) -> Vec<u8> {
         let most = self.state.program.config.max_strlen as usize;
         match self.eval(expr) {
-            Value::Int(at) => self.text_at(at as u64, most),
+            Value::Int(at) => self.text_at(at as u64, most, &expr.at),
             value => whole(value.text()).to_vec(),
         }
     }
@@ -213,12 +218,9 @@ impl Frame<'_> {
         let length = args.get(1).map(|length| self.int(length));
         let limit = length
             .map_or(most, |length| usize::try_from(length).unwrap_or(0).min(most + 1).saturating_sub(1));
-        if let Some(text) = self.recorded(&args[0]) {
-            return Value::of_text(&text[..text.len().min(limit)]);
-        }
         match self.eval(&args[0]) {
             Value::Int(at) => {
-                let text = self.text_at(at as u64, limit);
+                let text = self.text_at(at as u64, limit, &expr.at);
                 Value::of_text(&text)
             }
             value => {
@@ -227,24 +229,13 @@ impl Frame<'_> {
             }
         }
     }
-    /// The text of an argument, as the hit brought it.
-    fn recorded(&self, expr: &Typed) -> Option<&[u8]> {
-        let crate::program::Op::Call { meaning, .. } = &*expr.op else { return None };
-        match meaning {
-            Meaning::Argument(index) => {
-                self.hit.texts.iter().find(|(of, _)| of == index).map(|(_, text)| whole(text))
-            }
-            Meaning::Retval => self.hit.returned_text.as_deref().map(whole),
-            _ => None,
-        }
-    }
     fn buf(&mut self, args: &[Typed], expr: &Typed) -> Value {
         let Type::Buffer(most) = expr.ty else { return Value::Nothing };
         let length =
             args.get(1).map(|length| usize::try_from(self.int(length)).unwrap_or(0).min(most as usize));
         match self.eval(&args[0]) {
             Value::Int(at) => {
-                let bytes = self.memory(at as u64, length.unwrap_or(0)).unwrap_or_default();
+                let bytes = self.memory(at as u64, length.unwrap_or(0), &expr.at);
                 Value::Bytes(bytes.into())
             }
             value => {

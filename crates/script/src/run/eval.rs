@@ -8,7 +8,7 @@ use std::rc::Rc;
 use super::frame::{Flow, Frame};
 use super::memory;
 use crate::bytes::{bit_field, decode, encode, filled, wrap};
-use crate::layout::Bits;
+use crate::fields::Bits;
 use crate::program::{Op, Place, Typed};
 use crate::tree::Binary;
 use crate::types::{Int, Type};
@@ -52,7 +52,7 @@ impl Frame<'_> {
             }
             Op::Part(of, index) => self.eval(of).part(*index),
             Op::Slice { of, offset, scale, bits } => self.slice(of, offset, *scale, *bits, expr),
-            Op::Load { address, bits } => self.load(address, *bits, &expr.ty),
+            Op::Load { address, bits } => self.load(address, *bits, expr),
             Op::AddressOfLocal(slot) => Value::Int(memory::of_local(*slot)),
             Op::Offset { pointer, by, scale } => {
                 let (pointer, by) = (self.int(pointer), self.int(by));
@@ -175,14 +175,13 @@ impl Frame<'_> {
         let bytes = value.text();
         field(&bytes[(at as usize).min(bytes.len())..], bits, &expr.ty)
     }
-    fn load(&mut self, address: &Typed, bits: Option<Bits>, ty: &Type) -> Value {
+    fn load(&mut self, address: &Typed, bits: Option<Bits>, expr: &Typed) -> Value {
+        let ty = &expr.ty;
         let address = self.int(address) as u64;
         // A text of a structure may fill all of its room, and its type has one byte more.
-        let size = if let Type::Text(size) = ty { size.saturating_sub(1) } else { ty.size() };
-        match self.memory(address, size as usize) {
-            Some(bytes) => field(&bytes, bits, ty),
-            None => Value::Nothing,
-        }
+        let size = if let Type::Text(size) = ty { size.saturating_sub(1) } else { ty.size() } as usize;
+        let bytes = self.memory(address, size, &expr.at);
+        if bytes.len() == size { field(&bytes, bits, ty) } else { Value::Nothing }
     }
     fn step_place(&mut self, place: &Place, by: i64, before: bool, expr: &Typed) -> Value {
         let (old, key) = match place {

@@ -2,7 +2,10 @@
 //!
 //! In: nothing. Out: traits and plain data. Does not: implement them.
 
+use std::rc::Rc;
+
 use crate::calls::Meaning;
+use crate::memory::Memory;
 use crate::value::StackMode;
 
 /// Where output goes.
@@ -35,8 +38,6 @@ pub trait World {
     fn now(&mut self, clock: Clock) -> u64;
     /// A number of the system or of our process, such as the CPU or the user; `None` if it cannot be known.
     fn number(&mut self, of: Meaning) -> Option<u64>;
-    /// Memory of the program that was hit; `None` if it cannot be read.
-    fn read(&mut self, address: u64, length: usize) -> Option<Vec<u8>>;
     /// The begin of a file.
     fn file(&mut self, path: &str, most: u64) -> Result<Vec<u8>, String>;
     /// What a command of the shell writes.
@@ -74,12 +75,12 @@ pub struct Hit {
     pub nsecs: Option<u64>,
     /// Arguments.
     pub args: Vec<u64>,
-    /// Arguments that were read as texts, by their numbers.
-    pub texts: Vec<(u8, Vec<u8>)>,
+    /// Registers, by the names that scripts have for them.
+    pub registers: Vec<(Rc<str>, u64)>,
     /// What the function returned.
     pub retval: u64,
-    /// The text to which that points, if it was read.
-    pub returned_text: Option<Vec<u8>>,
+    /// What was read of the program's memory.
+    pub memory: Memory,
     /// Return addresses, the innermost first.
     pub stack: Vec<u64>,
 }

@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use trapline_script::{
-    Clock, Hit, Machine, Meaning, Options, Probe, Source, StackMode, Stream, Style, World, compile,
+    Clock, Hit, Machine, Meaning, Memory, Options, Probe, Source, StackMode, Stream, Style, World, compile,
 };
 
 /// A world that keeps what is written. Its time stands still.
@@ -13,7 +13,6 @@ use trapline_script::{
 pub(crate) struct Known {
     pub(crate) output: Vec<u8>,
     pub(crate) errors: Vec<u8>,
-    pub(crate) memory: Vec<(u64, Vec<u8>)>,
 }
 
 impl World for Known {
@@ -35,12 +34,6 @@ impl World for Known {
             Meaning::Cpu => Some(3),
             _ => None,
         }
-    }
-    fn read(&mut self, address: u64, length: usize) -> Option<Vec<u8>> {
-        self.memory.iter().find_map(|(at, bytes)| {
-            let from = usize::try_from(address.checked_sub(*at)?).ok()?;
-            Some(bytes.get(from..from + length)?.to_vec())
-        })
     }
     fn file(&mut self, path: &str, _: u64) -> Result<Vec<u8>, String> {
         if path == "/there" { Ok(b"text\n".to_vec()) } else { Err("No such file or directory".to_owned()) }
@@ -78,14 +71,16 @@ pub(crate) struct Ran {
 
 /// A hit as our own process has it.
 pub(crate) fn own() -> Hit {
-    Hit { pid: 12, tid: 13, comm: b"tester".to_vec(), ..Hit::default() }
+    let mut memory = Memory::default();
+    memory.add(0x1000, (0..64).collect(), true);
+    Hit { pid: 12, tid: 13, comm: b"tester".to_vec(), memory, ..Hit::default() }
 }
 
 /// Runs the blocks at begin, each interval once, then those at end.
 pub(crate) fn run_with(script: &str, options: &Options, style: Style) -> Ran {
     let compiled = compile(Source::new("stdin", script.as_bytes()), options)
         .unwrap_or_else(|errors| panic!("{script}\n{errors}"));
-    let mut world = Known { memory: vec![(0x1000, (0..64).collect())], ..Known::default() };
+    let mut world = Known::default();
     let mut machine = Machine::new(Rc::new(compiled.program), style, &mut world);
     machine.series_clock("@clock");
     machine.run_all(|probe| *probe == Probe::Begin, &own(), &mut world);

@@ -48,6 +48,19 @@ pub struct StackSum {
     pub time: Duration,
 }
 
+/// The stack of one hit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HitStack {
+    /// The probed place.
+    pub here: Frame,
+    /// Callers, innermost first.
+    pub callers: Arc<[Frame]>,
+    /// The stack goes on: the record had no more room, or it was not known how far the stack may be read.
+    pub cut: bool,
+}
+
+impl Eq for Frame {}
+
 impl PartialEq for Frame {
     fn eq(&self, other: &Self) -> bool {
         let same = match (&self.place, &other.place) {

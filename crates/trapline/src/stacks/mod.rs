@@ -8,6 +8,7 @@
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+mod code_at;
 mod copied;
 mod frame;
 mod jit;
@@ -26,8 +27,9 @@ use trapline_plan::Unwind;
 use trapline_record::ring::LEAST_SLOT;
 use trapline_record::stack::{MAX_FRAMES, MAX_RECORD};
 
+pub use self::code_at::CodeAt;
 pub(crate) use self::frame::StackCopy;
-pub use self::frame::{Frame, StackFile, StackSum};
+pub use self::frame::{Frame, HitStack, StackFile, StackSum};
 pub(crate) use self::seen_code::{SeenCode, open};
 pub(crate) use self::sums::{Ended, StackId, Sums};
 pub use self::symbols::{Function, Symbols};

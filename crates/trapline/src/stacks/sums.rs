@@ -101,6 +101,10 @@ impl Sums {
         self.numbers[usize::from(cut)].insert(addresses.into(), id);
         id
     }
+    /// A stack by its number.
+    pub(crate) fn stack(&self, id: StackId) -> Option<&SeenStack> {
+        self.known.get(id.0 as usize)
+    }
     pub(crate) fn add(&mut self, segment: usize, probe: u32, stack: StackId, ticks: u64) {
         let sum = self.sums.entry((segment, probe, stack)).or_default();
         sum.calls += 1;

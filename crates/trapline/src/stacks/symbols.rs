@@ -31,6 +31,8 @@ pub struct Function {
     pub inlined: bool,
     /// Whether the name is known.
     pub named: bool,
+    /// Bytes from its first one to the place that was looked up: for a return address, the call's last byte.
+    pub offset: u64,
 }
 
 /// A file's address in memory, and an offset.
@@ -85,7 +87,7 @@ impl Symbols {
         let name = self.jit(pid, at);
         let named = name.is_some();
         let name = name.unwrap_or_else(|| format!("[{address:#x}]"));
-        Function { name, module: None, line: None, inlined: false, named }
+        Function { name, module: None, line: None, inlined: false, named, offset: 0 }
     }
     /// Function in code that is mapped from a file and has no name there: perhaps a program generated it into
     /// a memfd.
@@ -94,7 +96,7 @@ impl Symbols {
         let named = name.is_some();
         let base = file.path.rsplit('/').next().unwrap_or(&file.path);
         let name = name.unwrap_or_else(|| format!("{base}+{offset:#x}"));
-        Function { name, module: Some(file.path.clone()), line: None, inlined: false, named }
+        Function { name, module: Some(file.path.clone()), line: None, inlined: false, named, offset: 0 }
     }
     fn jit(&mut self, pid: u32, at: u64) -> Option<String> {
         self.jit.entry(pid).or_insert_with(|| JitMap::of(pid)).name(at).map(str::to_owned)
@@ -118,10 +120,11 @@ impl Symbols {
         let read = || (Arc::clone(file), file.file.as_ref().and_then(parse));
         let (_, image) = self.images.entry(Arc::as_ptr(file).addr()).or_insert_with(read);
         let image = image.as_ref()?;
-        let function = image.function(image.function_at(image.svma_of(FileOffset(at))?)?);
+        let place = image.svma_of(FileOffset(at))?;
+        let function = image.function(image.function_at(place)?);
         image.names(function).next()?;
-        let name = image.display_name(function, "");
-        Some(Function { name, module: None, line: None, inlined: false, named: true })
+        let (name, offset) = (image.display_name(function, ""), place.0.saturating_sub(function.start.0));
+        Some(Function { name, module: None, line: None, inlined: false, named: true, offset })
     }
 }
 
@@ -133,6 +136,7 @@ fn functions(sym: Sym<'_>) -> Vec<Function> {
         line: line.and_then(|code| Some((code.to_path().display().to_string(), code.line?))),
         inlined,
         named: true,
+        offset: sym.offset as u64,
     };
     let inlined = sym.inlined.iter().rev().map(|call| one(&call.name, call.code_info.as_ref(), true));
     inlined.chain([one(&sym.name, sym.code_info.as_deref(), false)]).collect()

@@ -66,8 +66,14 @@ impl Readings {
     ) -> usize {
         let Prober { sites, patches, .. } = prober;
         if self.recorder.stacks.is_some() {
-            self.recorder.sum_stacks(target, sites, &patches.attached, until.is_none());
-            return 0;
+            return self.recorder.sum_stacks(
+                target,
+                sites,
+                &patches.attached,
+                &mut self.names,
+                (clock, until),
+                each,
+            );
         }
         self.recorder.each_call(target, sites, &patches.attached, &mut self.names, (clock, until), each)
     }

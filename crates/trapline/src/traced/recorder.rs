@@ -108,17 +108,40 @@ impl Recorder {
         self.decoder.report(target.pid(), clock, until, &comm, &mut report);
         taken
     }
-    /// Sums the stacks that were recorded since the last call; if `last`, also calls that have not ended.
+    /// Sums the stacks that were recorded since the last call; without `until`, also calls that have not ended. Where
+    /// entries are announced, reports each of them, and returns how many.
     pub(super) fn sum_stacks(
         &mut self,
         target: &TargetProcess,
         sites: &SiteTable,
         attached: &Attached,
-        last: bool,
-    ) {
+        names: &mut ThreadNames,
+        (clock, until): (Clock, Option<u64>),
+        each: &mut dyn FnMut(Call),
+    ) -> usize {
         self.note_exits(target, attached);
-        let Self { rings, decoder, stacks: Some(stacks), .. } = self else { return };
-        stacks.read(&target.process, sites, attached.segments(), (rings, decoder), last);
+        let Self { rings, decoder, stacks: Some(stacks), .. } = self else { return 0 };
+        let mut hits = decoder.pairing.announces.then(Vec::new);
+        stacks.read(
+            &target.process,
+            sites,
+            attached.segments(),
+            (rings, decoder),
+            (until.is_none(), &mut hits),
+        );
+        let hits = hits.unwrap_or_default();
+        let is_renumbered = are_renumbered(target.pid());
+        if is_renumbered {
+            let threads: HashSet<u32> = hits.iter().map(|hit| hit.tid).collect();
+            names.look(target, &threads, false);
+            names.note(&threads, attached.segments());
+        }
+        let count = hits.len();
+        for hit in hits {
+            let tid = if is_renumbered { names.get(hit.tid).tid } else { hit.tid };
+            each(hit.call(target.pid(), tid, clock));
+        }
+        count
     }
     /// Writes what was recorded since the last call, and what is needed to read it. `next` is the number for
     /// the next process that appears in the file. Returns the number of records.

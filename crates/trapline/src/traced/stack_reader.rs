@@ -11,24 +11,64 @@ use std::time::Duration;
 use trapline_patch::Segment;
 use trapline_plan::{Action, Unwind};
 use trapline_record::hist::BUCKETS;
-use trapline_record::ring::RecordKind;
+use trapline_record::ring::{Record, RecordKind};
 use trapline_record::stack::{FIRST, Stack};
 use trapline_tracee::{Mapping, Process, TickClock};
 
 use super::rings::Rings;
 use super::site_table::{SiteTable, Tracked};
 use super::target_process::TargetProcess;
-use crate::calls::CallEnd;
-use crate::decode::{Counts, Decoder, TextKey, text_key};
+use crate::calls::{Call, CallEnd, FloatArguments, OPERANDS};
+use crate::decode::{Clock, Counts, Decoder, TextKey, text_key};
 use crate::histogram::{Histogram, TickScale};
 use crate::pairing::{FoundRecord, Paired};
 use crate::quick::InTurn;
 use crate::report::{Site, Times};
-use crate::stacks::{Ended, Frame, SeenCode, StackCopy, StackId, StackSum, Sums, open};
+use crate::stacks::{Ended, Frame, HitStack, SeenCode, StackCopy, StackId, StackSum, Sums, open};
+
+/// A hit with its stack, before its time is known.
+#[derive(Debug)]
+pub(super) struct SeenHit {
+    pub(super) tid: u32,
+    ticks: u64,
+    site: Arc<Site>,
+    stack: HitStack,
+}
+
+impl SeenHit {
+    fn new(sums: &Sums, site: &Arc<Site>, record: &Record, stack: StackId) -> Option<Self> {
+        let seen = sums.stack(stack)?;
+        let here = sums.places.site(&site.file, site.offset);
+        let stack = HitStack { here, callers: Arc::clone(&seen.callers), cut: seen.cut };
+        Some(Self { tid: record.tid, ticks: record.ticks, site: Arc::clone(site), stack })
+    }
+    /// The call of which it is the entry.
+    pub(super) fn call(self, pid: u32, tid: u32, (start, ns_per_tick): Clock) -> Call {
+        let since = self.ticks.saturating_sub(start) as f64 * ns_per_tick;
+        Call {
+            pid,
+            tid,
+            site: self.site,
+            at: Duration::from_nanos(since.round() as u64),
+            arguments: [0; OPERANDS],
+            unseen: u16::MAX,
+            float_arguments: FloatArguments::default(),
+            floats: [0; 8],
+            texts: Vec::new(),
+            fields: Vec::new(),
+            kept: Vec::new(),
+            returned: None,
+            took: None,
+            how: CallEnd::Entered,
+            stack: Some(self.stack),
+        }
+    }
+}
 
 /// How the records of a probe are to be read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct StackReading {
+    site: Arc<Site>,
     unwind: Unwind,
     waits: bool,
     /// Address of the probed instruction, where stacks are copied.
@@ -82,7 +122,7 @@ impl StackReader {
         sites: &SiteTable,
         segments: &[Segment],
         (rings, decoder): (&mut Rings, &mut Decoder),
-        last: bool,
+        (last, hits): (bool, &mut Option<Vec<SeenHit>>),
     ) {
         let Self { sums, waiting } = self;
         let wanted = wanted(sites, &sums.places);
@@ -101,6 +141,9 @@ impl StackReader {
                 words.extend((0..stack.words).map(|n| word(FIRST + n)));
                 let cut = wanted.unwind(sums, &stack, record.sp, &mut words, &mut addresses);
                 let stack = sums.number(&addresses, cut, &mut look);
+                if let Some(hits) = hits {
+                    hits.extend(SeenHit::new(sums, &wanted.site, record, stack));
+                }
                 if wanted.waits {
                     waiting.insert(text_key(nth, record), stack);
                 } else {
@@ -220,10 +263,10 @@ fn wanted(sites: &SiteTable, places: &SeenCode) -> HashMap<(usize, u32), StackRe
         };
         let copied = matches!(unwind, Unwind::Copy(_));
         let pc = if copied { places.site(&tracked.site.file, tracked.site.offset).address } else { 0 };
-        Some(StackReading { unwind, waits, pc })
+        Some(StackReading { site: Arc::clone(&tracked.site), unwind, waits, pc })
     };
     let sites = sites.iter().filter_map(|tracked| Some((tracked, of(tracked)?)));
-    sites.flat_map(|(tracked, wanted)| tracked.counters().map(move |key| (key, wanted))).collect()
+    sites.flat_map(|(tracked, wanted)| tracked.counters().map(move |key| (key, wanted.clone()))).collect()
 }
 
 fn update(process: &Process, places: &mut SeenCode) -> bool {

@@ -20,6 +20,16 @@ pub(super) fn script(typed: TypedScript) -> Result<Script, UsageError> {
             None => Input::Nothing,
         },
     };
+    // `-lv PATTERN` is `-l -v PATTERN`, and a word with a colon is no file.
+    let spelled = typed.list.as_deref() == Some("v");
+    let bare = spelled || typed.list.as_deref() == Some("");
+    let list = if spelled { Some(String::new()) } else { typed.list };
+    let (input, list) = match input {
+        Input::File(pattern) if bare && pattern.to_string_lossy().contains([':', '*']) => {
+            (Input::Nothing, Some(pattern.display().to_string()))
+        }
+        input => (input, list),
+    };
     let (named, unnamed): (Vec<String>, Vec<String>) =
         typed.after.into_iter().partition(|word| word.starts_with("--"));
     let named = named.iter().map(|word| word.trim_start_matches('-').to_owned()).collect();
@@ -37,10 +47,10 @@ pub(super) fn script(typed: TypedScript) -> Result<Script, UsageError> {
         output: typed.output,
         buffered: typed.buffer.as_deref() == Some("full"),
         quiet: typed.quiet,
-        verbose: typed.verbose,
+        verbose: typed.verbose || spelled,
         no_warnings: typed.no_warnings,
         lookups: typed.lookups,
-        list: typed.list,
+        list,
         shows_tree: typed.debug.is_some(),
         dry_run: typed.dry_run,
         interpret: typed.interpret,

@@ -54,7 +54,7 @@ pub(crate) struct TypedScript {
     /// Write no warnings
     #[arg(long, help_heading = "Output")]
     pub(crate) no_warnings: bool,
-    /// Warn where a map is read that does not have the key
+    /// Warn where a map is read that does not have the key, or memory that could not be read
     #[arg(short = 'k', help_heading = "Output")]
     pub(crate) lookups: bool,
     /// List probes: those that match a pattern, or those of a script
@@ -89,6 +89,9 @@ Examples:
     trapline run -p PID -e 'uprobe:libc:read { @s[tid] = nsecs; }
       uretprobe:libc:read /@s[tid]/ {
         @ns = hist(nsecs - @s[tid]); delete(@s, tid); }'
+  Which fields has what an argument points to?
+    trapline run -p PID -e 'uprobe:FILE:FUNC { @[args.req->len] = count(); }'
+    trapline run -lv 'uprobe:FILE:FUNC'
   What does the language do?
     trapline run -e 'begin { for ($i : 1..4) { printf(\"%d\\n\", $i); } }'
   A script of a file, with parameters:

@@ -1,7 +1,7 @@
 //! What attach points mean.
 //!
-//! In: a program. Out: for each attach point the functions or USDT probes, as the session's own search lists them; messages
-//! about those that mean nothing. Does not: attach.
+//! In: a program. Out: for each block its attach points, one for each file that a pattern matches; for each of them the
+//! functions or USDT probes, as the session's own search lists them; messages about those that mean nothing. Does not: attach.
 
 use std::collections::HashMap;
 
@@ -9,26 +9,39 @@ use trapline::Session;
 use trapline::listing::Listed;
 use trapline_script::{Probe, Program};
 
+use super::files::{files, is_pattern};
 use super::places::spec;
 use super::stop::{Stop, said, say};
 
-/// What each attach point means, by its probe of the session.
+/// What attach points mean.
 #[derive(Debug, Default)]
-pub(super) struct Found(HashMap<String, Vec<Listed>>);
+pub(super) struct Found {
+    /// By block.
+    probes: Vec<Vec<Probe>>,
+    /// By the probe of the session.
+    listed: HashMap<String, Vec<Listed>>,
+}
 
 impl Found {
     /// Looks up all attach points of programs. `missing_probes` says whether each must mean something.
-    pub(super) fn of(program: &Program) -> Result<Self, Stop> {
+    pub(super) fn of(program: &Program, pid: Option<u32>) -> Result<Self, Stop> {
         let mut found = Self::default();
-        for probe in program.blocks.iter().flat_map(|block| &block.probes) {
-            if let Some((text, _)) = spec(probe) {
-                found.look_up(text, probe, &program.config.missing_probes)?;
+        for block in &program.blocks {
+            let mut probes = Vec::new();
+            for (probe, alone) in block.probes.iter().flat_map(|probe| expanded(probe, pid)) {
+                if let Some((text, _)) = spec(&probe) {
+                    // One of several files need not have it.
+                    let missing = if alone { program.config.missing_probes.as_str() } else { "ignore" };
+                    found.look_up(text, &probe, missing)?;
+                }
+                probes.push(probe);
             }
+            found.probes.push(probes);
         }
         Ok(found)
     }
     fn look_up(&mut self, text: String, probe: &Probe, missing_probes: &str) -> Result<(), Stop> {
-        let known = self.0.get(&text).map(|listed| Ok(listed.clone()));
+        let known = self.listed.get(&text).map(|listed| Ok(listed.clone()));
         let listing = match known {
             Some(known) => known,
             None => Session::builder()
@@ -47,11 +60,25 @@ impl Found {
             (Some(reason), "warn") => say(&format!("WARNING: No matches for {probe}: {reason}\n")),
             _ => {}
         }
-        self.0.insert(text, listing.unwrap_or_default());
+        self.listed.insert(text, listing.unwrap_or_default());
         Ok(())
+    }
+    /// A block's attach points.
+    pub(super) fn probes(&self, block: usize) -> &[Probe] {
+        self.probes.get(block).map_or(&[], Vec::as_slice)
     }
     /// What an attach point means.
     pub(super) fn listed(&self, text: &str) -> &[Listed] {
-        self.0.get(text).map_or(&[], Vec::as_slice)
+        self.listed.get(text).map_or(&[], Vec::as_slice)
     }
+}
+
+/// The attach points that one means: one for each file that its pattern matches; and whether it is the only one.
+fn expanded(probe: &Probe, pid: Option<u32>) -> Vec<(Probe, bool)> {
+    let Some(file) = probe.file().filter(|file| file.is_empty() || is_pattern(file)) else {
+        return vec![(probe.clone(), true)];
+    };
+    let all: Vec<(Probe, bool)> =
+        files(file, pid).into_iter().map(|file| (probe.in_file(file), false)).collect();
+    if all.is_empty() { vec![(probe.clone(), true)] } else { all }
 }

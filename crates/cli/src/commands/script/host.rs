@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
 use trapline_script::{Clock, Hit, Meaning, StackMode, Stream, World, Zone};
 
+use super::frames::Frames;
 use super::system;
 use crate::output::{Output, OutputError};
 
@@ -31,6 +32,10 @@ pub(super) struct Host {
     /// Errors that the script reported itself.
     pub(super) errors: usize,
     zone: Zone,
+    /// Frames of the stacks of hits.
+    pub(super) frames: Frames,
+    /// Whether stacks have source lines.
+    pub(super) shows_lines: bool,
     /// The child that was launched.
     pub(super) child: u32,
     /// The boot clock as records have it, if programs are probed.
@@ -47,6 +52,8 @@ impl Host {
             silent: false,
             errors: 0,
             zone: system::zone(),
+            frames: Frames::default(),
+            shows_lines: true,
             child: 0,
             boot: None,
         }
@@ -129,9 +136,6 @@ impl World for Host {
             _ => return None,
         })
     }
-    fn read(&mut self, _: u64, _: usize) -> Option<Vec<u8>> {
-        None
-    }
     fn file(&mut self, path: &str, most: u64) -> Result<Vec<u8>, String> {
         system::file(path, most)
     }
@@ -150,15 +154,11 @@ impl World for Host {
     fn cgroup_path(&mut self, id: u64) -> String {
         system::cgroup_path(id)
     }
-    fn symbol(&mut self, _: u32, address: u64) -> String {
-        format!("{address:#x}")
+    fn symbol(&mut self, pid: u32, address: u64) -> String {
+        self.frames.symbol(pid, address)
     }
-    fn stack(&self, frames: &[u64], _: StackMode) -> Vec<u8> {
-        let mut out = b"\n".to_vec();
-        for frame in frames {
-            out.extend(format!("        {frame:#x}\n").bytes());
-        }
-        out
+    fn stack(&self, frames: &[u64], mode: StackMode) -> Vec<u8> {
+        self.frames.text(frames, mode, self.shows_lines)
     }
     fn ahead(&self, seconds: i64) -> i32 {
         self.zone.ahead(seconds)

@@ -1,20 +1,23 @@
 //! `-l`: probes by a pattern, or those of a script.
 //!
-//! In: a pattern, or a script. Out: one probe a line; of programs, those that are in their files. Does not: attach.
+//! In: a pattern, or a script. Out: one probe a line; of programs, those that are in their files, or in the files of a
+//! process. With `-v`, the parameters of each function follow. Does not: attach.
 
 use std::io::Write;
 use std::path::Path;
 
 use trapline::Session;
 use trapline::listing::Listed;
-use trapline_script::{listed, matching};
+use trapline_script::{Probe, is_match, listed, matching};
 
+use super::declared::DebugTypes;
+use super::files::{files, is_pattern};
 use super::source::{compiled, source};
 use super::stop::{Stop, said, say};
 use crate::args::command::{Input, Script};
 
 /// Lists probes; the exit status.
-pub(super) fn list(args: &Script, pattern: &str) -> Result<i32, Stop> {
+pub(super) fn list(args: &Script, pattern: &str, pid: Option<u32>) -> Result<i32, Stop> {
     let script = match (&args.input, pattern) {
         (input @ (Input::Text(_) | Input::Stdin | Input::File(_)), _) => Some(input.clone()),
         (_, pattern) if pattern.ends_with(".bt") && Path::new(pattern).exists() => {
@@ -22,55 +25,107 @@ pub(super) fn list(args: &Script, pattern: &str) -> Result<i32, Stop> {
         }
         _ => None,
     };
-    let names: Vec<String> = match script {
-        Some(input) => {
-            let listed = listed(&compiled(args, source(&input)?)?.program);
-            let named =
-                listed.into_iter().map(|name| of_programs(&name).unwrap_or_else(|| Ok(vec![name.clone()])));
-            named.collect::<Result<Vec<_>, Stop>>()?.concat()
-        }
+    let patterns = match script {
+        Some(input) => listed(&compiled(args, source(&input)?)?.program),
         None => {
-            if let Some(listed) = of_programs(pattern) {
-                return Ok(print(&listed?));
-            }
             if pattern.ends_with(".bt") && !args.no_warnings {
                 say(&format!(
                     "WARNING: It appears that '{pattern}' is a filename but the file does not exist. Treating \
                      '{pattern}' as a search pattern.\n"
                 ));
             }
-            matching(pattern).into_iter().map(str::to_owned).collect()
+            vec![pattern.to_owned()]
         }
     };
-    Ok(print(&names))
-}
-
-/// Writes names, one a line; the exit status.
-fn print(names: &[String]) -> i32 {
+    let mut names = Vec::new();
+    for pattern in &patterns {
+        let of_us = matching(pattern).into_iter().map(str::to_owned);
+        // A probe of a script is there, whatever it matches.
+        let own = if patterns == [pattern.clone()] && args.input == Input::Nothing {
+            of_us.collect()
+        } else {
+            named(pattern)
+        };
+        names.extend(own);
+        names.extend(of_programs(pattern, pid)?);
+    }
+    let types = DebugTypes::default();
     let mut out = std::io::stdout().lock();
     // A reader that is gone has enough.
-    drop(names.iter().try_for_each(|name| writeln!(out, "{name}")));
-    0
+    drop(names.iter().try_for_each(|name| {
+        writeln!(out, "{name}")?;
+        let lines = if args.verbose { parameters(&types, name) } else { Vec::new() };
+        lines.iter().try_for_each(|line| writeln!(out, "    {line}"))
+    }));
+    Ok(0)
 }
 
-/// The functions or USDT probes that a pattern means; `None` if it is not about programs.
-fn of_programs(pattern: &str) -> Option<Result<Vec<String>, Stop>> {
-    let (word, rest) = pattern.split_once(':')?;
-    let (sort, spec) = match word {
-        "u" | "uprobe" => ("uprobe", format!("uprobe:{rest}")),
-        "ur" | "uretprobe" => ("uretprobe", format!("uprobe:{rest}")),
-        "U" | "usdt" => ("usdt", format!("usdt:{rest}")),
-        _ => return None,
+/// The probe of a script, if it is not one of programs.
+fn named(probe: &str) -> Vec<String> {
+    let of_program = Probe::parse(probe).is_ok_and(|probe| probe.is_of_program());
+    if of_program { Vec::new() } else { vec![probe.to_owned()] }
+}
+
+/// The parameters of a function, as C spells them.
+fn parameters(types: &DebugTypes, name: &str) -> Vec<String> {
+    let probe = Probe::parse(name).ok();
+    probe.into_iter().flat_map(|probe| types.spelled(&probe)).flat_map(|(_, lines)| lines).collect()
+}
+
+/// The sorts of probes that a word means; a pattern does not mean returns.
+fn sorts(word: &str) -> Vec<&'static str> {
+    match word {
+        "u" | "uprobe" => vec!["uprobe"],
+        "ur" | "uretprobe" => vec!["uretprobe"],
+        "U" | "usdt" => vec!["usdt"],
+        "" => vec!["uprobe", "usdt"],
+        word if is_pattern(word) => {
+            ["uprobe", "usdt"].into_iter().filter(|sort| is_match(word.as_bytes(), sort.as_bytes())).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The functions or USDT probes that a pattern means.
+fn of_programs(pattern: &str, pid: Option<u32>) -> Result<Vec<String>, Stop> {
+    let (word, rest) = pattern.split_once(':').unwrap_or((pattern, ""));
+    let mut names = Vec::new();
+    for sort in sorts(word) {
+        // `usdt:*` of a process is all of it; so is no pattern.
+        let (file, name) = match rest.split_once(':') {
+            Some((file, name)) => (file, name),
+            None if pid.is_some() => (rest, "*"),
+            None if rest.is_empty() || is_pattern(word) => continue,
+            None => return Err(said(format!("{pattern}: write FILE:FUNCTION, or give a process with -p"))),
+        };
+        let several = file.is_empty() || is_pattern(file) || is_pattern(word);
+        for file in files(file, pid) {
+            match in_file(sort, &file, name, pid) {
+                Ok(found) => names.extend(found),
+                // Not every file is a program.
+                Err(_) if several => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(names)
+}
+
+fn in_file(sort: &str, file: &str, name: &str, pid: Option<u32>) -> Result<Vec<String>, Stop> {
+    let engine = if sort == "usdt" { "usdt" } else { "uprobe" };
+    let builder = Session::builder().probe(&format!("{engine}:{file}:{name}"));
+    let builder = builder.map_err(|error| said(error.to_string()))?;
+    let builder = match pid {
+        Some(pid) => builder.pid(pid),
+        None => builder,
     };
-    let file = rest.rsplit_once(':').map_or(rest, |(file, _)| file);
-    let builder = match Session::builder().probe(&spec) {
-        Ok(builder) => builder,
-        Err(error) => return Some(Err(said(error.to_string()))),
-    };
-    let name = |one: &Listed| match sort {
+    let shown = |one: &Listed| match sort {
         "usdt" => one.probe.clone(),
-        sort => format!("{sort}:{file}:{}", one.function),
+        sort => {
+            let own = one.probe.strip_prefix(&format!("uprobe:{}:", one.file));
+            format!("{sort}:{file}:{}", own.unwrap_or(&one.function))
+        }
     };
-    let listed = builder.list(false).map(|listing| listing.listed.iter().map(name).collect());
-    Some(listed.map_err(|error| said(error.to_string())))
+    let listed = builder.list(false).map(|listing| listing.listed.iter().map(shown).collect());
+    listed.map_err(|error| said(error.to_string()))
 }

@@ -5,7 +5,10 @@
 //! Does not: know the language; that is the crate `script`.
 
 mod bench;
+mod declared;
+mod files;
 mod found;
+mod frames;
 mod headers;
 mod host;
 mod listing;
@@ -14,6 +17,8 @@ mod own;
 mod places;
 mod probing;
 mod ran;
+mod recorded;
+mod registers;
 mod running;
 mod source;
 mod stop;
@@ -52,7 +57,8 @@ fn exit(status: i32) -> Outcome {
 
 fn outcome(args: &Script) -> Result<i32, Stop> {
     if let Some(pattern) = &args.list {
-        return listing::list(args, pattern);
+        let pid = args.pid.as_deref().map(pid).transpose()?;
+        return listing::list(args, pattern, pid);
     }
     let style = Style { json: json(args)?, no_warnings: args.no_warnings, lookups: args.lookups };
     let source = source(&args.input)?;

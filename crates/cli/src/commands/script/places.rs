@@ -1,21 +1,28 @@
 //! Which blocks run where, and what a recorded call is to them.
 //!
-//! In: attach points; calls. Out: places, known by file and offset; hits. What an attach point means, `found` says. Invariant: a block does not run for a call that lacks a value for which it asks.
+//! In: attach points; calls. Out: places, known by file and offset; hits. What an attach point means is asked of the
+//! session's own search, one by one. Invariant: a block does not run for a call that lacks a value for which it asks.
 //! Does not: attach.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use trapline::Call;
 use trapline::calls::{CallEnd, ReadOutcome, Text};
 use trapline::listing::Listed;
-use trapline_script::{Hit, Needs, Probe, Program};
+use trapline_script::{Hit, Memory, Needs, Probe, Program};
+
+use super::frames::Frames;
+use super::recorded::{self, Recorded};
 
 /// A block that runs at a place.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     block: usize,
+    /// The probe of the session.
+    spec: usize,
     /// The entry, or the return.
     at_return: bool,
     /// What the block asks of a hit.
@@ -32,6 +39,10 @@ pub(super) struct Places {
     here: HashMap<(PathBuf, u64), Vec<Place>>,
     /// Files' own paths, by the names that records have for them.
     real: HashMap<String, PathBuf>,
+    /// Frames of stacks.
+    pub(super) frames: Frames,
+    /// What records hold, by the probe of the session.
+    recorded: Vec<Rc<Recorded>>,
 }
 
 /// A hit, and a block that it runs.
@@ -50,7 +61,7 @@ pub(super) fn spec(probe: &Probe) -> Option<(String, bool)> {
     }
 }
 
-/// The name of a place, as `probe` gives it.
+/// What `probe` gives at a place.
 pub(super) fn name(probe: &Probe, one: &Listed) -> String {
     match probe {
         Probe::Usdt(..) => one.probe.clone(),
@@ -67,24 +78,54 @@ pub(super) fn real(path: &str) -> PathBuf {
 }
 
 impl Places {
+    /// None, whose frames will be numbered here.
+    pub(super) fn new(frames: Frames) -> Self {
+        Self { frames, ..Self::default() }
+    }
     /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.here.values().map(Vec::len).sum()
     }
     /// Notes the places that an attach point means; whether there are any.
-    pub(super) fn find(&mut self, listed: &[Listed], probe: &Probe, block: usize, program: &Program) -> bool {
+    pub(super) fn find(
+        &mut self,
+        listed: &[Listed],
+        (probe, spec): (&Probe, usize),
+        block: usize,
+        program: &Program,
+    ) -> bool {
         for one in listed {
-            let name = name(probe, one);
             let needs = program.blocks[block].needs.clone();
-            let at_return = matches!(probe, Probe::Uretprobe(..));
-            let place =
-                Place { block, at_return, needs, sort: probe.sort(), name, func: one.function.clone() };
+            let (at_return, sort) = (matches!(probe, Probe::Uretprobe(..)), probe.sort());
+            let (name, func) = (name(probe, one), one.function.clone());
+            let place = Place { block, spec, at_return, needs, sort, name, func };
             self.here.entry((real(&one.file), one.offset)).or_default().push(place);
         }
         !listed.is_empty()
     }
+    /// Sets what the records of each probe hold, from what the blocks at it need. Probes that share a place share their
+    /// records.
+    pub(super) fn record(&mut self, needed: Vec<Recorded>) {
+        let mut shared: Vec<usize> = (0..needed.len()).collect();
+        for here in self.here.values() {
+            let specs: Vec<usize> = here.iter().map(|place| shared[place.spec]).collect();
+            let least = specs.iter().copied().min().unwrap_or(0);
+            shared.iter_mut().filter(|one| specs.contains(one)).for_each(|one| *one = least);
+        }
+        let whole = |least: usize| {
+            let mut all = Recorded::default();
+            let own = needed.iter().zip(&shared).filter(|(_, of)| **of == least);
+            own.for_each(|(one, _)| all.merge(one));
+            Rc::new(all)
+        };
+        self.recorded = shared.iter().map(|least| whole(*least)).collect();
+    }
+    /// What the records of each probe hold.
+    pub(super) fn recorded(&self) -> &[Rc<Recorded>] {
+        &self.recorded
+    }
     /// The places whose blocks a call runs now, and for how many a value that they ask for is not known.
-    pub(super) fn of(&mut self, call: &Call) -> (Vec<&Place>, u64) {
+    pub(super) fn of(&mut self, call: &Call) -> (Vec<(&Place, &Recorded)>, u64) {
         let at_return = match call.how {
             CallEnd::Entered => false,
             CallEnd::Returned | CallEnd::TailCall => true,
@@ -96,18 +137,21 @@ impl Places {
         }
         let key = (self.real[file].clone(), call.site.offset);
         let here = self.here.get(&key).into_iter().flatten().filter(|place| place.at_return == at_return);
-        let (known, unknown): (Vec<_>, Vec<_>) = here.partition(|place| is_known(&place.needs, call));
-        (known, unknown.len() as u64)
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            here.partition(|place| is_known(&place.needs, &self.recorded[place.spec], call));
+        let recorded = |place: &'_ Place| &*self.recorded[place.spec];
+        (known.into_iter().map(|place| (place, recorded(place))).collect(), unknown.len() as u64)
     }
 }
 
 /// Whether a call has all values for which a block asks.
-fn is_known(needs: &Needs, call: &Call) -> bool {
+fn is_known(needs: &Needs, recorded: &Recorded, call: &Call) -> bool {
     let unread = |argument: &u8| {
         let of = |text: &&Text| text.argument == *argument;
         call.texts.iter().find(of).is_none_or(|text| matches!(text.reading, ReadOutcome::Failed(_)))
     };
     call.unseen & needs.args == 0
+        && (needs.reads.is_empty() || recorded.is_known(call))
         && !(needs.retval && call.returned.is_none())
         && (needs.returned_text == 0 || returned_text(call).is_some())
         && !needs.texts.iter().any(unread)
@@ -119,10 +163,15 @@ fn returned_text(call: &Call) -> Option<&Text> {
 }
 
 /// What a call is to a block.
-pub(super) fn event(place: &Place, call: &Call, comm: String, start: u64) -> Event {
+pub(super) fn event(
+    (place, recorded): (&Place, &Recorded),
+    call: &Call,
+    frames: &Frames,
+    comm: String,
+    start: u64,
+) -> Event {
     let at = call.at + if place.at_return { call.took.unwrap_or_default() } else { Duration::ZERO };
-    let texts = call.texts.iter().map(|text| (text.argument, text.bytes.clone())).collect();
-    let hit = Hit {
+    let mut hit = Hit {
         probe: place.name.clone(),
         sort: place.sort,
         func: place.func.clone(),
@@ -131,11 +180,15 @@ pub(super) fn event(place: &Place, call: &Call, comm: String, start: u64) -> Eve
         comm: comm.into_bytes(),
         nsecs: Some(start + nanos(at)),
         args: call.arguments.to_vec(),
-        texts,
+        registers: Vec::new(),
         retval: call.returned.unwrap_or(0),
-        returned_text: returned_text(call).map(|text| text.bytes.clone()),
-        stack: Vec::new(),
+        memory: Memory::default(),
+        stack: call.stack.as_ref().map(|stack| frames.numbers(call.pid, stack)).unwrap_or_default(),
     };
+    if let Some(text) = returned_text(call) {
+        recorded::add(&mut hit.memory, hit.retval, text);
+    }
+    recorded.fill(call, &mut hit);
     (place.block, hit)
 }
 

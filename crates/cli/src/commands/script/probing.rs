@@ -1,6 +1,6 @@
-//! Probes of programs: a session that records hits, and counts those that the target counts by itself.
+//! Probes of programs: a session that records hits, and lets those run blocks that can.
 //!
-//! In: a program's attach points. Out: hits with their blocks, in the order in which they happened; what was counted.
+//! In: a program's attach points. Out: hits with their blocks, in the order in which they happened; what the target's maps hold.
 //! Does not: run blocks.
 
 use std::ffi::OsString;
@@ -11,16 +11,22 @@ use std::time::Duration;
 use trapline::calls::{KeptPointer, KeptText};
 use trapline::filter::Filter;
 use trapline::report::Refused;
+use trapline::stacks::Unwinding;
 use trapline::{Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
-use trapline_script::{Machine, Program};
+use trapline_script::{Machine, Probe, Program};
 
 use super::found::Found;
+use super::frames::Frames;
 use super::places::{Event, Places, event, nanos, spec};
 use super::ran::Ran;
+use super::recorded::Recorded;
 use super::stop::{Stop, said};
 
 /// Bytes of a CPU's ring: room for what comes while blocks are interpreted.
 const RING: u32 = 16 << 20;
+
+/// Arguments of a function that are in every record.
+const IN_REGISTERS: u16 = 6;
 
 /// Stands for a name that is not known.
 const UNNAMED: &str = "?";
@@ -52,6 +58,14 @@ struct Asked {
     texts: u16,
 }
 
+/// Arguments that the record of a probe holds as such, as bits.
+const fn arguments_of(probe: &Probe) -> u16 {
+    match probe {
+        Probe::Usdt(..) => u16::MAX,
+        _ => (1 << IN_REGISTERS) - 1,
+    }
+}
+
 /// A probe of the session, and which of its ends run blocks.
 struct Spec {
     text: String,
@@ -59,39 +73,65 @@ struct Spec {
     at_return: bool,
     /// Bytes of the text that its return is asked for.
     returned_text: u16,
+    /// What blocks at its entry need of memory.
+    recorded: Recorded,
 }
 
 impl Asked {
-    /// Notes the places of all blocks.
+    /// Notes the places of all blocks that are interpreted.
     fn of(program: &Program, found: &Found, ran: &Ran, places: &mut Places) -> Self {
         let mut asked = Self::default();
         let recorded = program.blocks.iter().enumerate().filter(|(index, _)| !ran.runs(*index));
         for (index, block) in recorded {
-            for probe in &block.probes {
+            for probe in found.probes(index) {
                 let Some((text, at_return)) = spec(probe) else { continue };
-                if places.find(found.listed(&text), probe, index, program) {
+                let nth = asked.place_of(&text);
+                if places.find(found.listed(&text), (probe, nth), index, program) {
                     let spec = asked.spec(text);
                     spec.at_entry |= !at_return;
                     spec.at_return |= at_return;
                     spec.returned_text = spec.returned_text.max(block.needs.returned_text);
+                    if matches!(probe, Probe::Uprobe(..)) {
+                        spec.recorded.add(&block.needs.reads);
+                    }
                 }
-                asked.args |= block.needs.args;
+                asked.args |= block.needs.args & arguments_of(probe);
                 block.needs.texts.iter().for_each(|argument| asked.texts |= 1 << argument);
             }
         }
+        places.record(asked.specs.iter().map(|spec| spec.recorded.clone()).collect());
         asked
     }
+    /// Where a probe is, or will be.
+    fn place_of(&self, text: &str) -> usize {
+        self.specs.iter().position(|spec| spec.text == text).unwrap_or(self.specs.len())
+    }
     fn spec(&mut self, text: String) -> &mut Spec {
-        let found = self.specs.iter().position(|spec| spec.text == text);
-        let at = found.unwrap_or_else(|| {
-            self.specs.push(Spec { text, at_entry: false, at_return: false, returned_text: 0 });
-            self.specs.len() - 1
-        });
+        let at = self.place_of(&text);
+        if at == self.specs.len() {
+            let recorded = Recorded::default();
+            self.specs.push(Spec { text, at_entry: false, at_return: false, returned_text: 0, recorded });
+        }
         &mut self.specs[at]
+    }
+    /// How stacks are recorded, if any block asks for one. The probed function is a frame that is known.
+    fn unwinding(&self, program: &Program) -> Option<Unwinding> {
+        let frames = program.blocks.iter().map(|block| block.needs.stack).max().unwrap_or(0);
+        (frames > 0 && !self.specs.is_empty())
+            .then(|| Unwinding::FramePointers(frames.saturating_sub(1).max(1)))
     }
     /// How many arguments records hold.
     fn arguments(&self) -> u8 {
         (u16::BITS - self.args.leading_zeros()) as u8
+    }
+    /// For each probe, what its records hold besides arguments.
+    fn filters(&self, places: &Places) -> Result<Vec<Filter>, Stop> {
+        let mut filters = self.keeps()?;
+        for ((filter, recorded), spec) in filters.iter_mut().zip(places.recorded()).zip(&self.specs) {
+            let fields = recorded.fields().map_err(|why| said(format!("{}: {why}", spec.text)))?;
+            *filter = std::mem::take(filter).reads(fields);
+        }
+        Ok(filters)
     }
     /// For each probe, the text that is read at the return. The entry's record waits for the return then, so a block
     /// of the entry would run too late.
@@ -115,15 +155,14 @@ impl Probing {
     /// Attaches a program's probes; `None` if it has none of programs. `now` is the boot clock.
     pub(super) fn start(
         program: &Program,
-        pid: Option<u32>,
-        command: Option<&[String]>,
-        interpret: bool,
+        (pid, command): (Option<u32>, Option<&[String]>),
+        (frames, interpret): (Frames, bool),
         now: &mut dyn FnMut() -> u64,
     ) -> Result<Option<Self>, Stop> {
-        let found = Found::of(program)?;
-        let (mut places, mut ran) = (Places::default(), Ran::of(program, &found, interpret));
+        let found = Found::of(program, pid)?;
+        let (mut places, mut ran) = (Places::new(frames), Ran::of(program, &found, interpret));
         let asked = Asked::of(program, &found, &ran, &mut places);
-        let (mut filters, masks) = (asked.keeps()?, vec![asked.texts; asked.specs.len()]);
+        let (mut filters, masks) = (asked.filters(&places)?, vec![asked.texts; asked.specs.len()]);
         let actions = ran.add_to(program, &mut filters);
         let recorded = asked.specs.iter().map(|spec| spec.text.as_str());
         let parsed: Result<Vec<ProbeSpec>, _> = recorded.chain(ran.specs()).map(str::parse).collect();
@@ -135,7 +174,11 @@ impl Probing {
         let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING);
         let builder = builder.actions(actions).maps(ran.tables());
         let (args, returns) = (asked.arguments(), asked.specs.iter().any(|spec| spec.at_return));
-        let mut session = builder.record(args, returns).map_err(|error| said(error.to_string()))?;
+        let session = match asked.unwinding(program) {
+            Some(unwinding) => builder.stacks(unwinding, false),
+            None => builder.record(args, returns),
+        };
+        let mut session = session.map_err(|error| said(error.to_string()))?;
         session.announce_entries();
         let start = now().saturating_sub(nanos(session.since_start()));
         let refused =
@@ -168,7 +211,7 @@ impl Probing {
     }
     /// The hits since the last time.
     pub(super) fn events(&mut self) -> Vec<Event> {
-        let calls = self.session.calls();
+        let (calls, frames) = (self.session.calls(), self.places.frames.clone());
         let mut events = Vec::new();
         for call in &calls {
             let (places, unknown) = self.places.of(call);
@@ -177,7 +220,8 @@ impl Probing {
                 continue;
             }
             let name = name_of(call, self.session.thread_name(call), self.launched.as_ref());
-            events.extend(places.into_iter().map(|place| event(place, call, name.clone(), self.start)));
+            let start = self.start;
+            events.extend(places.into_iter().map(|place| event(place, call, &frames, name.clone(), start)));
         }
         events
     }
@@ -194,13 +238,14 @@ impl Probing {
         let finished = session.detach();
         ran.settle(machine, &finished.maps);
         unknown += finished.maps.iter().map(|one| one.unseen).sum::<u64>();
+        let frames = places.frames.clone();
         let mut events = Vec::new();
         for call in &finished.calls {
             let name = finished.names.get(&(call.pid, call.tid)).cloned();
             let name = name_of(call, name, launched.as_ref());
             let (here, more) = places.of(call);
             unknown += more;
-            events.extend(here.into_iter().map(|place| event(place, call, name.clone(), start)));
+            events.extend(here.into_iter().map(|place| event(place, call, &frames, name.clone(), start)));
         }
         (events, unknown, finished)
     }

@@ -54,8 +54,8 @@ impl Ran {
     }
     fn with(program: &Program, found: &Found, natives: Natives) -> Self {
         let mut probes: Vec<Probed> = Vec::new();
-        for (block, def) in program.blocks.iter().enumerate().filter(|(block, _)| natives.runs(*block)) {
-            for probe in &def.probes {
+        for block in (0..program.blocks.len()).filter(|block| natives.runs(*block)) {
+            for probe in found.probes(block) {
                 let Some((spec, at_return)) = spec(probe) else { continue };
                 match probes.iter_mut().find(|probed| probed.spec == spec && probed.at_return == at_return) {
                     Some(probed) if probed.blocks.contains(&block) => {}
@@ -219,8 +219,8 @@ fn beside(program: &Program, found: &Found) -> Vec<Beside> {
     /// A block, its probe of the session, and whether the return is meant.
     type Here = (usize, String, bool);
     let mut at: HashMap<(&str, u64), Vec<Here>> = HashMap::new();
-    for (index, block) in program.blocks.iter().enumerate() {
-        for (spec, at_return) in block.probes.iter().filter_map(spec) {
+    for index in 0..program.blocks.len() {
+        for (spec, at_return) in found.probes(index).iter().filter_map(spec) {
             let function = spec.rsplit(':').next().unwrap_or_default();
             all[index].inside |=
                 function.contains('+') || function.starts_with(|letter: char| letter.is_ascii_digit());

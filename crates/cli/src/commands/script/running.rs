@@ -53,6 +53,7 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
     let output = Output::reserve(&sink, false)?;
     let program = Rc::new(program);
     let mut host = Host::new(output, args.buffered);
+    host.shows_lines = program.config.show_debug_info;
     let mut machine = Machine::new(program, style, &mut host);
     if let Ok(map) = std::env::var(SERIES_CLOCK) {
         machine.series_clock(&map);
@@ -88,13 +89,20 @@ impl Running<'_> {
         let own = probes.filter(counts).count();
         let command = self.args.command.as_deref();
         let host = &mut self.host;
+        let frames = host.frames.clone();
         let mut now = || host.now(Clock::Boot);
-        let probing =
-            Probing::start(self.machine.program(), self.pid, command, self.args.interpret, &mut now);
+        let probing = Probing::start(
+            self.machine.program(),
+            (self.pid, command),
+            (frames, self.args.interpret),
+            &mut now,
+        );
         self.probing = probing.inspect_err(|_| self.host.release())?;
         self.host.begin()?;
         let attached = own + self.probing.as_ref().map_or(0, |probing| probing.attached);
         if attached == 0 {
+            let refused = self.probing.iter().flat_map(|probing| summary::refused(&probing.refused));
+            refused.for_each(|reason| say(&format!("WARNING: {reason}\n")));
             return Err(said("No probes to attach"));
         }
         self.announce(attached, json);
@@ -102,6 +110,7 @@ impl Running<'_> {
             (Some(probing), _) => {
                 self.host.boot = Some(probing.now());
                 self.host.child = if command.is_some() { probing.pid() } else { 0 };
+                self.host.frames.look(probing.pid());
                 for notice in summary::refused(&probing.refused).into_iter().chain(probing.notices()) {
                     if !self.args.quiet && !self.args.no_warnings {
                         say(&format!("WARNING: {notice}\n"));
@@ -219,7 +228,7 @@ impl Running<'_> {
             self.machine.run(block, &hit, &mut self.host);
         }
     }
-    /// Gives maps what the target has counted so far.
+    /// Gives maps what the target has added up and assigned so far.
     fn settle(&mut self) {
         if let Some(probing) = &mut self.probing {
             probing.settle(&mut self.machine);

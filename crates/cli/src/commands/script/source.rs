@@ -4,11 +4,13 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::rc::Rc;
 
 use trapline_script::{Compiled, Options, Probe, Source, compile};
 
+use super::declared::DebugTypes;
 use super::stop::{Stop, said};
-use super::{headers, system};
+use super::{headers, registers, system};
 use crate::args::command::{Input, Script};
 
 /// Compiles the script, with the settings of the environment.
@@ -20,6 +22,8 @@ pub(super) fn compiled(args: &Script, source: Source) -> Result<Compiled, Stop> 
         allow_unsafe: args.allow_unsafe,
         environment,
         constants: Vec::new(),
+        registers: registers::names(),
+        declared: Some(Rc::new(DebugTypes::default())),
     };
     let included = headers::of_script(&source);
     for header in args.headers.iter().chain(&included) {

@@ -77,7 +77,8 @@ impl<'a> Shown<'a> {
             && first.iter().all(|function| !function.named)
         {
             let (module, name) = (first[0].module.clone(), stack.site.label.clone());
-            *first = Arc::new([Function { name, module, line: None, inlined: false, named: true }]);
+            *first =
+                Arc::new([Function { name, module, line: None, inlined: false, named: true, offset: 0 }]);
         }
         frames
     }

@@ -36,9 +36,6 @@ impl World for Quiet {
     fn number(&mut self, _: Meaning) -> Option<u64> {
         None
     }
-    fn read(&mut self, _: u64, _: usize) -> Option<Vec<u8>> {
-        None
-    }
     fn file(&mut self, _: &str, _: u64) -> Result<Vec<u8>, String> {
         Err(String::new())
     }

@@ -1,0 +1,54 @@
+//! Places of single addresses in processes: pointers to functions, that a program handed over.
+//!
+//! In: a process and an address. Out: a [`Frame`], if code is mapped there, or was at an earlier look. A process is
+//! looked at when an address is in no code that was seen. Does not: name anything.
+
+use std::collections::HashMap;
+
+use trapline_tracee::Process;
+
+use super::frame::Frame;
+use super::seen_code::{SeenCode, open};
+
+/// Code of processes.
+#[derive(Debug, Default)]
+pub struct CodeAt {
+    seen: HashMap<u32, SeenCode>,
+}
+
+impl CodeAt {
+    /// The place of an address.
+    pub fn frame(&mut self, pid: u32, address: u64) -> Option<Frame> {
+        let seen = self.seen.entry(pid).or_default();
+        if let Some(frame) = exact(seen, address) {
+            return Some(frame);
+        }
+        let process = Process::open(pid).ok()?;
+        seen.update(&process.maps().ok()?, open(&process));
+        exact(seen, address)
+    }
+}
+
+/// The frame of an address that is no return address.
+fn exact(seen: &SeenCode, address: u64) -> Option<Frame> {
+    let behind = seen.frame(address.checked_add(1)?)?;
+    let place = behind.place.map(|(file, offset)| (file, offset.saturating_sub(1)));
+    Some(Frame { address, place, is_return: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CodeAt;
+
+    #[test]
+    fn a_function_of_our_own_is_found() {
+        let address = a_function_of_our_own_is_found as *const () as usize as u64;
+        let (mut code, pid) = (CodeAt::default(), std::process::id());
+        let frame = code.frame(pid, address).expect("our own code");
+        assert_eq!((frame.address, frame.is_return), (address, false));
+        let (file, offset) = frame.place.expect("a file");
+        let own = std::env::current_exe().expect("a program");
+        assert!(own.ends_with(file.path.rsplit('/').next().expect("a name")) && offset > 0);
+        assert!(code.frame(pid, 16).is_none());
+    }
+}
