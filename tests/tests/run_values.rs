@@ -61,7 +61,7 @@ fn fields_behind_pointers_are_what_the_program_prints() {
 #[test]
 fn arguments_on_the_stack_and_registers_are_what_was_passed() {
     let path = or_skip!(victims::plain("pointers")).display().to_string();
-    let register = if cfg!(target_arch = "x86_64") { "di" } else { "r0" };
+    let register = if std::env::consts::ARCH == "x86_64" { "di" } else { "r0" };
     let script = format!(
         "{STRUCTS} uprobe:{path}:many {{
            if (reg(\"{register}\") == arg0 && arg0 == 1) {{
