@@ -131,3 +131,18 @@ fn every_load_is_inside_a_read_of_its_pointer() {
         }
     }
 }
+
+#[test]
+fn variables_that_depend_on_themselves_end_the_search() {
+    for body in [
+        "$t = (arg0, 1); $t = ($t.0, 1); @ = *(int32 *)$t.0;",
+        "$t = (arg0, 1); $t = ($t.0, 1); $t = ($t.0, 2); @ = *(int32 *)$t.0;",
+        "$p = (struct s *)arg0; $p = $p->next; @ = $p->x;",
+        "$s = *(struct s *)arg0; $s = $s; @ = $s.next->x;",
+        "@m = *(struct s *)arg0; @m = @m; @ = @m.next->x;",
+    ] {
+        let script = format!("{STRUCTS}uprobe:/f:g {{ {body} }}");
+        let errors = compile(Source::new("stdin", script.as_bytes()), &Options::default()).expect_err(body);
+        assert!(errors.contains("is not recorded") && errors.contains("HINT"), "{body}: {errors}");
+    }
+}

@@ -2,7 +2,8 @@
 //!
 //! In: a block's expressions. Out: chains of loads with constant steps, one for each value that the expression may
 //! have; or why there are none. Invariants: a chain that is returned is what the interpreter computes on one of its
-//! ways; recursion ends, because a variable that depends on itself has no chains. Does not: decide what is recorded.
+//! ways; the search ends, however
+//! variables depend on each other. Does not: decide what is recorded.
 
 use std::collections::HashMap;
 
@@ -17,6 +18,9 @@ use crate::types::{Int, Type};
 
 /// Most values that one expression may have.
 const MOST: usize = 16;
+/// Most expressions inside each other, with those of variables; and in all, for one block.
+const MOST_DEPTH: u32 = 200;
+const MOST_STEPS: u32 = 1 << 20;
 
 /// What an address is counted from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,14 +79,35 @@ pub(super) struct Finder<'p> {
     /// What is known of variables; `None` while it is being found.
     locals: HashMap<usize, Option<Addresses>>,
     maps: HashMap<usize, Option<Addresses>>,
+    /// Expressions inside each other that are being looked at, and how many may be looked at in all.
+    depth: u32,
+    left: u32,
 }
 
 impl<'p> Finder<'p> {
     pub(super) fn new(parts: &'p Parts<'p>) -> Self {
-        Self { parts, locals: HashMap::new(), maps: HashMap::new() }
+        Self { parts, locals: HashMap::new(), maps: HashMap::new(), depth: 0, left: MOST_STEPS }
+    }
+    /// Looks at an expression, which may lead to itself through a variable.
+    fn bounded(
+        &mut self,
+        expr: &'p Typed,
+        look: impl FnOnce(&mut Self, &'p Typed) -> Addresses,
+    ) -> Addresses {
+        if self.depth > MOST_DEPTH || self.left == 0 {
+            return Err(Unknown { why: "too many variables lead to the address", at: expr.at.clone() });
+        }
+        self.depth += 1;
+        self.left -= 1;
+        let found = look(self, expr);
+        self.depth -= 1;
+        found
     }
     /// The values of an expression of eight bytes, or of a constant.
     pub(super) fn values(&mut self, expr: &'p Typed) -> Addresses {
+        self.bounded(expr, Self::values_inside)
+    }
+    fn values_inside(&mut self, expr: &'p Typed) -> Addresses {
         let no = |why| Err(Unknown { why, at: expr.at.clone() });
         let whole = expr.ty.size() == 8;
         match &*expr.op {
@@ -140,6 +165,9 @@ impl<'p> Finder<'p> {
     }
     /// Where the bytes of a structure or array come from.
     fn place(&mut self, expr: &'p Typed) -> Addresses {
+        self.bounded(expr, Self::place_inside)
+    }
+    fn place_inside(&mut self, expr: &'p Typed) -> Addresses {
         match &*expr.op {
             Op::Load { address, bits: None } => self.values(address),
             Op::Slice { of, offset, scale, bits: None } => {

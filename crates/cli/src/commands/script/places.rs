@@ -185,10 +185,12 @@ pub(super) fn event(
         memory: Memory::default(),
         stack: call.stack.as_ref().map(|stack| frames.numbers(call.pid, stack)).unwrap_or_default(),
     };
-    if let Some(text) = returned_text(call) {
-        recorded::add(&mut hit.memory, hit.retval, text);
+    // What the entry read is older than the return.
+    match (place.at_return, returned_text(call)) {
+        (false, _) => recorded.fill(call, &mut hit),
+        (true, Some(text)) => recorded::add(&mut hit.memory, hit.retval, text),
+        (true, None) => {}
     }
-    recorded.fill(call, &mut hit);
     (place.block, hit)
 }
 
