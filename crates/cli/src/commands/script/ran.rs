@@ -219,10 +219,10 @@ fn beside(program: &Program, found: &Found) -> Vec<Beside> {
     /// A block, its probe of the session, and whether the return is meant.
     type Here = (usize, String, bool);
     let mut at: HashMap<(&str, u64), Vec<Here>> = HashMap::new();
-    for index in 0..program.blocks.len() {
+    for (index, beside) in all.iter_mut().enumerate() {
         for (spec, at_return) in found.probes(index).iter().filter_map(spec) {
             let function = spec.rsplit(':').next().unwrap_or_default();
-            all[index].inside |=
+            beside.inside |=
                 function.contains('+') || function.starts_with(|letter: char| letter.is_ascii_digit());
             for one in found.listed(&spec) {
                 at.entry((&one.file, one.offset)).or_default().push((index, spec.clone(), at_return));
