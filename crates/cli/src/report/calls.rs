@@ -373,6 +373,7 @@ mod tests {
             texts: vec![text],
             fields: Vec::new(),
             kept: Vec::new(),
+            stack: None,
             returned: Some(0xffff_ffff),
             took: Some(Duration::from_nanos(20)),
             how: CallEnd::Returned,

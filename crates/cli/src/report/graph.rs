@@ -311,6 +311,7 @@ mod tests {
             texts: Vec::new(),
             fields: Vec::new(),
             kept: Vec::new(),
+            stack: None,
             returned: None,
             took: Some(Duration::from_nanos(end - begin)),
             how: CallEnd::Returned,

@@ -140,6 +140,7 @@ mod tests {
             texts: vec![Text { argument: 0, bytes: bytes.to_vec(), reading }],
             fields: Vec::new(),
             kept: Vec::new(),
+            stack: None,
             returned: None,
             took: None,
             how: CallEnd::Entered,
