@@ -94,7 +94,7 @@ mod tests {
         let own = std::env::current_exe().expect("a program").display().to_string();
         let pid = std::process::id();
         assert!(mapped(pid).contains(&own));
-        assert_eq!(files(&own, Some(pid)), [own.clone()]);
+        assert_eq!(files(&own, Some(pid)), std::slice::from_ref(&own));
         assert!(files("", Some(pid)).contains(&own) && files("*", Some(pid)).contains(&own));
     }
 }
