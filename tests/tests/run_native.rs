@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -44,9 +44,7 @@ fn beside(victim: &mut Running, mut tracer: Command, times: u64) -> Ran {
         std::thread::sleep(Duration::from_millis(1500));
     }
     victim.run(times);
-    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(interrupted.is_ok_and(|status| status.success()));
-    assert!(child.wait().expect("it ends").success(), "{}", read(&errors));
+    assert!(interrupt(&mut child).success(), "{}", read(&errors));
     let mut maps = json!({});
     for line in read(&output).lines() {
         let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
@@ -59,6 +57,22 @@ fn beside(victim: &mut Running, mut tracer: Command, times: u64) -> Ran {
     fs::remove_file(&output).ok();
     fs::remove_file(&errors).ok();
     Ran { maps, messages }
+}
+
+/// Ends a tracer with Ctrl-C. bpftrace 0.17 sleeps on if the signal comes right before it begins to wait, so
+/// the signal is sent again.
+fn interrupt(child: &mut Child) -> ExitStatus {
+    loop {
+        let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()));
+        let begun = Instant::now();
+        while begun.elapsed().as_secs() < 5 {
+            if let Some(status) = child.try_wait().expect("a child of ours") {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 /// Waits until a tracer has attached.

@@ -214,6 +214,15 @@ impl Action {
     pub(crate) const fn is_at_entry_alone(self) -> bool {
         matches!(self, Self::CountEntry | Self::CallEntry | Self::Hold(_) | Self::Deliver { .. })
     }
+    /// The single instruction that is probed, if not a function.
+    pub(crate) const fn instruction(self) -> Option<Svma> {
+        match self {
+            Self::CountAt(at) | Self::RecordAt(at, _) | Self::RecordMark(at, _) | Self::CallAt(at) => {
+                Some(at)
+            }
+            _ => None,
+        }
+    }
     /// Whether durations are measured.
     #[must_use]
     pub const fn is_timed(self) -> bool {

@@ -28,6 +28,17 @@ pub(crate) struct Env<'a> {
     pub(crate) by_thread: bool,
     /// Ranges that earlier patches need, in order and disjoint.
     pub(crate) patched: &'a [(Svma, Svma)],
+    /// Where registers are read by more than the program's own code: probes at single instructions, and the
+    /// file's USDT probes, whoever attaches to them. In order (VAL-1).
+    pub(crate) observed: &'a [Svma],
+}
+
+/// Where a file's USDT probes and these requests read registers, in order.
+pub(crate) fn observed(image: &Image, requests: &[ActionRequest]) -> Vec<Svma> {
+    let marks = image.usdt().iter().map(|mark| mark.location);
+    let mut all = Vec::from_iter(marks.chain(requests.iter().filter_map(|one| one.action.instruction())));
+    all.sort_unstable();
+    all
 }
 
 impl<'a> Env<'a> {
@@ -35,6 +46,11 @@ impl<'a> Env<'a> {
     pub(crate) fn is_unpatched(&self, start: Svma, end: Svma) -> bool {
         let next = self.patched.partition_point(|range| range.1 <= start);
         self.patched.get(next).is_none_or(|range| range.0 >= end)
+    }
+    /// Whether the straight line of code from `start` on is observed at this later instruction, so that a register
+    /// which is overwritten only behind it is still needed there. An earlier patch may be a probe as well.
+    pub(crate) fn is_observed(&self, start: Svma, at: Svma) -> bool {
+        at > start && (self.observed.binary_search(&at).is_ok() || !self.is_unpatched(at, at + 1))
     }
     /// The filter that decides which hits of this probe are recorded.
     pub(crate) fn filter(&self, probe: u32) -> Option<&'a TargetFilter> {

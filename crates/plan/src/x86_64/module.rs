@@ -3,7 +3,7 @@
 //! In: [`ModuleInput`]. Out: [`ModulePlan`]. Does not: decide anything about a single site.
 
 use super::code_region::{choose, need};
-use super::env::Env;
+use super::env::{Env, observed};
 use super::function::Planner;
 use super::jump::JUMP;
 use super::lay::lay;
@@ -26,6 +26,7 @@ const HELPERS: usize = 8;
 /// [`PlanError`] if nothing at all can be planned; a request that fails alone is in [`ModulePlan::refused`].
 pub(crate) fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     let (map, speculation) = input.map.x86_64().ok_or(PlanError::NoText)?;
+    let observed = observed(input.image, input.requests);
     let env = Env {
         image: input.image,
         map,
@@ -34,6 +35,7 @@ pub(crate) fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanErr
         filters: input.filters,
         by_thread: input.layout.threads.rows > 0,
         patched: input.patched,
+        observed: &observed,
     };
     let place = match input.code_region {
         Some(code_region) => code_region.place(),

@@ -24,7 +24,7 @@ use trapline_image::{FunctionIndex, Image};
 use trapline_record::addr::Bias;
 
 use super::branch_map::BranchMap;
-use super::env::Env;
+use super::env::{Env, observed};
 use super::function::Planner;
 use super::pun::Puns;
 use super::site::{PatchedSite, Reach};
@@ -111,7 +111,17 @@ fn plan_entries(image: &Image, map: &BranchMap, functions: &[FunctionIndex]) -> 
     let mut order: Vec<(FunctionIndex, u32)> = functions.iter().copied().zip(0..).collect();
     order.sort_unstable();
     let (traits, space) = (assumed(), AddressSpace::default());
-    let env = Env { image, map, traits: &traits, calls: None, filters: &[], by_thread: false, patched: &[] };
+    let observed = observed(image, &[]);
+    let env = Env {
+        image,
+        map,
+        traits: &traits,
+        calls: None,
+        filters: &[],
+        by_thread: false,
+        patched: &[],
+        observed: &observed,
+    };
     let mut planner = Planner::new(env, Bias(0), Puns::new(&space, Default::default(), u32::MAX));
     planner.sites.reserve(order.len());
     planner.requests_of(order.iter().map(|one| one.0));

@@ -22,7 +22,7 @@ use self::blocks::{Arena, Lane};
 use super::action::{PlacedAction, When};
 use super::jump::{JUMP, jump};
 use super::site::{PatchedSite, Reach};
-use super::stub::UnfinishedStub;
+use super::stub::{Liveness, UnfinishedStub};
 use crate::plan::{Chunk, Delivery, Guard, ModulePlan, Original};
 use crate::refusal::{CodeBytes, Refusal};
 pub(super) use setting::Setting;
@@ -351,9 +351,11 @@ impl<'a, 'p> Emitter<'a, 'p> {
         if !now.is_empty() {
             self.stands_for(RemoteAddr(0), at);
         }
-        for placed in now {
+        for (nth, placed) in now.iter().enumerate() {
             self.raise_stack(placed.lowered.cast_signed());
-            self.placed(placed, at);
+            let is_read = now[nth + 1..].iter().any(|later| self.set.reads_registers(&later.action));
+            let dead = if is_read { Liveness { dead: 0, ..placed.dead } } else { placed.dead };
+            self.placed(&PlacedAction { dead, ..*placed }, at);
             self.raise_stack(-placed.lowered.cast_signed());
         }
         if let Some(detour) = detour {

@@ -87,6 +87,17 @@ impl<'a> Setting<'a> {
         if asks && self.env.is_go_at(at) { ArgumentForm::AsInGo } else { ArgumentForm::AsInC }
     }
 
+    /// Whether an action may read registers that are dead for the program: arguments, operands, all that a consumer
+    /// sees.
+    pub(super) fn reads_registers(&self, action: &SiteAction) -> bool {
+        match *action {
+            SiteAction::Count { probe, .. } => self.env.filter(probe).is_some(),
+            SiteAction::Enter { .. } | SiteAction::Arm { .. } | SiteAction::Exit { .. } => false,
+            SiteAction::Deliver { .. } => false,
+            _ => true,
+        }
+    }
+
     /// The general registers that a probe's records and values have besides arguments, as bits. They are saved even
     /// if they are dead for the program.
     pub(super) fn registers_read(&self, action: &SiteAction) -> u16 {

@@ -38,7 +38,7 @@
 //! - *A fault of the second instruction, which a handler repairs*: the thread returns there, and would be seen
 //!   twice. So no window begins there.
 
-use super::entry::{LEAST, LOOK};
+use super::entry::{LEAST, LOOK, ends_line};
 use super::{Mark, Planner};
 use crate::machine::TrapsPolicy;
 use crate::request::Hold;
@@ -127,9 +127,9 @@ impl Planner<'_> {
             return None;
         }
         let env = &self.env;
-        let faulty = |i: &Insn| env.traits.has_fault_handler && faults_on_register(i);
         let least = LEAST.max(MOST + JUMP);
-        let (lead, found) = self.look.0.behind(insns, (bytes, start.0), (LOOK, least), |i| !faulty(i))?;
+        let (lead, found) =
+            self.look.0.behind(insns, (bytes, start.0), (LOOK, least), |i| !ends_line(env, start, i))?;
         let [first, second, ..] = insns[..] else { return None };
         if first.class == Class::Int3 || env.map.is_target(Svma(second.addr)) {
             return None;

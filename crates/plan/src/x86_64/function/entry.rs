@@ -45,11 +45,11 @@ impl Planner<'_> {
             self.scratch = insns;
             return done;
         }
-        let faulty = |i: &Insn| self.env.traits.has_fault_handler && faults_on_register(i);
+        let ends = |i: &Insn| ends_line(&self.env, f.start, i);
         // If a consumer is called, everything is saved, so what is dead does not matter.
         let asks = !matches!(action, SiteAction::Call { .. });
         // `endbr64` neither reads nor writes, so what is dead at it is dead behind it.
-        let found = self.look.0.ahead(&mut insns, (bytes, f.start.0), (LOOK, LEAST), |i| asks && !faulty(i));
+        let found = self.look.0.ahead(&mut insns, (bytes, f.start.0), (LOOK, LEAST), |i| asks && !ends(i));
         let dead = stub::Liveness { flags_dead: found.flags, dead: found.gprs, red_zone_live };
         let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
         let i = entry_index(&self.env, &insns);
@@ -133,11 +133,16 @@ pub(super) fn entry_index(env: &Env<'_>, insns: &[Insn]) -> usize {
     }
 }
 
-/// What the straight line of code that begins here overwrites before reading it. If the process catches
-/// faults, only what is overwritten before anything can fault counts, so that a handler sees true registers.
+/// Whether nothing from this instruction on shows what is dead at `start`: a fault of it would show the registers
+/// to the program's handler, or a probe there reads them (VAL-1).
+pub(super) fn ends_line(env: &Env<'_>, start: Svma, insn: &Insn) -> bool {
+    (env.traits.has_fault_handler && faults_on_register(insn)) || env.is_observed(start, Svma(insn.addr))
+}
+
+/// What the straight line of code that begins here overwrites before anything reads it.
 fn dead_at(env: &Env<'_>, insns: &[Insn], red_zone_live: bool) -> stub::Liveness {
-    let faulty = |i: &Insn| env.traits.has_fault_handler && faults_on_register(i);
-    let sure = insns.iter().position(faulty).unwrap_or(insns.len());
+    let start = insns.first().map_or(Svma(0), |first| Svma(first.addr));
+    let sure = insns.iter().position(|i| ends_line(env, start, i)).unwrap_or(insns.len());
     let insns = &insns[..sure];
     let len: u64 = insns.iter().map(|i| u64::from(i.len)).sum();
     let bytes = insns.first().and_then(|i| env.image.text(Svma(i.addr), len)).unwrap_or(&[]);

@@ -174,6 +174,6 @@ mod tests {
         let program = || programs::text_key(copied.answer);
         assert!(append(&mut asm, Question::Key(copied), &[RAX], &known, program).is_empty());
         assert!(matches!(asm.lacks(), Some(NoCode::NoRoom(_))), "{:?}", asm.lacks());
-        assert_eq!(out, []);
+        assert!(out.is_empty());
     }
 }
