@@ -90,7 +90,7 @@ Examples:
       uretprobe:libc:read /@s[tid]/ {
         @ns = hist(nsecs - @s[tid]); delete(@s, tid); }'
   Which fields has what an argument points to?
-    trapline run -p PID -e 'uprobe:FILE:FUNC { @[args.req->len] = count(); }'
+    trapline run -p PID -e 'uprobe:FILE:FUNC { @[args.req->n] = count(); }'
     trapline run -lv 'uprobe:FILE:FUNC'
   What does the language do?
     trapline run -e 'begin { for ($i : 1..4) { printf(\"%d\\n\", $i); } }'
