@@ -31,7 +31,7 @@ pub struct Read {
     pub root: Root,
     /// Each is added to the address so far: the root's value, then each word that was loaded.
     pub offsets: Vec<i32>,
-    /// Bytes of the last load, at most [`READ_BYTES`].
+    /// Bytes of the last load, 64 at most.
     pub bytes: u8,
 }
 
