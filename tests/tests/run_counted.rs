@@ -1,5 +1,5 @@
-//! `run`: blocks that only add to maps, run in the target, leave the maps that the same blocks leave when they are interpreted, and
-//! those that the kernel's bpftrace leaves on the same program.
+//! `run`: blocks that only add to maps, run in the target. Judges are the same blocks interpreted by the tracer, and the
+//! kernel's bpftrace on the same program: all three leave the same maps.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

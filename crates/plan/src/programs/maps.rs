@@ -4,7 +4,8 @@
 //! is in exactly one entry of its key or counted as without one; what a thread assigned is what it reads.
 //!
 //! Two kinds of maps. *Added up*: the hit's CPU has entries of its own, and each word is changed by one atomic addition.
-//! *Of a thread*: the key holds the thread's number, so no other thread changes the entry's value.
+//! *Of a thread*: the key holds the thread's number, so no other thread of its PID namespace changes the entry's value. A child
+//! in another namespace may have a thread of the same number: the two share the entry, and either's value is there.
 //!
 //! # An entry is found
 //!

@@ -3,6 +3,8 @@
 //! In: nothing. Out: the trait, and the names of operations. All values are words of 64 bits; arithmetic wraps.
 //! Does not: implement it.
 
+use crate::tree::Binary;
+
 /// What is known of a hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
@@ -68,6 +70,36 @@ pub enum Compare {
     BelowEqual,
     Above,
     AboveEqual,
+}
+
+impl Compare {
+    /// An operator's comparison with signs, and without.
+    pub(super) const fn of(op: Binary) -> Option<(Self, Self)> {
+        Some(match op {
+            Binary::Equal => (Self::Equal, Self::Equal),
+            Binary::Unequal => (Self::NotEqual, Self::NotEqual),
+            Binary::Less => (Self::Less, Self::Below),
+            Binary::LessEqual => (Self::LessEqual, Self::BelowEqual),
+            Binary::Greater => (Self::Greater, Self::Above),
+            Binary::GreaterEqual => (Self::GreaterEqual, Self::AboveEqual),
+            _ => return None,
+        })
+    }
+    /// The comparison that holds where this one does not.
+    pub(super) const fn opposite(self) -> Self {
+        match self {
+            Self::Equal => Self::NotEqual,
+            Self::NotEqual => Self::Equal,
+            Self::Less => Self::GreaterEqual,
+            Self::LessEqual => Self::Greater,
+            Self::Greater => Self::LessEqual,
+            Self::GreaterEqual => Self::Less,
+            Self::Below => Self::AboveEqual,
+            Self::BelowEqual => Self::Above,
+            Self::Above => Self::BelowEqual,
+            Self::AboveEqual => Self::Below,
+        }
+    }
 }
 
 /// Takes operations, in the order in which they run.

@@ -5,6 +5,7 @@
 
 use super::emit::{Compare, Compute, Emit, Known, Unary};
 use super::maps::{Change, KeyWord, Native, NativeMap, Not};
+use super::uses::{has_thread, is_init, is_whole};
 use crate::calls::Meaning;
 use crate::diagnostic::At;
 use crate::program::{self, Op, Place, Program, Step, SumArgs, Typed};
@@ -277,7 +278,7 @@ impl<'a, E: Emit> Lower<'a, E> {
                 self.emit.set(copy, value);
                 Ok(self.emit.get(copy))
             }
-            Op::Compute(op, left, right) if compared(*op).is_none() => {
+            Op::Compute(op, left, right) if Compare::of(*op).is_none() => {
                 self.computed(*op, left, right, &expr.at)
             }
             Op::Compute(..) | Op::And(..) | Op::Or(..) | Op::Not(_) => self.truth(expr),
@@ -391,10 +392,10 @@ impl<'a, E: Emit> Lower<'a, E> {
                 self.emit.bind(yes);
                 Ok(())
             }
-            Op::Compute(op, left, right) if let Some((signed, unsigned)) = compared(*op) => {
+            Op::Compute(op, left, right) if let Some((signed, unsigned)) = Compare::of(*op) => {
                 let when = if is_signed(left, right) { signed } else { unsigned };
                 let (left, right) = (self.value(left)?, self.value(right)?);
-                self.emit.branch(opposite(when), left, right, no);
+                self.emit.branch(when.opposite(), left, right, no);
                 Ok(())
             }
             _ => {
@@ -470,29 +471,6 @@ impl<'a, E: Emit> Lower<'a, E> {
     }
 }
 
-/// Whether the key has the thread in it.
-fn has_thread(key: Option<&Typed>) -> bool {
-    let is_thread =
-        |part: &Typed| matches!(&*part.op, Op::Call { meaning: Meaning::Tid, args } if !is_init(args));
-    key.is_some_and(|key| match &*key.op {
-        Op::Tuple(parts) => parts.iter().any(is_thread),
-        _ => is_thread(key),
-    })
-}
-
-/// Whether an expression is the single value of this map.
-fn is_whole(expr: &Typed, map: usize) -> bool {
-    match &*expr.op {
-        Op::Map { map: named, key: None } => *named == map,
-        Op::Cast(of) => is_whole(of, map),
-        _ => false,
-    }
-}
-
-fn is_init(args: &[Typed]) -> bool {
-    args.first().and_then(Typed::literal) == Some(b"init")
-}
-
 /// Whether a value of this type is one word.
 fn is_word(ty: &Type) -> bool {
     matches!(ty, Type::Int(_) | Type::Bool | Type::Pointer(_))
@@ -505,32 +483,4 @@ fn is_signed(left: &Typed, right: &Typed) -> bool {
     (left.ty.is_signed() || right.ty.is_signed())
         && !(flexible(&left.ty) && unsigned(&right.ty))
         && !(flexible(&right.ty) && unsigned(&left.ty))
-}
-
-/// A comparison with signs, and without.
-const fn compared(op: Binary) -> Option<(Compare, Compare)> {
-    Some(match op {
-        Binary::Equal => (Compare::Equal, Compare::Equal),
-        Binary::Unequal => (Compare::NotEqual, Compare::NotEqual),
-        Binary::Less => (Compare::Less, Compare::Below),
-        Binary::LessEqual => (Compare::LessEqual, Compare::BelowEqual),
-        Binary::Greater => (Compare::Greater, Compare::Above),
-        Binary::GreaterEqual => (Compare::GreaterEqual, Compare::AboveEqual),
-        _ => return None,
-    })
-}
-
-const fn opposite(when: Compare) -> Compare {
-    match when {
-        Compare::Equal => Compare::NotEqual,
-        Compare::NotEqual => Compare::Equal,
-        Compare::Less => Compare::GreaterEqual,
-        Compare::LessEqual => Compare::Greater,
-        Compare::Greater => Compare::LessEqual,
-        Compare::GreaterEqual => Compare::Less,
-        Compare::Below => Compare::AboveEqual,
-        Compare::BelowEqual => Compare::Above,
-        Compare::Above => Compare::BelowEqual,
-        Compare::AboveEqual => Compare::Below,
-    }
 }

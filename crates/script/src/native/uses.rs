@@ -73,3 +73,27 @@ impl Uses {
         expr.inner().into_iter().for_each(|inner| self.expr(inner));
     }
 }
+
+/// Whether the key has the thread in it.
+pub(super) fn has_thread(key: Option<&Typed>) -> bool {
+    let is_thread =
+        |part: &Typed| matches!(&*part.op, Op::Call { meaning: Meaning::Tid, args } if !is_init(args));
+    key.is_some_and(|key| match &*key.op {
+        Op::Tuple(parts) => parts.iter().any(is_thread),
+        _ => is_thread(key),
+    })
+}
+
+/// Whether an expression is the single value of this map.
+pub(super) fn is_whole(expr: &Typed, map: usize) -> bool {
+    match &*expr.op {
+        Op::Map { map: named, key: None } => *named == map,
+        Op::Cast(of) => is_whole(of, map),
+        _ => false,
+    }
+}
+
+/// Whether a `pid` or `tid` is the one that the first PID namespace has.
+pub(super) fn is_init(args: &[Typed]) -> bool {
+    args.first().and_then(Typed::literal) == Some(b"init")
+}

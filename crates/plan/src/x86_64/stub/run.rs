@@ -65,8 +65,8 @@ pub(crate) fn allocated(program: &Program) -> Result<Allocated, NoCode> {
     })
 }
 
-/// Appends the part of a stub that comes before the displaced code. `base`: address of the maps' line 0. Of the rings in `traced` only the way to read a thread's
-/// number is used.
+/// Appends the part of a stub that comes before the displaced code. `base`: address of the maps' line 0. Of the rings in
+/// `traced` only the way to read a thread's number is used.
 pub(super) fn run(
     asm: &mut Asm<'_>,
     traced: &Traced<'_>,
