@@ -1,6 +1,7 @@
 //! `run`: blocks that hits run in the target. Judges are the program's own count of its calls, the same blocks interpreted by the
 //! tracer, and the kernel's own bpftrace.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -168,22 +169,69 @@ fn maps_are_those_of_the_kernels_bpftrace() {
     let path = std::env::temp_dir().join(format!("trapline-rounds-{}", std::process::id()));
     fs::copy(built, &path).expect("room");
     let mut victim = Running::start(&path, &[]);
-    let mut works = Command::new("unshare");
-    works.args([
-        "-m",
-        "bash",
-        "-c",
-        "mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null; bpftrace -e 'BEGIN { exit() }'",
-    ]);
-    let works = works.output().is_ok_and(|output| output.status.success());
-    or_skip!(works.then_some(()).ok_or("bpftrace does not run here"));
     for script in SCRIPTS.map(|script| at(script, &path)) {
-        let command = "mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null; exec bpftrace -f json -p \"$0\" -e \"$1\"";
-        let mut bpftrace = Command::new("unshare");
-        bpftrace.args(["-m", "bash", "-c", command, &victim.pid().to_string(), &script]);
-        let theirs = beside(&mut victim, bpftrace, TIMES);
+        let theirs = or_skip!(bpftrace(Some(victim.pid()), &script));
+        let theirs = beside(&mut victim, theirs, TIMES);
         assert_eq!(in_target(&mut victim, &script), theirs.maps, "{script}");
     }
+    fs::remove_file(path).ok();
+}
+
+/// The kernel's bpftrace, if it runs here, in a mount namespace of its own. Without a process it sees all of them; with one, its main
+/// thread.
+fn bpftrace(pid: Option<u32>, script: &str) -> Result<Command, &'static str> {
+    const TRACEFS: &str = "mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null";
+    let unshare = |command: String| {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["-m", "bash", "-c", &command]);
+        unshare
+    };
+    let works = unshare(format!("{TRACEFS}; bpftrace -e 'BEGIN {{ exit() }}'")).output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        return Err("bpftrace does not run here");
+    }
+    let of = pid.map_or_else(String::new, |pid| format!("-p {pid}"));
+    let mut command = unshare(format!("{TRACEFS}; exec bpftrace -f json {of} -e \"$0\""));
+    command.arg(script);
+    Ok(command)
+}
+
+/// Values by thread and stack; a stack is its addresses, with which lines begin.
+fn by_addresses(map: &Value) -> BTreeMap<Vec<String>, i64> {
+    let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
+    let entries = map.as_object().into_iter().flatten();
+    let parts = entries.map(|(stack, value)| (stack.lines().filter_map(first).collect(), value));
+    parts.map(|(stack, value)| (stack, value.as_i64().expect("a number"))).collect()
+}
+
+/// HIT-2. Chains of frames of up to 200 callers, from two threads.
+#[test]
+fn stacks_in_keys_are_those_of_the_kernels_bpftrace() {
+    let built = or_skip!(victims::c("stacks", Variant::Framed));
+    let path = std::env::temp_dir().join(format!("trapline-stacks-{}", std::process::id()));
+    fs::copy(built, &path).expect("room");
+    let mut victim = Running::start(&path, &[]);
+    // bpftrace tells stacks of two threads apart, so the thread is a part of the key.
+    let script = at(
+        "uprobe:FILE:probed { @sum[tid, ustack(perf, 20)] = sum(arg0 & 0xff); @calls[tid, ustack(perf, 20)] = count(); }",
+        &path,
+    );
+    let theirs = or_skip!(bpftrace(None, &script));
+    let theirs = beside(&mut victim, theirs, TIMES).maps;
+    let ours = in_target(&mut victim, &script.replace("perf", "raw"));
+    for map in ["@calls", "@sum"] {
+        let (ours, theirs) = (by_addresses(&ours[map]), by_addresses(&theirs[map]));
+        assert!(theirs.len() > 10 && theirs.keys().any(|stack| stack.len() == 20), "{theirs:?}");
+        assert_eq!(ours, theirs, "{map}");
+    }
+    let script = at("uprobe:FILE:probed { @[ustack] = count(); }", &path);
+    let interpreted = self::ours(&mut victim, &script, &["--interpret"], TIMES).maps;
+    assert_eq!(in_target(&mut victim, &script), interpreted);
+    // With frame pointers of every kind, and on other stacks, what lies there may be different each time.
+    let mut wild = Running::start(&path, &["wild"]);
+    let (before, calls) = (wild.run(TIMES), |maps: &Value| by_addresses(&maps["@"]).values().sum::<i64>());
+    let interpreted = calls(&self::ours(&mut wild, &script, &["--interpret"], TIMES).maps);
+    assert_eq!((calls(&in_target(&mut wild, &script)), wild.run(TIMES)), (interpreted, before));
     fs::remove_file(path).ok();
 }
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use trapline_plan::filter::TargetFilter;
-use trapline_plan::{Action, ActionRequest, Buckets, CallInput, CodeMap, Image, KernelUprobes};
+use trapline_plan::{Action, ActionRequest, Buckets, CallInput, CodeMap, Image, KernelUprobes, Unwind};
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
 use trapline_tracee::FileId;
@@ -181,6 +181,15 @@ impl Request<'_> {
         self.actions().any(|action| {
             matches!(action, Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..))
         })
+    }
+    /// Whether the stubs walk or copy stacks.
+    pub(crate) fn reads_stacks(&self) -> bool {
+        let recorded = |action| match action {
+            Action::Record { stack, .. } | Action::RecordAt(_, stack) => stack != Unwind::None,
+            _ => false,
+        };
+        let keyed = |filter: &TargetFilter| filter.program.as_ref().is_some_and(|hit| !hit.stacks.is_empty());
+        self.actions().any(recorded) || self.all_filters().any(keyed)
     }
     /// Whether the stubs make system calls to read what arguments point to.
     pub(crate) fn has_texts(&self) -> bool {

@@ -7,6 +7,7 @@ use crate::layout::{DataCounts, MODULE_REGIONS};
 use crate::machine::ProcessTraits;
 use crate::request::{Action, ActionRequest, Unwind};
 use trapline_image::Image;
+use trapline_record::maps::StackTable;
 use trapline_record::ring::{LEAST_SLOT, RingArea};
 use trapline_record::stack::{room_for_copy, room_for_frames};
 use trapline_record::tally::TableShape;
@@ -51,6 +52,7 @@ pub fn bounds(
         filtered: false,
         tally: TableShape::Nothing,
         maps: 0,
+        stacks: StackTable { frames: 0 },
         named: false,
         regions: MODULE_REGIONS,
     }

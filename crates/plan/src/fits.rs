@@ -13,7 +13,7 @@ use crate::{aarch64, x86_64};
 /// # Errors
 /// They have not, on some processor.
 pub fn fits(hit: &HitProgram) -> Result<(), NoCode> {
-    x86_64::stub::run::allocated(hit.program())?;
-    aarch64::stub::run::allocated(hit.program())?;
+    x86_64::stub::run::allocated(hit)?;
+    aarch64::stub::run::allocated(hit)?;
     Ok(())
 }

@@ -10,6 +10,7 @@ pub use crate::programs::maps::Map;
 pub use trapline_code::{
     Builder, Compare, Compute, Label, NoCode, Program, Target, Unary, Unsound, Value, Var, Width,
 };
+pub use trapline_record::maps::StackTable;
 
 /// Inputs of a hit's program, by their numbers.
 pub mod input {
@@ -29,6 +30,11 @@ pub mod input {
     pub const ASSIGNED: u16 = 11;
     /// The same line, for words of this thread alone.
     pub const OWN: u16 = 12;
+    /// The number of the stack, at a function's entry ([`StackTable`](trapline_record::maps::StackTable)). A hit for whose
+    /// stack there is no room runs no program.
+    pub const STACK: u16 = 13;
+    /// Pointer to the table of stacks; the stub's own programs read it.
+    pub(crate) const STACKS: u16 = 14;
 }
 
 /// How ticks of the clock become nanoseconds.
@@ -56,13 +62,15 @@ pub struct HitProgram {
     pub bytes: u32,
     /// Used if it asks for the time.
     pub clock: HitClock,
+    /// The table of stacks that its keys name; the same for all programs of a session that have one.
+    pub stacks: StackTable,
 }
 
 impl HitProgram {
     /// `bytes`: those of a line of its maps.
     #[must_use]
     pub const fn new(program: Program, bytes: u32) -> Self {
-        Self { program, bytes, clock: HitClock { tick: 0, offset: 0 } }
+        Self { program, bytes, clock: HitClock { tick: 0, offset: 0 }, stacks: StackTable { frames: 0 } }
     }
     /// The program.
     #[must_use]

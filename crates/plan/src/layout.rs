@@ -6,7 +6,7 @@
 
 use trapline_record::control::{CONTROL_LEN, MAX_REGIONS, REGION_LEN};
 use trapline_record::counters::{CounterArea, LINE, filtered};
-use trapline_record::maps::MapArea;
+use trapline_record::maps::{MapArea, StackTable};
 use trapline_record::names::{self, NameArea};
 use trapline_record::pages::PageArea;
 use trapline_record::ring::RingArea;
@@ -54,6 +54,8 @@ pub struct DataCounts {
     pub tally: TableShape,
     /// Bytes of a line of a script's maps; 0 if there are none, or if they are elsewhere.
     pub maps: u32,
+    /// Stacks that keys of these maps name.
+    pub stacks: StackTable,
     /// Some filter depends on thread names.
     pub named: bool,
     /// Number of regions of all modules.
@@ -61,8 +63,8 @@ pub struct DataCounts {
 }
 
 impl DataCounts {
-    /// Adds what another module needs; `lines`, `by_thread`, `ring`, `locked`, `filtered`, `tally`, `maps` and
-    /// `named` stay as they are.
+    /// Adds what another module needs; `lines`, `by_thread`, `ring`, `locked`, `filtered`, `tally`, `maps`, `stacks`
+    /// and `named` stay as they are.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -80,6 +82,7 @@ impl DataCounts {
             filtered: self.filtered,
             tally: self.tally,
             maps: self.maps,
+            stacks: self.stacks,
             named: self.named,
             regions: self.regions + other.regions,
         }
@@ -162,7 +165,8 @@ impl DataLayout {
         };
         let tallies_off = (threads.off + threads.len()).next_multiple_of(LINE);
         let tallies = TallyArea::new(tallies_off, counts.counters, counts.lines, counts.tally);
-        let maps = MapArea { off: tallies.off + tallies.len(), lines: counts.lines, bytes: counts.maps };
+        let (lines, stacks) = (counts.lines, counts.stacks);
+        let maps = MapArea { off: tallies.off + tallies.len(), lines, bytes: counts.maps, stacks };
         let rings = rings(counts, (maps.off + maps.len()).next_multiple_of(PAGE));
         Self {
             len: (rings.off + if rings.is_empty() { 0 } else { rings.len() }).next_multiple_of(PAGE),

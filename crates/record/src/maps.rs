@@ -10,6 +10,11 @@
 //!   entry + 0                state: 0 free; TAKING; LIVE; GONE: deleted, the key stays
 //!   entry + 8                keys, a word each
 //!   entry + 8 + 8 · keys     values, a word each
+//!
+//!   area + lines · bytes     stacks that are parts of keys, once: a map of its own ([`StackTable`])
+//!   entry + 8                the stack's number, which keys hold
+//!   entry + 16               probe << 32 | bytes, as `stack`'s USED; then its FRAME and END
+//!   entry + 40               return addresses, innermost first
 //! ```
 //!
 //! An entry that has a key keeps it. What is added up (`count()` and others) has entries on all lines; the reader adds those
@@ -20,6 +25,7 @@
 use core::ops::Range;
 
 use crate::counters::LINE;
+use crate::stack::{self, Stack};
 use crate::tally::{PHI, PROBES};
 use crate::view::View;
 
@@ -81,6 +87,47 @@ impl MapShape {
     }
 }
 
+/// The table of stacks that keys name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StackTable {
+    /// Return addresses of a stack, at most; 0 if there is no table.
+    pub frames: u8,
+}
+
+impl StackTable {
+    /// From an entry back to where a record with this stack would begin.
+    pub const BEFORE: u64 = stack::USED * 8 - 16;
+
+    /// As a map: the key is the stack's number.
+    #[must_use]
+    pub const fn shape(self) -> MapShape {
+        MapShape { at: 0, keys: 1, values: (stack::FIRST - stack::USED) as u8 + self.frames }
+    }
+    /// Length in bytes.
+    #[must_use]
+    pub const fn len(self) -> u64 {
+        if self.is_empty() { 0 } else { self.shape().end() as u64 }
+    }
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.frames == 0
+    }
+}
+
+/// A stack that keys name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyedStack<'a> {
+    /// Its number.
+    pub number: u64,
+    /// The probe that was hit.
+    pub probe: u32,
+    /// Return addresses, innermost first.
+    pub addresses: &'a [u64],
+    /// Whether the stack goes on.
+    pub is_cut: bool,
+}
+
 /// The maps in a segment's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MapArea {
@@ -90,12 +137,19 @@ pub struct MapArea {
     pub lines: u32,
     /// Bytes of a line; 0 if there are no maps.
     pub bytes: u32,
+    /// Stacks in keys; they lie behind all lines.
+    pub stacks: StackTable,
 }
 
 impl MapArea {
     /// Length of the area in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
+        self.before_stacks() + self.stacks.len()
+    }
+    /// Byte offset in the area of the table of stacks.
+    #[must_use]
+    pub const fn before_stacks(&self) -> u64 {
         self.lines as u64 * self.bytes as u64
     }
     /// Whether there are no maps.
@@ -119,21 +173,54 @@ impl MapArea {
             return 0;
         }
         let begin = self.off + u64::from(line) * u64::from(self.bytes) + u64::from(map.at);
-        let (first, mut next) = (begin + FIRST, 0);
-        for range in written {
-            let from = range.start.saturating_sub(first) / map.stride();
-            let to = range.end.saturating_sub(first).div_ceil(map.stride()).min(map.entries());
-            for nth in next.max(from)..to {
-                let entry = first + nth * map.stride();
-                if view.get(entry) == LIVE {
-                    let words: [u64; MAX_KEYS + MAX_VALUES] = core::array::from_fn(|word| {
-                        if word < keys + values { view.get(entry + 8 + word as u64 * 8) } else { 0 }
-                    });
-                    each(&words[..keys], &words[keys..keys + values]);
-                }
-            }
-            next = next.max(to);
-        }
-        if written.iter().any(|range| range.contains(&begin)) { view.get(begin) } else { 0 }
+        live(view, (begin, map), written, |entry| {
+            let words: [u64; MAX_KEYS + MAX_VALUES] = core::array::from_fn(|word| {
+                if word < keys + values { view.get(entry + 8 + word as u64 * 8) } else { 0 }
+            });
+            each(&words[..keys], &words[keys..keys + values]);
+        })
     }
+    /// The same with the stacks that keys name.
+    pub fn read_stacks(
+        &self,
+        view: View<'_>,
+        written: &[Range<u64>],
+        mut each: impl FnMut(KeyedStack<'_>),
+    ) -> u64 {
+        if self.stacks.is_empty() {
+            return 0;
+        }
+        let most = u64::from(self.stacks.frames);
+        live(view, (self.off + self.before_stacks(), self.stacks.shape()), written, |entry| {
+            let word = |nth: u64| view.get(entry + nth * 8);
+            let (used, end) = (word(2), word(4));
+            let stack = Stack::of(used & u64::from(u32::MAX), (word(3), end), stack::FIRST + most);
+            let mut addresses = [0; u8::MAX as usize];
+            let addresses = &mut addresses[..stack.words as usize];
+            addresses.iter_mut().zip(5..).for_each(|(address, nth)| *address = word(nth));
+            let (probe, is_cut) = ((used >> 32) as u32, stack.is_cut(self.stacks.frames));
+            each(KeyedStack { number: word(1), probe, addresses, is_cut });
+        })
+    }
+}
+
+/// Calls `each` with the live entries of a map that begins at `begin`. Returns the number of updates that found none.
+fn live(
+    view: View<'_>,
+    (begin, map): (u64, MapShape),
+    written: &[Range<u64>],
+    mut each: impl FnMut(u64),
+) -> u64 {
+    let (first, mut next) = (begin + FIRST, 0);
+    for range in written {
+        let from = range.start.saturating_sub(first) / map.stride();
+        let to = range.end.saturating_sub(first).div_ceil(map.stride()).min(map.entries());
+        for entry in (next.max(from)..to).map(|nth| first + nth * map.stride()) {
+            if view.get(entry) == LIVE {
+                each(entry);
+            }
+        }
+        next = next.max(to);
+    }
+    if written.iter().any(|range| range.contains(&begin)) { view.get(begin) } else { 0 }
 }

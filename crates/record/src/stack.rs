@@ -45,9 +45,13 @@ impl Stack {
     #[must_use]
     pub fn new(record: &Record, room: u64) -> Self {
         let word = |n: u64| record.values[(n - FIRST_VALUE) as usize];
-        let words = (word(USED) / 8).clamp(FIRST, room.max(FIRST)) - FIRST;
-        let end = word(END);
-        Self { words, frame: word(FRAME), end: end & !1, bounded: end & 1 == 0 }
+        Self::of(word(USED), (word(FRAME), word(END)), room)
+    }
+    /// The same from the words USED, FRAME and END.
+    #[must_use]
+    pub fn of(used: u64, (frame, end): (u64, u64), room: u64) -> Self {
+        let words = (used / 8).clamp(FIRST, room.max(FIRST)) - FIRST;
+        Self { words, frame, end: end & !1, bounded: end & 1 == 0 }
     }
     /// Whether a walk ended although the stack goes on, because there was no room, or no more of it was
     /// known.

@@ -45,6 +45,8 @@ pub struct Block {
     pub(crate) locals: Vec<Type>,
     /// What it asks of a hit.
     pub needs: Needs,
+    /// Where it stands.
+    pub(crate) at: At,
 }
 
 /// What a block asks of a hit.

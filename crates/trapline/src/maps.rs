@@ -5,7 +5,7 @@
 //! Does not: write to the tables, or know what values mean.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,14 +13,15 @@ use trapline_patch::{Attached, Segment};
 use trapline_record::maps::MapShape;
 
 use crate::report::Site;
+use crate::stacks::HitStack;
 use crate::threads::Names;
 
 /// The programs that hits run, and what they are made with.
 pub mod hit {
     pub use trapline_plan::fits;
     pub use trapline_plan::hit::{
-        Builder, Compare, Compute, HitProgram, Label, Map, NoCode, Program, Target, Unary, Value, Var, Width,
-        input, line,
+        Builder, Compare, Compute, HitProgram, Label, Map, NoCode, Program, StackTable, Target, Unary, Value,
+        Var, Width, input, line,
     };
     pub use trapline_record::maps::{MAX_KEYS, MapShape};
 }
@@ -34,6 +35,13 @@ pub struct MapTable {
     pub keys: Vec<KeyWord>,
     /// What hits do to its values.
     pub kind: MapKind,
+}
+
+impl MapTable {
+    /// Whether its keys name stacks.
+    pub(crate) fn names_stacks(&self) -> bool {
+        self.keys.contains(&KeyWord::Stack)
+    }
 }
 
 /// What hits do to a map's values.
@@ -83,6 +91,8 @@ pub enum KeyWord {
     Thread,
     /// A probe, by its number in its segment.
     Probe,
+    /// A stack, by its number in its segment's table.
+    Stack,
 }
 
 /// A word of a key, as a reader knows it.
@@ -94,6 +104,8 @@ pub enum KeyPart {
     Thread(u32),
     /// The place that was hit.
     Site(Arc<Site>),
+    /// The stack; `None` if the thread ended while it stored it.
+    Stack(Option<Arc<HitStack>>),
 }
 
 /// An entry of a map.
@@ -121,6 +133,10 @@ pub struct MapContents {
 }
 
 impl MapContents {
+    /// Leaves out rows whose stack is not known.
+    pub(crate) fn keep_known(&mut self) {
+        self.rows.retain(|row| !row.key.contains(&KeyPart::Stack(None)));
+    }
     /// Whether anything was counted.
     pub(crate) fn has_any(&self) -> bool {
         !self.rows.is_empty() || self.unseen > 0 || self.dropped.iter().any(|dropped| *dropped > 0)
@@ -159,8 +175,9 @@ impl<'a> RawMaps<'a> {
         (map, table): (usize, &MapTable),
         (nth, line): (usize, u32),
     ) {
-        // Probes have numbers of their own in each segment.
-        let of = if table.keys.contains(&KeyWord::Probe) { nth } else { 0 };
+        // Probes and stacks have numbers of their own in each segment.
+        let is_of_segment = |word: &KeyWord| matches!(word, KeyWord::Probe | KeyWord::Stack);
+        let of = if table.keys.iter().any(is_of_segment) { nth } else { 0 };
         let found = &mut self.found[map];
         self.dropped[map] +=
             segment.maps().read(segment.view(), (table.shape, line), written, |key, value| {
@@ -180,21 +197,27 @@ impl<'a> RawMaps<'a> {
         };
         self.tables.iter().zip(&self.found).flat_map(of).collect()
     }
-    /// The entries, as a reader knows them. `site`: the place of a segment's probe.
+    /// The entries, as a reader knows them. `site`: the place of a segment's probe. `stack`: that of a number there.
     pub(crate) fn known(
         self,
         (pid, names): (u32, &Names),
         site: &dyn Fn(usize, u32) -> Option<Arc<Site>>,
+        stack: &dyn Fn(usize, u64) -> Option<HitStack>,
     ) -> MapContents {
         let mut rows = Vec::new();
+        let mut stacks: HashMap<(usize, u64), Option<Arc<HitStack>>> = HashMap::new();
         for (map, (table, found)) in self.tables.iter().zip(self.found).enumerate() {
             for ((segment, key), value) in found {
-                let part = |(word, is): (u64, &KeyWord)| match is {
+                let mut part = |(word, is): (u64, &KeyWord)| match is {
                     KeyWord::Number => Some(KeyPart::Number(word)),
                     KeyWord::Thread => Some(KeyPart::Thread(names.get(word as u32).tid)),
                     KeyWord::Probe => site(segment, word as u32).map(KeyPart::Site),
+                    KeyWord::Stack => {
+                        let known = || stack(segment, word).map(Arc::new);
+                        Some(KeyPart::Stack(stacks.entry((segment, word)).or_insert_with(known).clone()))
+                    }
                 };
-                let key: Option<Vec<KeyPart>> = key.into_iter().zip(&table.keys).map(part).collect();
+                let key: Option<Vec<KeyPart>> = key.into_iter().zip(&table.keys).map(&mut part).collect();
                 // A broken target may name any probe.
                 rows.extend(key.map(|key| MapRow { pid, map, key, value }));
             }

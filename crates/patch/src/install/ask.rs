@@ -45,7 +45,7 @@ pub(crate) fn ask(
     // pass for one.
     let has_block = !request.go || kept.is_some();
     let stack_block =
-        if request.is_recorded() && has_block { stack::block(&mut caller, process)? } else { None };
+        if request.reads_stacks() && has_block { stack::block(&mut caller, process)? } else { None };
     let only_our_faults = batches.take_faults() && are_only_our_faults(batches, &mut caller)?;
     caller.finish()?;
     let mut library = kept.and_then(|kept| LibraryThreads::of(process, thread, kept));

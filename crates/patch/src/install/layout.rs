@@ -112,10 +112,12 @@ pub(crate) fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
     let tally = shapes.map(Tally::shape).fold(TableShape::Nothing, TableShape::or);
     let locked = survey.traits.rseq.is_none();
     let named = request.filters.iter().flatten().any(|filter| filter.by_name);
-    let maps = request.filters.iter().flatten().filter_map(|filter| filter.program.as_deref());
-    let maps = maps.map(|program| program.bytes).max().unwrap_or(0);
-    let kept =
-        DataCounts { lines, by_thread, ring, locked, filtered, tally, maps, named, ..DataCounts::default() };
+    let programs = || request.all_filters().filter_map(|filter| filter.program.as_deref());
+    let maps = programs().map(|program| program.bytes).max().unwrap_or(0);
+    let stacks = programs().map(|program| program.stacks).max_by_key(|stacks| stacks.frames);
+    let stacks = stacks.unwrap_or_default();
+    let nothing = DataCounts::default();
+    let kept = DataCounts { lines, by_thread, ring, locked, filtered, tally, maps, stacks, named, ..nothing };
     let mut counts = kept;
     for module in request.modules {
         let more = bounds(module.image, module.map, &survey.traits, module.requests);

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use trapline_plan::TrampolineCode;
 use trapline_plan::{
-    Action, ActionRequest, LatencyInput, ModuleInput, ModulePlan, Patch, PlanError, Refusal, Unwind,
+    Action, ActionRequest, LatencyInput, ModuleInput, ModulePlan, Patch, PlanError, Refusal,
     layout::SMALL_REGIONS as MODULE_SMALL_REGIONS, plan_module, trampolines_for,
 };
 use trapline_record::Svma;
@@ -106,10 +106,9 @@ fn make_trampolines(
 ) -> Option<(MadeTrampolines, Vec<u8>)> {
     let input = latency?;
     let trampolines = input.trampolines?;
-    let walks = |action| matches!(action, Action::Record { stack, .. } if stack != Unwind::None);
     let needed = input.by_trampolines
         || request.wants(Action::LatencyByTrampoline)
-        || request.actions().any(walks)
+        || request.reads_stacks()
         || plans.iter().any(|plan| !plan.armed.is_empty());
     let image = request.modules.first().filter(|_| needed)?.image;
     let TrampolineCode { bytes, shared, unwind } =

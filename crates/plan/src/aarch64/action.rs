@@ -11,6 +11,7 @@ use super::stub::adding::{ROW_BYTES, SUMS_BYTES};
 use super::stub::arguments::MARK_BYTES;
 use super::stub::deferred::DEFERRED_BYTES;
 use super::stub::filter::code_bytes;
+use super::stub::keyed_stack::BYTES as KEYED_BYTES;
 use super::stub::text::{BYTES, ROOM_BYTES};
 use crate::filter::{Sort, TargetFilter};
 use crate::machine::ExitKind;
@@ -130,5 +131,7 @@ pub(super) fn loads(filter: &TargetFilter) -> u32 {
 /// Upper bound of the bytes of everything that a filter's code computes.
 pub(super) fn deciding(filter: &TargetFilter) -> u32 {
     let sums = filter.tally.as_ref().is_some_and(|tally| tally.sort == Sort::Sums);
-    (code_bytes(filter) + if sums { SUMS_BYTES as usize } else { 0 }) as u32
+    let keyed = filter.program.as_ref().is_some_and(|hit| !hit.stacks.is_empty());
+    let more = if sums { SUMS_BYTES } else { 0 } + if keyed { KEYED_BYTES } else { 0 };
+    code_bytes(filter) as u32 + more as u32
 }

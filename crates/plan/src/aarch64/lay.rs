@@ -65,7 +65,8 @@ pub(super) fn lay(
     let decided = (input.filters, input.traits.thread_id);
     let setting = Setting::new(machine(input.traits), (input.layout, data), input.latency, decided);
     let below = if input.traits.go { BELOW } else { 0 };
-    let setting = Setting { rings: rings(input, data), below, bias: input.bias, ..setting };
+    let (rings, stacks) = (rings(input, data), input.traits.stacks);
+    let setting = Setting { rings, stacks, below, bias: input.bias, ..setting };
     let mut next = code;
     for (nth, site) in sites.values().enumerate() {
         let (head, island) = (next, islands.at.get(nth).copied());

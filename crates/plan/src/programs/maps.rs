@@ -111,7 +111,20 @@ impl Map {
         takes: Option<(u64, Option<(i32, Value)>)>,
         missing: Label,
     ) -> Var {
-        let [free, pass, found] = [(); 3].map(|()| builder.label());
+        let found = builder.label();
+        let entry = self.search(builder, key, takes, (Target::Label(found), Target::Label(missing)));
+        builder.bind(found);
+        entry
+    }
+    /// The same; goes to `found` with an entry that was there, and goes on with one that was taken.
+    pub(super) fn search(
+        self,
+        builder: &mut Builder,
+        key: &[Value],
+        takes: Option<(u64, Option<(i32, Value)>)>,
+        (found, missing): (Target, Target),
+    ) -> Var {
+        let [free, pass] = [(); 2].map(|()| builder.label());
         let entry = builder.var();
         let index = self.first(builder, key);
         builder.set_address(
@@ -123,13 +136,13 @@ impl Map {
         builder.begin(walk);
         builder.look(state, Target::Label(free), Target::Label(pass));
         is_key(builder, entry, key, pass);
-        builder.jump(Target::Label(found));
+        builder.jump(found);
         builder.bind(pass);
         builder.next(walk);
         match takes {
             None => {
                 builder.bind(free);
-                builder.jump(Target::Label(missing));
+                builder.jump(missing);
             }
             Some((state_then, first)) => {
                 let [none, claimed, gone] = [(); 3].map(|()| builder.label());
@@ -138,12 +151,12 @@ impl Map {
                 builder.claim(state, Target::Label(claimed));
                 builder.look(state, Target::Label(gone), Target::Label(gone));
                 is_key(builder, entry, key, gone);
-                builder.jump(Target::Label(found));
+                builder.jump(found);
                 builder.bind(gone);
                 builder.next(walk);
                 builder.bind(none);
                 builder.add(Place::at(self.line, self.shape.at as i32), Value::Number(1));
-                builder.jump(Target::Label(missing));
+                builder.jump(missing);
                 builder.bind(claimed);
                 for (nth, word) in key.iter().enumerate() {
                     builder.store(Place::at(entry, 8 + 8 * nth as i32), *word);
@@ -154,7 +167,6 @@ impl Map {
                 builder.publish(state, Value::Number(state_then));
             }
         }
-        builder.bind(found);
         entry
     }
     /// Offset of the first entry of a key.

@@ -11,6 +11,7 @@ mod kept;
 pub(crate) mod maps;
 pub(crate) mod records;
 mod rows;
+pub(crate) mod stacks;
 mod sums;
 mod text_key;
 

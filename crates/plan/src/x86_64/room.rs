@@ -5,6 +5,7 @@
 
 use super::stub::arguments::{GO_BYTES, MARK_BYTES};
 use super::stub::filter::code_bytes;
+use super::stub::keyed_stack::BYTES as KEYED_BYTES;
 use super::stub::stack::BYTES as STACK_BYTES;
 use crate::bounds::texts;
 use crate::filter::TargetFilter;
@@ -70,7 +71,9 @@ pub(super) fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
         |filter: &TargetFilter| filter.reads.iter().map(|read| read.offsets.len() + read.words()).sum();
     let fields: usize = input.filters.iter().flatten().map(loads).max().unwrap_or(0);
     let unwinds = |request: &ActionRequest| !matches!(unwind(request.action), Unwind::None);
-    let stack = if input.requests.iter().any(unwinds) { STACK_BYTES } else { 0 };
+    let keyed = |filter: &TargetFilter| filter.program.as_ref().is_some_and(|hit| !hit.stacks.is_empty());
+    let stack = if input.requests.iter().any(unwinds) { STACK_BYTES } else { 0 }
+        + if input.filters.iter().flatten().any(keyed) { KEYED_BYTES } else { 0 };
     // An entry that arms its call has the code for the return's record beside it.
     let armed = input.latency.is_some_and(|latency| latency.leads_on && latency.trampolines.is_some());
     ARENA_PER_SITE * if armed { 2 } else { 1 }

@@ -1,13 +1,23 @@
 //! Programs of hits that read and write maps, for the tests that run them on both processors.
 
+use std::collections::BTreeMap;
+
 use trapline_code::{Builder, Compare, Compute, Program, Target, Value};
 use trapline_plan::hit::{Map, input, line};
-use trapline_record::maps::MapShape;
+use trapline_record::maps::{MapArea, MapShape, StackTable};
+use trapline_record::view::View;
 
 /// `@sums[arg0 % 37, arg2 % 2] = sum(arg1)` and others: number of hits, sum.
 pub(crate) const SUMS: MapShape = MapShape { at: 0, keys: 2, values: 2 };
 /// `@began[tid] = nsecs`
 pub(crate) const BEGAN: MapShape = MapShape { at: SUMS.end(), keys: 1, values: 1 };
+
+/// `@by_stack[ustack] = sum(arg1)`
+pub(crate) const BY_STACK: MapShape = MapShape { at: BEGAN.end(), keys: 1, values: 2 };
+/// Bytes of a line of all these maps.
+pub(crate) const BYTES: u32 = BY_STACK.end();
+/// The table of stacks.
+pub(crate) const STACKS: StackTable = StackTable { frames: 10 };
 
 /// Appends to a program.
 pub(crate) struct Made {
@@ -23,6 +33,9 @@ impl Made {
     }
     fn added(&mut self, shape: MapShape) -> Map {
         Map { line: line(&mut self.builder, input::LINE), shape }
+    }
+    fn added_to(&mut self, shape: MapShape, key: &[Value], value: Value) {
+        self.added(shape).add(&mut self.builder, key, &[Value::Number(1), value], None);
     }
     pub(crate) fn finish(self) -> Program {
         self.builder.finish(None).expect("sound")
@@ -67,4 +80,33 @@ pub(crate) fn end(time: bool) -> Program {
     began.delete(&mut made.builder, own, &[thread]);
     made.builder.bind(none);
     made.finish()
+}
+/// Adds an argument to the row of the stack.
+pub(crate) fn sum_by_stack() -> Program {
+    let mut made = Made::new();
+    let (stack, value) = (made.value(input::STACK), made.value(input::ARGUMENT + 1));
+    made.added_to(BY_STACK, &[stack], value);
+    made.finish()
+}
+/// What hits left there: a stack's addresses and whether it is cut, with number of hits and sum. Each is of this probe, and has
+/// one number.
+pub(crate) fn by_stack(area: &MapArea, view: View<'_>, probe: u32) -> BTreeMap<(Vec<u64>, bool), (u64, u64)> {
+    let all = 0..u64::MAX;
+    let all = std::slice::from_ref(&all);
+    let mut stacks = BTreeMap::new();
+    let dropped = area.read_stacks(view, all, |stack| {
+        assert_eq!(stack.probe, probe);
+        let before = stacks.insert(stack.number, (stack.addresses.to_vec(), stack.is_cut));
+        assert_eq!(before, None, "{stack:x?}");
+    });
+    assert_eq!(dropped, 0);
+    let mut sums: BTreeMap<(Vec<u64>, bool), (u64, u64)> = BTreeMap::new();
+    for line in 0..area.lines {
+        area.read(view, (BY_STACK, line), all, |key, value| {
+            let sum = sums.entry(stacks[&key[0]].clone()).or_default();
+            *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
+        });
+    }
+    assert_eq!(sums.len(), stacks.len());
+    sums
 }

@@ -13,7 +13,7 @@ unsafe extern "C" {
 
 pub(crate) const LINES: u32 = 65;
 const CODE_LEN: u64 = 4 << 20;
-const DATA_LEN: u64 = 96 << 20;
+const DATA_LEN: u64 = 112 << 20;
 /// Offset of the latency area in the data; counters and a control block come before it.
 const LATENCY: u64 = 1 << 20;
 /// Offset of the rows for counting by thread, behind all that.

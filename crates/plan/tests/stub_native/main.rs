@@ -18,6 +18,7 @@ mod filters;
 mod gathered;
 mod goroutines;
 mod held;
+mod keyed;
 mod known_pages;
 mod locked;
 #[path = "../common/map_programs.rs"]

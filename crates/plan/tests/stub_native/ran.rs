@@ -14,24 +14,26 @@ use trapline_record::view::View;
 
 use crate::arena::{Arena, LINES, call, machines, unregister};
 use crate::counts::{THREADS, everywhere, storm};
-use crate::map_programs::{BEGAN, Made, SUMS, begin, end, sum, sums_of_arguments};
+use crate::map_programs::{BEGAN, BYTES, Made, STACKS, SUMS, begin, end, sum, sums_of_arguments};
 use crate::records::id_for;
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
 
 /// mov rax, rdi; ret
 const BODY: [u8; 4] = [0x48, 0x89, 0xF8, 0xC3];
 const CALLS: u64 = 50_000;
+/// The probe that is hit.
+pub(crate) const PROBE: u32 = 3;
 /// All memory.
 const ALL: std::ops::Range<u64> = 0..u64::MAX;
-struct Set {
+pub(crate) struct Set {
     machine: Machine,
-    rings: Rings,
-    area: MapArea,
+    pub(crate) rings: Rings,
+    pub(crate) area: MapArea,
     base: u64,
 }
 
 impl Set {
-    fn new(arena: &Arena, machine: &Machine) -> Self {
+    pub(crate) fn new(arena: &Arena, machine: &Machine) -> Self {
         let rings = Rings {
             area: RingArea::default(),
             base: 0,
@@ -39,10 +41,10 @@ impl Set {
             stacks: Stacks::default(),
             known: None,
         };
-        let area = MapArea { off: 0, lines: LINES, bytes: BEGAN.end() };
+        let area = MapArea { off: 0, lines: LINES, bytes: BYTES, stacks: STACKS };
         Self { machine: *machine, rings, area, base: arena.rows() }
     }
-    fn build(
+    pub(crate) fn build(
         &self,
         arena: &mut Arena,
         program: Program,
@@ -51,11 +53,12 @@ impl Set {
         body: &[u8],
     ) -> u64 {
         let mut hit = HitProgram::new(program, self.area.bytes);
+        hit.stacks = self.area.stacks;
         hit.clock = HitClock { tick: 1 << 32, offset: 0 };
         let traced = Traced {
             machine: &self.machine,
             rings: &self.rings,
-            probe: 3,
+            probe: PROBE,
             dropped: arena.word(0),
             site,
             filter: None,
@@ -73,7 +76,7 @@ impl Set {
         pending.finish(&mut out, None).expect("code");
         arena.put(&out)
     }
-    fn view(&self) -> View<'_> {
+    pub(crate) fn view(&self) -> View<'_> {
         let words = self.area.len() / 8;
         // SAFETY: the arena's mapping is larger than the maps, and holds words that are stored to as a whole.
         View::new(unsafe { core::slice::from_raw_parts(self.base as *const AtomicU64, words as usize) })

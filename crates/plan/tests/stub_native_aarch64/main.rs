@@ -10,6 +10,7 @@ mod gathered;
 mod goroutine_latency;
 mod goroutines;
 mod held;
+mod keyed;
 mod latency;
 #[path = "../common/map_programs.rs"]
 mod map_programs;

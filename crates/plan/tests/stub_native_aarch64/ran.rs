@@ -4,49 +4,54 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
 use trapline_code::{Program, Value};
-use trapline_plan::ThreadId;
 use trapline_plan::aarch64::stub::filter::code_bytes;
+use trapline_plan::aarch64::stub::keyed_stack::BYTES as KEYED_BYTES;
 use trapline_plan::aarch64::stub::run::{Ran, run as ran};
 use trapline_plan::aarch64::stub::{Code as _, Machine};
 use trapline_plan::filter::TargetFilter;
 use trapline_plan::hit::{HitClock, HitProgram, input};
+use trapline_plan::{Stacks, ThreadId};
 use trapline_record::maps::MapArea;
 use trapline_record::ring::RecordKind;
 use trapline_record::view::View;
 
 use super::filters::Random;
 use super::latency::on_cpu;
-use super::map_programs::{BEGAN, Made, SUMS, begin, end, sum, sums_of_arguments};
+use super::map_programs::{BEGAN, BYTES, Made, STACKS, SUMS, begin, end, sum, sums_of_arguments};
 use super::threads::{ids, tid};
 use super::{ADD, CodeMemory, DATA, RET, by_hand, call, changes, machines, registered, run, storm};
 
+/// The probe that is hit.
+pub(super) const PROBE: u32 = 3;
 /// All memory.
 const ALL: std::ops::Range<u64> = 0..u64::MAX;
 
 /// Maps in memory of their own.
-struct Set {
-    room: CodeMemory,
+pub(super) struct Set {
+    pub(super) room: CodeMemory,
     machine: Machine,
     id: ThreadId,
-    area: MapArea,
-    words: Vec<AtomicU64>,
+    pub(super) stacks: Stacks,
+    pub(super) area: MapArea,
+    pub(super) words: Vec<AtomicU64>,
 }
 
 impl Set {
-    fn new(machine: Machine, id: ThreadId) -> Self {
-        let area = MapArea { off: 0, lines: machine.lines, bytes: BEGAN.end() };
+    pub(super) fn new(machine: Machine, id: ThreadId) -> Self {
+        let area = MapArea { off: 0, lines: machine.lines, bytes: BYTES, stacks: STACKS };
         let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
-        Self { room: CodeMemory::new(), machine, id, area, words }
+        Self { room: CodeMemory::new(), machine, id, stacks: Stacks::default(), area, words }
     }
-    fn build(&self, program: Program, kind: RecordKind, body: &[u32]) -> u64 {
+    pub(super) fn build(&self, program: Program, kind: RecordKind, body: &[u32]) -> u64 {
         let mut hit = HitProgram::new(program, self.area.bytes);
+        hit.stacks = self.area.stacks;
         hit.clock = HitClock { tick: 1 << 32, offset: 0 };
-        let what =
-            Ran { hit: &hit, maps: self.words.as_ptr() as u64, probe: 3, counter: self.room.base + DATA };
+        let (maps, counter) = (self.words.as_ptr() as u64, self.room.base + DATA);
+        let what = Ran { hit: &hit, maps, probe: PROBE, counter, stacks: self.stacks, goroutine: false };
         let words =
             ran(self.room.next(), &self.machine, self.id, what, kind).finish(body, None).expect("in reach");
         let filter = TargetFilter { program: Some(hit.into()), ..TargetFilter::default() };
-        assert!(4 * words.len() <= 1024 + code_bytes(&filter), "{}", words.len());
+        assert!(4 * words.len() <= 1024 + KEYED_BYTES as usize + code_bytes(&filter), "{}", words.len());
         self.room.put(&words)
     }
     fn sums(&self) -> (BTreeMap<[u64; 2], (u64, u64)>, u64) {

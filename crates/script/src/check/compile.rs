@@ -53,7 +53,6 @@ pub fn compile(source: Source, options: &Options) -> Result<Compiled, String> {
     checker.begin_round(true);
     let blocks = checker.round(&attached);
     checker.check_maps(&tree.maps);
-    checker.check_stacks(&blocks);
     let is_error = |message: &&Diagnostic| message.severity == Severity::Error;
     let messages = std::mem::take(&mut checker.messages);
     if messages.iter().any(|message| is_error(&message)) {
@@ -146,7 +145,8 @@ impl Checker<'_> {
                 self.check_needs(sort);
             }
             let (locals, needs) = (self.locals[index].clone(), std::mem::take(&mut self.needs));
-            blocks.push(Block { probes: attached[index].clone(), body, locals, needs });
+            let at = At::from(def.attach.first().map_or(def.body.span, |(_, span)| *span));
+            blocks.push(Block { probes: attached[index].clone(), body, locals, needs, at });
         }
         blocks
     }
@@ -156,27 +156,6 @@ impl Checker<'_> {
             let message = format!("{what} is not recorded at hits of {sort} probes");
             let hint =
                 "records hold arguments, retval, what these point to, pid, tid, comm, nsecs, func and probe";
-            self.say(Diagnostic::error(message, at).hint(hint));
-        }
-    }
-    /// A record holds a stack, or arguments and what they point to.
-    fn check_stacks(&mut self, blocks: &[Block]) {
-        if blocks.iter().all(|block| block.needs.stack == 0) {
-            return;
-        }
-        for (block, def) in blocks.iter().zip(&self.tree.probes) {
-            let needs = &block.needs;
-            let values =
-                needs.args != 0 || needs.retval || !needs.reads.is_empty() || !needs.texts.is_empty();
-            let returns = block.probes.iter().any(|probe| matches!(probe, Probe::Uretprobe(..)));
-            let of_program = block.probes.iter().any(Probe::is_of_program);
-            let at = At::from(def.attach.first().map_or(def.body.span, |(_, span)| *span));
-            let message = match (of_program, values, returns) {
-                (false, ..) | (_, false, false) => continue,
-                (_, true, _) => "arguments and retval are not recorded in a script that records stacks",
-                (_, false, true) => "returns are not recorded in a script that records stacks",
-            };
-            let hint = "a record holds a stack, or values and returns; use two scripts, one after the other";
             self.say(Diagnostic::error(message, at).hint(hint));
         }
     }

@@ -14,7 +14,7 @@ use crate::tree::{Expr, ExprKind};
 use crate::types::Type;
 
 /// Frames of a stack, if no number is given.
-const MOST_FRAMES: i64 = 127;
+pub(crate) const MOST_FRAMES: i64 = 127;
 
 impl<'a> Checker<'a> {
     /// A call of a macro, a builtin or a function.

@@ -18,9 +18,11 @@ mod operators;
 mod options;
 mod params;
 mod parts;
+mod recorded;
 mod special;
 mod statements;
 mod sums;
 
 pub use compile::{Compiled, compile};
+pub(crate) use functions::MOST_FRAMES;
 pub use options::Options;

@@ -18,6 +18,8 @@ pub enum Known {
     Nanos,
     /// The place that was hit.
     Probe,
+    /// The number of the stack.
+    Stack,
 }
 
 /// A computation with one operand.

@@ -8,7 +8,7 @@ use crate::cell::Cell;
 use crate::program::Program;
 use crate::run::{Machine, Totals};
 use crate::types::Type;
-use crate::value::Value;
+use crate::value::{StackMode, Value};
 
 /// A part of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub enum KeyValue {
     Int(i64),
     /// A text.
     Text(Vec<u8>),
+    /// The numbers of a stack's frames, and how it is shown.
+    Stack(Vec<u64>, StackMode),
 }
 
 impl Totals {
@@ -46,6 +48,7 @@ fn value_of(key: &[KeyValue], ty: Option<&Type>) -> Value {
     let part = |part: &KeyValue| match part {
         KeyValue::Int(number) => Value::Int(*number),
         KeyValue::Text(text) => Value::of_text(text),
+        KeyValue::Stack(frames, mode) => Value::Stack(frames.as_slice().into(), *mode),
     };
     let value = match (key, ty) {
         (_, Some(Type::Tuple(_))) => Value::Parts(key.iter().map(part).collect()),

@@ -5,7 +5,7 @@
 
 use super::emit::{Compare, Compute, Emit, Known, Unary};
 use super::maps::{Change, KeyWord, Native, NativeMap, Not};
-use super::uses::{has_thread, is_init, is_whole};
+use super::uses::{has_thread, is_whole};
 use crate::calls::Meaning;
 use crate::diagnostic::At;
 use crate::program::{self, Op, Place, Program, Step, SumArgs, Typed};
@@ -32,9 +32,9 @@ pub(super) struct Of<'a> {
 
 /// A block on its way.
 pub(super) struct Lower<'a, E: Emit> {
-    emit: &'a mut E,
-    of: Of<'a>,
-    native: &'a mut Native,
+    pub(super) emit: &'a mut E,
+    pub(super) of: Of<'a>,
+    pub(super) native: &'a mut Native,
     locals: Vec<E::Variable>,
     end: E::Label,
     /// Turns of loops that are left.
@@ -218,55 +218,8 @@ impl<'a, E: Emit> Lower<'a, E> {
         self.emit.bind(end);
         Ok(self.emit.get(bucket))
     }
-    /// A key of a map whose entries belong to threads.
-    fn thread_key(&mut self, map: usize, key: Option<&Typed>, at: &At) -> Result<Vec<E::Value>, Not> {
-        let (keys, words) = self.key(key)?;
-        let ty = &self.of.program.maps[map].value;
-        match () {
-            () if !keys.contains(&KeyWord::Thread) => {
-                Err(Not::yet("a map of plain values without tid in its key", at))
-            }
-            () if !is_word(ty) => Err(Not::yet("a map whose values are no numbers", at)),
-            () => {
-                self.native.uses(map, NativeMap { keys, values: 1, change: Change::Assign }, at)?;
-                Ok(words)
-            }
-        }
-    }
-    fn key(&mut self, key: Option<&Typed>) -> Result<(Vec<KeyWord>, Vec<E::Value>), Not> {
-        let Some(key) = key else { return Ok((Vec::new(), Vec::new())) };
-        let parts = match &*key.op {
-            Op::Tuple(parts) => &parts[..],
-            _ => std::slice::from_ref(key),
-        };
-        let mut all = (Vec::new(), Vec::new());
-        for part in parts {
-            let (is, word) = self.key_word(part)?;
-            all.0.push(is);
-            all.1.extend(word);
-        }
-        Ok(all)
-    }
-    /// What a part of a key is, and its word, if it has one.
-    fn key_word(&mut self, part: &Typed) -> Result<(KeyWord, Option<E::Value>), Not> {
-        let place = |lower: &mut Self, is: KeyWord| Ok((is, Some(lower.emit.known(Known::Probe))));
-        match &*part.op {
-            Op::Call { meaning: Meaning::Tid, args } if !is_init(args) => {
-                Ok((KeyWord::Thread, Some(self.emit.known(Known::Thread))))
-            }
-            Op::Call { meaning: Meaning::Pid, args } if !is_init(args) => Ok((KeyWord::Pid, None)),
-            Op::Call { meaning: Meaning::Func, .. } => place(self, KeyWord::Func),
-            Op::Call { meaning: Meaning::Probe, .. } => place(self, KeyWord::Probe),
-            Op::Call { meaning: Meaning::Probetype, .. } => place(self, KeyWord::Sort),
-            Op::Text(text) if matches!(part.ty, Type::Text(_)) => {
-                let nth = self.native.text(text);
-                Ok((KeyWord::Text, Some(self.emit.number(nth))))
-            }
-            _ => Ok((KeyWord::Number, Some(self.value(part)?))),
-        }
-    }
     /// The value of an expression that is a number.
-    fn value(&mut self, expr: &Typed) -> Result<E::Value, Not> {
+    pub(super) fn value(&mut self, expr: &Typed) -> Result<E::Value, Not> {
         match &*expr.op {
             Op::Zero => Ok(self.emit.number(0)),
             _ if !is_word(&expr.ty) && !expr.ty.is_none() => {
@@ -472,7 +425,7 @@ impl<'a, E: Emit> Lower<'a, E> {
 }
 
 /// Whether a value of this type is one word.
-fn is_word(ty: &Type) -> bool {
+pub(super) fn is_word(ty: &Type) -> bool {
     matches!(ty, Type::Int(_) | Type::Bool | Type::Pointer(_))
 }
 

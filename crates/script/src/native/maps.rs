@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use super::emit::Compare;
 use crate::diagnostic::At;
+use crate::value::StackMode;
 
 /// Parts of a key at most.
 const MOST_PARTS: usize = 6;
@@ -41,6 +42,8 @@ pub enum KeyWord {
     Sort,
     /// A text of the script, by its number in [`Native::texts`].
     Text,
+    /// The stack, of so many frames, as it is shown.
+    Stack(u8, StackMode),
     /// The process; it has no word in the target.
     Pid,
     /// A histogram's bucket, behind all others.
@@ -76,12 +79,14 @@ pub struct Native {
     pub maps: Vec<Option<NativeMap>>,
     /// Texts that stand in keys.
     pub texts: Vec<Rc<[u8]>>,
+    /// Frames of the deepest stack in a key; 0 if there is none.
+    pub frames: u8,
 }
 
 impl Native {
     /// For a program with so many maps.
     pub(super) fn new(maps: usize) -> Self {
-        Self { maps: vec![None; maps], texts: Vec::new() }
+        Self { maps: vec![None; maps], texts: Vec::new(), frames: 0 }
     }
     /// Notes how a map is used.
     pub(super) fn uses(&mut self, map: usize, how: NativeMap, at: &At) -> Result<(), Not> {
@@ -96,6 +101,10 @@ impl Native {
                 Ok(())
             }
         }
+    }
+    /// Notes the frames of a stack in a key. All stacks have the most of them: keys with fewer are put together by the reader.
+    pub(super) fn stack(&mut self, frames: u8) {
+        self.frames = self.frames.max(frames);
     }
     /// The number of a text.
     pub(super) fn text(&mut self, text: &Rc<[u8]>) -> u64 {

@@ -19,6 +19,7 @@
 mod emit;
 mod fates;
 mod grow;
+mod keys;
 mod lower;
 mod maps;
 mod uses;

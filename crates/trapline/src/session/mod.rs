@@ -212,7 +212,13 @@ impl Session {
         self.processes.past.tallies().chain(there).collect()
     }
     /// What hits' programs left in maps since attach, process by process; see [`Builder::maps`](crate::Builder::maps).
+    /// A row whose stack is just being stored comes with the next call.
     pub fn maps(&mut self) -> Vec<MapContents> {
+        let mut maps = self.all_maps();
+        maps.iter_mut().for_each(MapContents::keep_known);
+        maps
+    }
+    fn all_maps(&mut self) -> Vec<MapContents> {
         let tables = self.processes.requested.maps.clone();
         let there = self.processes.traced.iter_mut().map(|traced| traced.maps(&tables));
         self.processes.past.maps().chain(there).collect()
@@ -257,7 +263,7 @@ impl Session {
             }
         }
         let names = self.names_of(&calls);
-        let (tallies, maps) = (self.tallies(), self.maps());
+        let (tallies, maps) = (self.tallies(), self.all_maps());
         let there = self.processes.traced.iter().flat_map(|traced| traced.stack_sums(clock.1));
         let stacks = self.processes.past.take_stacks().chain(there).collect();
         let options = self.report_options();

@@ -30,6 +30,7 @@ mod delivery;
 mod foreign;
 mod held;
 mod kernel;
+mod keyed_stacks;
 mod leaving;
 mod loads;
 mod patches;
@@ -129,8 +130,8 @@ impl Traced {
     /// The parts between which a look goes to and fro.
     const fn look_parts(&mut self) -> (&mut Prober, LookWith<'_>) {
         let Self { target, prober, readings, misses, notices, .. } = self;
-        let Readings { recorder, names, .. } = readings;
-        (prober, LookWith { target, names, stacks: &mut recorder.stacks, misses, notices })
+        let Readings { recorder, names, keyed, .. } = readings;
+        (prober, LookWith { target, names, stacks: &mut recorder.stacks, keyed, misses, notices })
     }
     /// Looks at modules that are new since the last call, and probes what is requested there. `before` is
     /// called before the process is seized.

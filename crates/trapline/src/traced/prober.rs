@@ -14,6 +14,7 @@ use trapline_tracee::{Mapping, Process};
 
 use super::delivery::Delivery;
 use super::held::{Change, Held};
+use super::keyed_stacks::KeyedStacks;
 use super::loads::Loads;
 use super::patches::{Batch, BatchOutcome, Patches};
 use super::site_table::SiteTable;
@@ -24,6 +25,7 @@ use crate::choose::{Chosen, choose};
 use crate::error::Error;
 use crate::files::Files;
 use crate::follow::Following;
+use crate::maps::MapTable;
 use crate::modules::{Mapped, Module, mapped};
 use crate::requests::batch_failed;
 use crate::session_request::{HitAction, SessionRequest};
@@ -46,6 +48,7 @@ pub(super) struct LookWith<'a> {
     pub(super) target: &'a mut TargetProcess,
     pub(super) names: &'a mut ThreadNames,
     pub(super) stacks: &'a mut Option<StackReader>,
+    pub(super) keyed: &'a mut Option<KeyedStacks>,
     pub(super) misses: &'a mut Vec<String>,
     pub(super) notices: &'a mut Vec<String>,
 }
@@ -124,6 +127,10 @@ impl Prober {
         let process = &with.target.process;
         if matches!(requested.hit_action, HitAction::Stack { .. }) {
             with.stacks.get_or_insert_default().note_code(process, &maps);
+        }
+        if requested.maps.iter().any(MapTable::names_stacks) {
+            let segments = self.patches.attached.segments();
+            with.keyed.get_or_insert_default().note_code(process, &maps, segments);
         }
         self.loads.forget_unmapped(&maps, requested);
         let first = self.loads.is_first_look();

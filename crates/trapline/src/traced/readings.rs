@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::call_times::CallTimes;
 use super::counters::Counters;
+use super::keyed_stacks::KeyedStacks;
 use super::prober::Prober;
 use super::recorder::Recorder;
 use super::target_process::TargetProcess;
@@ -26,6 +27,8 @@ use crate::stacks::StackSum;
 pub(super) struct Readings {
     pub(super) recorder: Recorder,
     pub(super) names: ThreadNames,
+    /// Stacks in keys of maps, if there are any.
+    pub(super) keyed: Option<KeyedStacks>,
     times: CallTimes,
     pub(super) interval: Interval,
 }
@@ -35,6 +38,7 @@ impl Readings {
         Self {
             recorder: Recorder::default(),
             names: ThreadNames::default(),
+            keyed: None,
             times: CallTimes::default(),
             interval: Interval::new(now),
         }
@@ -114,8 +118,14 @@ impl Readings {
         self.names.look(target, &maps.threads(), false);
         let sites = prober.sites.by_counter();
         let site = |segment: usize, probe: u32| sites.get(&(segment, probe)).cloned();
-        let mut contents = maps.known((target.pid(), self.names.known()), &site);
-        contents.unseen = self.counters(prober).unseen();
+        // Maps first, then stacks: each key that was read has its stack.
+        let segments = prober.patches.attached.segments();
+        let without = self.keyed.as_mut().map_or(0, |keyed| keyed.read(&target.process, segments));
+        let stack = |segment: usize, number: u64| {
+            self.keyed.as_ref()?.stack((segment, number), |probe| site(segment, probe))
+        };
+        let mut contents = maps.known((target.pid(), self.names.known()), &site, &stack);
+        contents.unseen = self.counters(prober).unseen() + without;
         contents
     }
     /// All counts now. `ended`: how the process ended, if it has. `ends`: the next interval begins with this

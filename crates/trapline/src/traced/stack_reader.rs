@@ -269,7 +269,8 @@ fn wanted(sites: &SiteTable, places: &SeenCode) -> HashMap<(usize, u32), StackRe
     sites.flat_map(|(tracked, wanted)| tracked.counters().map(move |key| (key, wanted.clone()))).collect()
 }
 
-fn update(process: &Process, places: &mut SeenCode) -> bool {
+/// Looks at what is mapped now. Returns whether that is new.
+pub(super) fn update(process: &Process, places: &mut SeenCode) -> bool {
     process.maps().is_ok_and(|maps| places.update(&maps, open(process)))
 }
 

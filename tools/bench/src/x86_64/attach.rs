@@ -9,12 +9,12 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use crate::x86_64::functions::MANY;
 use crate::x86_64::hits::Effort;
 use crate::x86_64::kernel::Kernel;
 use crate::x86_64::ours::Ours;
 use crate::x86_64::row::{AttachFigures, AttachRow, quartiles};
-use crate::x86_64::victim::Victim;
+use crate::x86_64::victim::{Sites, Victim};
+use trapline_bench::functions::MANY;
 
 const SITES: [usize; 4] = [1, 100, 1000, 10_000];
 
@@ -42,7 +42,7 @@ pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&AttachRow) -> Result<()>
     }
     let (mut inside, mut again, mut kernel) = (Ok(Vec::new()), Ok(Vec::new()), Ok(Vec::new()));
     for _ in 0..effort.rounds {
-        let mut victim = Victim::start(true)?;
+        let mut victim = Victim::inside()?;
         // The first time, the process reads its own file and creates code.
         push(&mut inside, inside_once(&mut victim));
         push(&mut again, inside_once(&mut victim));
@@ -76,8 +76,9 @@ fn ours_once(pid: u32, sites: usize) -> Result<Sample> {
 }
 
 fn kernel_once(pid: u32, case: &str, sites: usize) -> Result<Sample> {
+    let sites = Sites::of(case, sites)?;
     let begun = Instant::now();
-    let link = Kernel::count(pid, case, sites)?;
+    let link = Kernel::count(pid, &sites)?;
     let attach = begun.elapsed().as_secs_f64() * 1e3;
     let begun = Instant::now();
     drop(link);

@@ -14,7 +14,7 @@ use trapline::Returns;
 use crate::x86_64::kernel::Kernel;
 use crate::x86_64::ours::Ours;
 use crate::x86_64::row::{Figures, Row, quartiles, shared};
-use crate::x86_64::victim::{Load, Victim};
+use crate::x86_64::victim::{Load, Sites, Victim};
 
 /// Number and length of the measurements.
 #[derive(Clone, Copy, Debug)]
@@ -36,14 +36,14 @@ pub(crate) enum Bench {
 
 /// Cases, and the number of functions that each probes.
 const CASES: [(&str, usize); 8] = [
-    ("nop", crate::x86_64::functions::COPIES),
-    ("push", crate::x86_64::functions::COPIES),
-    ("endbr64", crate::x86_64::functions::COPIES),
-    ("sub", crate::x86_64::functions::COPIES),
-    ("mov", crate::x86_64::functions::COPIES),
-    ("ret", crate::x86_64::functions::COPIES),
-    ("generic", crate::x86_64::functions::COPIES),
-    ("walk", crate::x86_64::functions::WALK),
+    ("nop", trapline_bench::functions::COPIES),
+    ("push", trapline_bench::functions::COPIES),
+    ("endbr64", trapline_bench::functions::COPIES),
+    ("sub", trapline_bench::functions::COPIES),
+    ("mov", trapline_bench::functions::COPIES),
+    ("ret", trapline_bench::functions::COPIES),
+    ("generic", trapline_bench::functions::COPIES),
+    ("walk", trapline_bench::functions::WALK),
 ];
 /// Layouts of `push` that admit no plain jump, and the tactic that each should lead to.
 const NARROW: [(&str, &str); 2] = [("push_short", "short"), ("push_pun", "pun")];
@@ -56,7 +56,7 @@ const RETRIES: usize = 3;
 type Samples = BTreeMap<(String, usize, bool), Result<Vec<f64>, String>>;
 
 /// Attaches to a case's first functions in a process; the last argument is their number.
-type Attach = fn(u32, &str, usize) -> Result<Kernel>;
+type Attach = fn(u32, &Sites) -> Result<Kernel>;
 
 impl Bench {
     fn name(self) -> &'static str {
@@ -111,7 +111,7 @@ pub(crate) fn run(
     }
     if bench == Bench::Uprobe && wanted("push") {
         for (case, hoped) in NARROW {
-            for mut row in case_rows(bench, case, crate::x86_64::functions::COPIES, effort, false)? {
+            for mut row in case_rows(bench, case, trapline_bench::functions::COPIES, effort, false)? {
                 let ours = !["none", "control", "kernel", "lock-add"].contains(&row.how.as_str());
                 row.case = "push".into();
                 if ours {
@@ -131,7 +131,7 @@ pub(crate) fn run(
 /// One thread and two; or so many as `only` says. Not more functions than there are of a case.
 fn loads(only: Option<usize>, case: &str) -> Vec<Load> {
     let several = only.unwrap_or(2);
-    let own = several > 1 && several <= crate::x86_64::functions::COPIES && case != "walk";
+    let own = several > 1 && several <= trapline_bench::functions::COPIES && case != "walk";
     [(1, false, several == 1 || only.is_none()), (several, false, several > 1), (several, true, own)]
         .into_iter()
         .filter_map(|(threads, own, wanted)| wanted.then_some(Load { threads, own }))
@@ -169,7 +169,7 @@ fn sample(
     let mut inside: Vec<Victim> = Vec::new();
     let ways = if full { bench.inside() } else { &[] };
     for _ in ways {
-        inside.push(Victim::start(true)?);
+        inside.push(Victim::inside()?);
     }
     let time = Duration::from_secs_f64(effort.seconds / effort.rounds as f64);
     let mut samples = Samples::new();
@@ -213,7 +213,7 @@ fn sample(
             }
         }
         for &(how, attach) in bench.kernels() {
-            match attach(victim.pid(), case, sites) {
+            match attach(victim.pid(), &Sites::of(case, sites)?) {
                 Err(error) => fail(&mut samples, how, loads, &error),
                 Ok(kernel) => {
                     take(&mut samples, &mut victim, how, case, loads, false, time)?;

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use trapline::Returns;
 use trapline::inside::{Consumer, Functions, Registration, Request, raw, register_all, unregister_all};
 
-use crate::x86_64::kernel::sites;
+use crate::x86_64::victim::Sites;
 
 /// Names of rows, and what the victim is asked for: handlers at entries, and handlers of returns. A session
 /// has both.
@@ -28,7 +28,7 @@ unsafe extern "C" fn nothing(_: *mut std::ffi::c_void, _: *mut raw::Hit) -> raw:
 
 /// Probes a case's first functions. Returns milliseconds.
 pub(crate) fn probe(probes: &mut Vec<Registration>, case: &str, limit: usize, how: &str) -> Result<f64> {
-    let (path, offsets) = sites(case, limit)?;
+    let Sites { path, offsets } = Sites::own(case, limit)?;
     let request = |offset| {
         let (entry, returns) = match how.split('-').next() {
             Some("return") => (None, Some(nothing as raw::Handler)),

@@ -4,7 +4,6 @@
 
 mod attach;
 mod breakpoint;
-mod functions;
 mod hits;
 mod inside;
 mod kernel;

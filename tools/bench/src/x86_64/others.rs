@@ -13,6 +13,8 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::x86_64::victim;
+
 /// What a script does at a hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Script {
@@ -71,8 +73,8 @@ impl Bpftrace {
         Self::by(command, pid, case, script)
     }
     fn by(mut command: Command, pid: u32, case: &str, script: Script) -> Result<Self> {
-        let program = std::env::current_exe()?;
-        let program = program.to_str().context("this program's path is not UTF-8")?;
+        let program = victim::program()?;
+        let program = program.to_str().context("the victim's path is not UTF-8")?;
         let text = format!(
             "BEGIN {{ printf(\"ready\\n\"); }} {}",
             script.probes(&format!("{program}:bench_{case}_0"))
@@ -130,6 +132,6 @@ pub(crate) fn uftrace(case: &str) -> Result<(Command, PathBuf)> {
     let dir = std::env::temp_dir().join(format!("trapline-bench-uftrace-{}", std::process::id()));
     let mut command = Command::new("uftrace");
     command.args(["record", "--no-libcall", "-P", &format!("^bench_{case}_0$"), "-d"]).arg(&dir);
-    command.arg(std::env::current_exe()?);
+    command.arg(victim::program()?);
     Ok((command, dir))
 }

@@ -9,7 +9,9 @@ use trapline::filter::{Filter, GroupBy, Int, Known, Sort, Symbol, Tally, Tree, p
 use trapline::report::Tactic;
 use trapline::{Call, Returns, Session, Unwinding};
 
-use crate::x86_64::functions::DEPTH;
+use trapline_bench::functions::DEPTH;
+
+use crate::x86_64::victim;
 
 /// Bytes of one CPU's ring: enough for a millisecond of the shortest records.
 pub(crate) const RING: u32 = 16 << 20;
@@ -41,8 +43,8 @@ pub(crate) struct End {
 
 /// A probe that names the first `limit` functions of a case; for `walk`, `limit` is a power of ten.
 fn probe(case: &str, limit: usize) -> Result<String> {
-    let path = std::env::current_exe()?;
-    let path = path.to_str().context("this program's path is not UTF-8")?;
+    let path = victim::program()?;
+    let path = path.to_str().context("the victim's path is not UTF-8")?;
     Ok(match limit {
         1 => format!("uprobe:{path}:bench_{case}_0"),
         _ => {
@@ -110,8 +112,8 @@ impl Ours {
     }
     /// Records hits of USDT probes with three operands.
     pub(crate) fn marks(pid: u32) -> Result<Self> {
-        let path = std::env::current_exe()?;
-        let path = path.to_str().context("this program's path is not UTF-8")?;
+        let path = victim::program()?;
+        let path = path.to_str().context("the victim's path is not UTF-8")?;
         let builder = Session::builder().pid(pid).probe(&format!("usdt:{path}:bench:mark_*"))?.ring(RING);
         let session = builder.record(3, false)?;
         Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())

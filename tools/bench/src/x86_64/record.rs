@@ -27,12 +27,12 @@ use anyhow::{Result, ensure};
 use trapline::Unwinding;
 use trapline::calls::{KeptPointer, KeptText, TEXT_BYTES};
 
-use crate::x86_64::functions::{COPIES, DEPTH, TEXT};
 use crate::x86_64::hits::Effort;
 use crate::x86_64::others::{Bpftrace, Script, uftrace};
 use crate::x86_64::ours::{End, Ours, RING};
 use crate::x86_64::row::{Figures, Row, quartiles};
 use crate::x86_64::victim::{Load, Victim};
+use trapline_bench::functions::{COPIES, DEPTH, TEXT};
 
 /// A condition that no call of the victim fulfils.
 const NEVER: Option<&str> = Some("arg0 == 0x7e57ab1e7e57ab1e");

@@ -1,18 +1,16 @@
-//! The measured process: this same program, position-independent, started as `trapline-bench victim`. It
-//! times itself. The tracer attaches from outside, so figures are what a user gets.
+//! The measured process, seen from the measuring side.
 //!
-//! In, one a line: `CASE THREADS same|own plain|control MILLISECONDS`. Out: nanoseconds per call and thread.
-//! With `probe CASE LIMIT HOW` (see `inside`) it probes itself with an empty handler, and with `unprobe` it
-//! removes the probes. Out: milliseconds.
+//! In: which process, and what it is to call. Out: nanoseconds per call and thread. The tracer attaches to the victim from outside, so
+//! figures are what a user gets. The victim is a program of its own: it contains nothing of Trapline, so it is taken for an ordinary
+//! program. One that probes itself is this program, started as `trapline-bench victim` (see `inside`).
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::x86_64::functions::{Private, Work, pin};
 use crate::x86_64::inside;
 
 /// What a victim is asked to run.
@@ -24,69 +22,51 @@ pub(crate) struct Load {
     pub(crate) own: bool,
 }
 
-/// The loop of the victim.
+/// The victim's program, which is built beside this one.
+pub(crate) fn program() -> Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name("trapline-bench-victim"))
+}
+
+/// A case's first functions, in the file where they are.
+#[derive(Clone, Debug)]
+pub(crate) struct Sites {
+    pub(crate) path: PathBuf,
+    /// Their offsets in the file.
+    pub(crate) offsets: Vec<u64>,
+}
+
+impl Sites {
+    /// Those of the victim's program.
+    pub(crate) fn of(case: &str, limit: usize) -> Result<Self> {
+        let path = program()?;
+        let output = Command::new(&path).args(["sites", case, &limit.to_string()]).output();
+        let output = output.context("the victim does not start")?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let offsets: Result<_, _> = text.lines().map(str::parse).collect();
+        Ok(Self { path, offsets: offsets.context("the victim prints numbers")? })
+    }
+    /// Those of this program.
+    pub(crate) fn own(case: &str, limit: usize) -> Result<Self> {
+        let offsets = trapline_bench::victim::offsets(case, limit)?;
+        Ok(Self { path: std::env::current_exe()?, offsets })
+    }
+}
+
+/// A process that probes itself: measures, and obeys `probe CASE LIMIT HOW` and `unprobe`. Out for these: milliseconds.
 pub(crate) fn serve() -> Result<()> {
     let mut probes = Vec::new();
-    println!("ready");
-    for line in std::io::stdin().lock().lines() {
-        let line = line?;
-        let words: Vec<&str> = line.split(' ').collect();
-        match words[..] {
-            ["probe", case, limit, how] => {
-                let took = inside::probe(&mut probes, case, limit.parse()?, how);
-                println!("{}", took.map_or_else(|error| format!("{error:#}"), |took| took.to_string()));
-                continue;
-            }
-            ["unprobe"] => {
-                println!("{}", inside::unprobe(&mut probes)?);
-                continue;
-            }
-            _ => {}
-        }
-        let [case, threads, sharing, kind, millis] = words[..] else { anyhow::bail!("cannot read `{line}`") };
-        let load = Load { threads: threads.parse()?, own: sharing == "own" };
-        println!("{}", measure(case, load, kind == "control", Duration::from_millis(millis.parse()?))?);
-    }
-    Ok(())
-}
-
-fn measure(case: &str, load: Load, control: bool, time: Duration) -> Result<f64> {
-    let works: Option<Vec<Work>> =
-        (0..load.threads).map(|t| Work::of(case, if load.own { t } else { 0 })).collect();
-    let works = works.with_context(|| format!("no case {case} for {} threads", load.threads))?;
-    let barrier = Barrier::new(load.threads);
-    let each: Vec<f64> = std::thread::scope(|scope| {
-        let run = |(thread, work): (usize, Work)| {
-            let barrier = &barrier;
-            scope.spawn(move || {
-                pin(thread);
-                if load.threads > 1 {
-                    barrier.wait();
-                }
-                timed(work, control, time)
-            })
+    trapline_bench::victim::serve(|words| {
+        let took = match *words {
+            ["probe", case, limit, how] => limit
+                .parse()
+                .map_err(Into::into)
+                .and_then(|limit| inside::probe(&mut probes, case, limit, how)),
+            ["unprobe"] => inside::unprobe(&mut probes),
+            _ => return None,
         };
-        let threads: Vec<_> = works.into_iter().enumerate().map(run).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN)).collect()
-    });
-    Ok(each.iter().sum::<f64>() / each.len() as f64)
-}
-
-/// Nanoseconds per call in one thread.
-fn timed(work: Work, control: bool, time: Duration) -> f64 {
-    let own = Private::default();
-    let batch = || if control { work.run_counted(&own) } else { work.run() };
-    batch();
-    let begun = Instant::now();
-    let mut calls = 0;
-    loop {
-        batch();
-        calls += work.batch();
-        let took = begun.elapsed();
-        if took >= time {
-            return took.as_secs_f64() * 1e9 / calls as f64;
-        }
-    }
+        Some(took.map_or_else(|error| format!("{error:#}"), |took| took.to_string()))
+    })
 }
 
 /// A victim seen from the measuring side; killed when dropped.
@@ -100,15 +80,21 @@ pub(crate) struct Victim {
 impl Victim {
     /// Starts one. Without `rseq` it has no rseq areas, so that stubs must count with `lock add`.
     pub(crate) fn start(rseq: bool) -> Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(program()?);
         if !rseq {
             command.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
         }
         Self::by(command)
     }
-    /// Starts one by a command; its last argument becomes `victim`.
+    /// Starts one that can probe itself.
+    pub(crate) fn inside() -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("victim");
+        Self::by(command)
+    }
+    /// Starts one by a command.
     pub(crate) fn by(mut command: Command) -> Result<Self> {
-        command.arg("victim").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("the victim does not start")?;
         let stdin = child.stdin.take().context("piped")?;
         let stdout = BufReader::new(child.stdout.take().context("piped")?);

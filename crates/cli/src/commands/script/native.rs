@@ -4,10 +4,11 @@
 //! `trapline_script::native`. Does not: attach, or read maps (`target_maps`).
 
 use trapline::maps::hit::{
-    Builder, Compare, Compute, HitProgram, Label, Map, MapShape, Target, Unary, Value, Var, Width, fits,
-    input, line,
+    Builder, Compare, Compute, HitProgram, Label, Map, MapShape, StackTable, Target, Unary, Value, Var,
+    Width, fits, input, line,
 };
 use trapline::maps::{KeyWord, MapKind, MapTable};
+use trapline::stacks::Unwinding;
 use trapline_script::Program;
 use trapline_script::native::{self, Change, Emit, Known, Native};
 
@@ -20,6 +21,8 @@ pub(super) struct NativeScript {
     pub(super) maps: Vec<usize>,
     /// Bytes of a line of all tables.
     bytes: u32,
+    /// The stacks that keys name.
+    stacks: StackTable,
 }
 
 impl NativeScript {
@@ -34,7 +37,10 @@ impl NativeScript {
             tables.push(MapTable { shape, keys, kind: kind(how.change) });
             maps.push(map);
         }
-        Self { native, tables, maps, bytes: at }
+        // The probed function is no return address.
+        let callers = native.frames.saturating_sub(1).clamp(1, Unwinding::DEEPEST);
+        let stacks = StackTable { frames: if native.frames > 0 { callers } else { 0 } };
+        Self { native, tables, maps, bytes: at, stacks }
     }
     /// The program of these blocks, one behind the other.
     ///
@@ -47,7 +53,8 @@ impl NativeScript {
             native::lower(&mut emitter, program, *block, &mut native).map_err(|not| not.what)?;
         }
         let made = emitter.builder.finish(None).map_err(|why| why.to_string())?;
-        let made = HitProgram::new(made, self.bytes);
+        let mut made = HitProgram::new(made, self.bytes);
+        made.stacks = self.stacks;
         fits(&made).map_err(|why| why.to_string())?;
         Ok(made)
     }
@@ -87,6 +94,7 @@ impl Emit for Emitter<'_> {
             Known::Thread => input::THREAD,
             Known::Nanos => input::NANOS,
             Known::Probe => input::PROBE,
+            Known::Stack => input::STACK,
         };
         self.builder.input(nth)
     }
@@ -159,6 +167,7 @@ const fn word(part: native::KeyWord) -> Option<KeyWord> {
         native::KeyWord::Thread => Some(KeyWord::Thread),
         native::KeyWord::Func | native::KeyWord::Probe | native::KeyWord::Sort => Some(KeyWord::Probe),
         native::KeyWord::Number | native::KeyWord::Text | native::KeyWord::Bucket => Some(KeyWord::Number),
+        native::KeyWord::Stack(..) => Some(KeyWord::Stack),
         native::KeyWord::Pid => None,
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use rustix::process::{Pid, Signal, kill_process};
+use trapline::Finished;
 
 use super::system::reason;
 
@@ -29,8 +30,15 @@ pub(super) fn print_notice(text: &str) {
     drop(writeln!(io::stdout().lock(), "{text}"));
 }
 
+/// Asks the command of a session that has ended to end too, if it still runs.
+pub(super) fn end_launched(finished: &mut Finished, pid: u32) {
+    if finished.command.as_mut().is_some_and(|command| command.status().is_none()) {
+        terminate(pid);
+    }
+}
+
 /// Asks a process to end.
-pub(super) fn terminate(pid: u32) {
+fn terminate(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         // It may have ended already, so an error says nothing.
         let _ = kill_process(pid, Signal::TERM);

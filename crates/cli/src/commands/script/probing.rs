@@ -17,6 +17,7 @@ use trapline_script::{Machine, Probe, Program};
 
 use super::found::Found;
 use super::frames::Frames;
+use super::own;
 use super::places::{Event, Places, event, nanos, spec};
 use super::ran::Ran;
 use super::recorded::Recorded;
@@ -115,8 +116,9 @@ impl Asked {
         &mut self.specs[at]
     }
     /// How stacks are recorded, if any block asks for one. The probed function is a frame that is known.
-    fn unwinding(&self, program: &Program) -> Option<Unwinding> {
-        let frames = program.blocks.iter().map(|block| block.needs.stack).max().unwrap_or(0);
+    fn unwinding(&self, program: &Program, ran: &Ran) -> Option<Unwinding> {
+        let read = program.blocks.iter().enumerate().filter(|(index, _)| !ran.runs(*index));
+        let frames = read.map(|(_, block)| block.needs.stack).max().unwrap_or(0);
         (frames > 0 && !self.specs.is_empty())
             .then(|| Unwinding::FramePointers(frames.saturating_sub(1).max(1)))
     }
@@ -161,7 +163,9 @@ impl Probing {
     ) -> Result<Option<Self>, Stop> {
         let found = Found::of(program, pid)?;
         let (mut places, mut ran) = (Places::new(frames), Ran::of(program, &found, interpret));
+        program.fits_records(|block| ran.why_read(block)).map_err(Stop::Said)?;
         let asked = Asked::of(program, &found, &ran, &mut places);
+        let unwinding = asked.unwinding(program, &ran);
         let (mut filters, masks) = (asked.filters(&places)?, vec![asked.texts; asked.specs.len()]);
         let actions = ran.add_to(program, &mut filters);
         let recorded = asked.specs.iter().map(|spec| spec.text.as_str());
@@ -174,7 +178,7 @@ impl Probing {
         let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING);
         let builder = builder.actions(actions).maps(ran.tables());
         let (args, returns) = (asked.arguments(), asked.specs.iter().any(|spec| spec.at_return));
-        let session = match asked.unwinding(program) {
+        let session = match unwinding {
             Some(unwinding) => builder.stacks(unwinding, false),
             None => builder.record(args, returns),
         };
@@ -228,15 +232,20 @@ impl Probing {
     /// Gives maps what the target has added up and assigned so far.
     pub(super) fn settle(&mut self, machine: &mut Machine) {
         if self.ran.count() > 0 {
-            self.ran.settle(machine, &self.session.maps());
+            self.ran.settle(machine, &self.session.maps(), &self.places.frames);
         }
+    }
+    /// Detaches, and ends the command that was launched.
+    pub(super) fn abandon(mut self) {
+        let pid = self.pid();
+        own::end_launched(&mut self.session.detach(), pid);
     }
     /// Detaches, and gives maps what the target has added up and assigned. Returns the hits that were left, how many had
     /// unknown values in all, and the end of the session.
     pub(super) fn end(self, machine: &mut Machine) -> (Vec<Event>, u64, Finished) {
         let Self { session, mut places, ran, start, launched, mut unknown, .. } = self;
         let finished = session.detach();
-        ran.settle(machine, &finished.maps);
+        ran.settle(machine, &finished.maps, &places.frames);
         unknown += finished.maps.iter().map(|one| one.unseen).sum::<u64>();
         let frames = places.frames.clone();
         let mut events = Vec::new();

@@ -9,11 +9,13 @@ use std::path::PathBuf;
 use trapline::filter::Filter;
 use trapline::maps::hit::HitProgram;
 use trapline::maps::{KeyPart, MapContents, MapKind, MapRow, MapTable};
+use trapline::stacks::HitStack;
 use trapline::{ProbeAction, Site};
 use trapline_script::native::{Beside, Fate, KeyValue, KeyWord, Natives};
 use trapline_script::{Amount, Block, Hit, Machine, Probe, Program, Totals};
 
 use super::found::Found;
+use super::frames::Frames;
 use super::native::NativeScript;
 use super::places::{name, real, spec};
 
@@ -72,6 +74,13 @@ impl Ran {
     pub(super) fn runs(&self, block: usize) -> bool {
         self.natives.runs(block)
     }
+    /// Why a block is interpreted, if it is.
+    pub(super) fn why_read(&self, block: usize) -> Option<&str> {
+        match self.natives.fates.get(block)? {
+            Fate::Read(why) => Some(why),
+            Fate::Own | Fate::Native => None,
+        }
+    }
     /// Whether a block of the tracer names a map that the target changes.
     pub(super) fn is_awaited(&self, block: usize) -> bool {
         self.natives.awaited.get(block).copied().unwrap_or(false)
@@ -115,8 +124,12 @@ impl Ran {
         self.natives.fates.iter().zip(&program.blocks).filter_map(line).collect()
     }
     /// Gives a program's maps what hits added up and what threads assigned.
-    pub(super) fn settle(&self, machine: &mut Machine, contents: &[MapContents]) {
-        contents_into(&self.script, machine, contents, &|site| self.hit(site));
+    pub(super) fn settle(&self, machine: &mut Machine, contents: &[MapContents], frames: &Frames) {
+        let known = Known {
+            hit: &|site| self.hit(site),
+            stack: &|pid, stack| stack.map_or_else(Vec::new, |stack| frames.numbers(pid, stack)),
+        };
+        contents_into(&self.script, machine, contents, &known);
     }
     /// What hits at a site are to a block.
     fn hit(&self, site: &Site) -> Option<Hit> {
@@ -143,17 +156,25 @@ impl Probed {
     }
 }
 
-/// Gives a program's maps what is in those of the target. `hit`: what hits at a site are to a block.
+/// What sites and stacks in keys are to a block.
+pub(super) struct Known<'a> {
+    /// A hit at a site.
+    pub(super) hit: &'a dyn Fn(&Site) -> Option<Hit>,
+    /// The numbers of the frames of a process' stack; none of one that is not known.
+    pub(super) stack: &'a dyn Fn(u32, Option<&HitStack>) -> Vec<u64>,
+}
+
+/// Gives a program's maps what is in those of the target.
 pub(super) fn contents_into(
     script: &NativeScript,
     machine: &mut Machine,
     contents: &[MapContents],
-    hit: &dyn Fn(&Site) -> Option<Hit>,
+    known: &Known<'_>,
 ) {
     let mut totals = Totals::default();
     for one in contents {
         for row in one.rows.iter().filter(|row| script.tables[row.map].kind != MapKind::Assigned) {
-            let Some((map, key, bucket)) = key(script, row, hit) else { continue };
+            let Some((map, key, bucket)) = key(script, row, known) else { continue };
             let [hits, sum] = [0, 1].map(|word| row.value.get(word).copied().unwrap_or(0));
             let buckets = bucket.map(|bucket| BTreeMap::from([(bucket, hits)])).unwrap_or_default();
             let signed = !matches!(script.tables[row.map].kind, MapKind::Extreme { signed: false, .. });
@@ -170,7 +191,7 @@ pub(super) fn contents_into(
         if script.tables[table].kind == MapKind::Assigned {
             let rows = contents.iter().flat_map(|one| &one.rows).filter(|row| row.map == table);
             let entry =
-                |row: &MapRow| Some((key(script, row, hit)?.1, row.value.first().copied().unwrap_or(0)));
+                |row: &MapRow| Some((key(script, row, known)?.1, row.value.first().copied().unwrap_or(0)));
             machine.replace(*map, rows.filter_map(entry));
         }
     }
@@ -180,7 +201,7 @@ pub(super) fn contents_into(
 fn key(
     script: &NativeScript,
     row: &MapRow,
-    hit: &dyn Fn(&Site) -> Option<Hit>,
+    known: &Known<'_>,
 ) -> Option<(usize, Vec<KeyValue>, Option<u64>)> {
     let map = script.maps[row.map];
     let (mut key, mut bucket, mut words) = (Vec::new(), None, row.key.iter());
@@ -199,9 +220,16 @@ fn key(
                 KeyValue::Text(text.to_vec())
             }
             (KeyPart::Number(number), _) => KeyValue::Int(number.cast_signed()),
+            (KeyPart::Stack(stack), part) => {
+                let mut frames = (known.stack)(row.pid, stack.as_deref());
+                let (most, mode) =
+                    if let KeyWord::Stack(most, mode) = part { (*most, *mode) } else { Default::default() };
+                frames.truncate(most.into());
+                KeyValue::Stack(frames, mode)
+            }
             (KeyPart::Thread(tid), _) => KeyValue::Int((*tid).into()),
             (KeyPart::Site(site), part) => {
-                let hit = hit(site)?;
+                let hit = (known.hit)(site)?;
                 KeyValue::Text(match part {
                     KeyWord::Func => hit.func.into_bytes(),
                     KeyWord::Sort => hit.sort.as_bytes().to_vec(),

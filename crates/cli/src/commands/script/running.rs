@@ -75,7 +75,10 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
         running.host.flush();
         return Ok(status);
     }
-    running.begin(style.json)?;
+    if let Err(stop) = running.begin(style.json) {
+        running.abandon();
+        return Err(stop);
+    }
     running.follow(&interrupts);
     running.end()
 }
@@ -234,6 +237,15 @@ impl Running<'_> {
             probing.settle(&mut self.machine);
         }
     }
+    /// Detaches without a look at what was hit, and ends a command that was launched.
+    fn abandon(self) {
+        if let Some(mut child) = self.child {
+            own::end(&mut child);
+        }
+        if let Some(probing) = self.probing {
+            probing.abandon();
+        }
+    }
     /// Detaches, runs the blocks of the last hits and those at end, and writes the maps.
     fn end(mut self) -> Result<i32, Stop> {
         if let Some(child) = &mut self.child {
@@ -250,11 +262,7 @@ impl Running<'_> {
                     .iter()
                     .for_each(|line| say(&format!("WARNING: {line}\n")));
             }
-            if let Some(command) = finished.command.as_mut()
-                && command.status().is_none()
-            {
-                own::terminate(self.host.child);
-            }
+            own::end_launched(&mut finished, self.host.child);
         }
         self.machine.run_all(|probe| *probe == Probe::End, &self.hit, &mut self.host);
         if missed > 0 {

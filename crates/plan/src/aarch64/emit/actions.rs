@@ -44,7 +44,9 @@ impl Setting<'_> {
                     _ => Begun::Aggregated(stub::aggregate_call(at.0, traced, tallied, kind)?),
                 }
             }
-            SiteAction::Tally { probe, kind, .. } if let Some(ran) = self.ran(probe) => {
+            SiteAction::Tally { probe, kind, goroutine, .. }
+                if let Some(ran) = self.ran(probe, goroutine) =>
+            {
                 Begun::Run(stub::run::run(at.0, &self.machine, self.id, ran, kind))
             }
             SiteAction::Tally { probe, kind, goroutine, .. } => {

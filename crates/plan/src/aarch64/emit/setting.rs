@@ -36,6 +36,8 @@ pub(in crate::aarch64) struct Setting<'a> {
     pub(in crate::aarch64) places: Rings,
     /// Address of line 0 of a script's maps.
     pub(in crate::aarch64) maps: u64,
+    /// Where stacks end.
+    pub(in crate::aarch64) stacks: Stacks,
     /// By how many bytes lower than the program's stack pointer stubs begin (GO-2).
     pub(in crate::aarch64) below: u32,
     /// How far the module is mapped from where its file says.
@@ -63,8 +65,21 @@ impl<'a> Setting<'a> {
         let slot = latency.map_or(0, |latency| 1 << latency.shape.cell_bits());
         let area = RingArea { slot, most: slot, ..layout.rings };
         let places = Rings { area, base: 0, id, stacks: Stacks::default() };
-        let (bias, maps) = (Bias::default(), data.of(layout.maps.off));
-        Self { machine, layout, data, latency, rings: None, filters, id, places, maps, below: 0, bias }
+        let (bias, maps, stacks) = (Bias::default(), data.of(layout.maps.off), Stacks::default());
+        Self {
+            machine,
+            layout,
+            data,
+            latency,
+            rings: None,
+            filters,
+            id,
+            places,
+            maps,
+            stacks,
+            below: 0,
+            bias,
+        }
     }
     /// The filter of a probe, with the words in which its rejected hits are counted.
     pub(super) fn filtered(&self, probe: u32) -> Option<Filtered<'a>> {
@@ -112,10 +127,11 @@ impl<'a> Setting<'a> {
         Some((traced, tallied))
     }
     /// What a probe's hits run, if that is a program of their own.
-    pub(super) fn ran(&self, probe: u32) -> Option<Ran<'a>> {
+    pub(super) fn ran(&self, probe: u32, goroutine: bool) -> Option<Ran<'a>> {
         let filter = self.filters.get(probe as usize)?.as_ref()?;
         let counter = self.data.of(self.layout.counters.word(probe));
-        Some(Ran { hit: filter.program.as_deref()?, maps: self.maps, probe, counter })
+        let (hit, stacks) = (filter.program.as_deref()?, self.stacks);
+        Some(Ran { hit, maps: self.maps, probe, counter, stacks, goroutine })
     }
     /// How a probe's hits are aggregated.
     pub(super) fn tallied(&self, probe: u32) -> Option<Tallied<'a>> {

@@ -41,6 +41,7 @@ mod frame;
 mod hold;
 #[cfg(target_arch = "aarch64")]
 mod host;
+pub mod keyed_stack;
 pub mod latency;
 mod machine;
 mod own_trampolines;

@@ -8,7 +8,8 @@
 //!   x0 to x5                       the program's: arguments, or what was returned
 //!   sp +  0                        NANOS                   <- sp between `enter` and `leave`
 //!   sp +  8                        LINE: this CPU's line of the maps
-//!   sp + 16                        the frame of `frame`; its eight words are for variables
+//!   sp + 16                        the frame of `frame`; its eight words are for variables, the last one perhaps for the
+//!                                  stack's number (`keyed_stack`)
 //! ```
 //!
 //! No restartable sequence: all that other threads change is changed by atomic accesses, and so any line is as right as
@@ -27,10 +28,10 @@ use super::frame::{self, A, B, C, D, INDEX, KEY, VALUE, waiting};
 use super::machine::Machine;
 use super::pending::Code;
 use super::rseq::{self, CPU_ID};
-use super::threads;
+use super::{keyed_stack, threads};
 use crate::filter::MAX_WORDS;
 use crate::hit::{HitClock, HitProgram, input};
-use crate::machine::ThreadId;
+use crate::machine::{Stacks, ThreadId};
 use crate::programs::Kept;
 
 const REGISTERS: [Reg; 6] = [A, B, KEY, D, INDEX, VALUE];
@@ -49,6 +50,10 @@ pub struct Ran<'a> {
     pub probe: u32,
     /// Address of the probe's counter on line 0.
     pub counter: u64,
+    /// Where stacks end, if the program asks for them.
+    pub stacks: Stacks,
+    /// g is in x28.
+    pub goroutine: bool,
 }
 
 /// A stub that waits for its displaced code.
@@ -66,12 +71,14 @@ thread_local! {
 ///
 /// # Errors
 /// There are too few.
-pub(crate) fn allocated(program: &Program) -> Result<Allocated, NoCode> {
+pub(crate) fn allocated(hit: &HitProgram) -> Result<Allocated, NoCode> {
+    let program = hit.program();
+    let words = MAX_WORDS - usize::from(hit.reads(input::STACK));
     let known = KnownValues { id: ThreadId::Unknown, probe: 0, base: 0 };
     MADE.with_borrow_mut(|made| {
         made.answer(
             |(asked, _)| asked == program,
-            || Ok((program.clone(), allocate(program.clone(), &REGISTERS, MAX_WORDS, &known)?)),
+            || Ok((program.clone(), allocate(program.clone(), &REGISTERS, words, &known)?)),
         )
         .map(|(_, allocated)| allocated.clone())
     })
@@ -87,6 +94,7 @@ pub fn run(at: u64, machine: &Machine, id: ThreadId, what: Ran<'_>, kind: Record
         frame::leave(&mut asm);
         return UnfinishedRun { asm };
     }
+    let without = what.hit.reads(input::STACK).then(|| keyed_stack::keep(&mut asm, machine, &what));
     if what.hit.reads(input::THREAD) {
         threads::ask(id, &mut asm);
     }
@@ -97,7 +105,7 @@ pub fn run(at: u64, machine: &Machine, id: ThreadId, what: Ran<'_>, kind: Record
     if what.hit.reads(input::LINE) {
         line(&mut asm, machine, (what.maps, what.hit.bytes));
     }
-    match allocated(what.hit.program()) {
+    match allocated(what.hit) {
         Ok(allocated) => {
             let known = KnownValues { id, probe: what.probe, base: what.maps };
             let frame = Frame { words: DEPTH + waiting(0), lse: machine.lse };
@@ -107,6 +115,7 @@ pub fn run(at: u64, machine: &Machine, id: ThreadId, what: Ran<'_>, kind: Record
         Err(why) => asm.lack(why),
     }
     asm.add_imm(SP, SP, DEPTH.cast_signed());
+    without.into_iter().for_each(|fix| asm.bind(fix));
     frame::leave(&mut asm);
     UnfinishedRun { asm }
 }
@@ -177,6 +186,7 @@ impl Inputs for KnownValues {
             input::NANOS => asm.load_at(to, SP, NANOS),
             input::PROBE => asm.number(to, self.probe),
             input::LINE => asm.load_at(to, SP, LINE),
+            input::STACK => asm.load_at(to, SP, DEPTH + keyed_stack::NUMBER),
             input::ASSIGNED | input::OWN => asm.constant(to, self.base),
             _ => asm.mov(to, self.register(nth).unwrap_or(super::asm::ZERO)),
         }

@@ -3,7 +3,7 @@
 //!
 //! In: what is known about stacks in the process ([`Stacks`]), how much is requested. Out: code in two parts.
 //! `bound`, before the restartable sequence, finds out how far the stack may be read. `fill`, inside the
-//! sequence, reads it. General registers only.
+//! sequence, reads it. `fold` makes one number of a walk's addresses, which are stored nowhere. General registers only.
 //!
 //! # Protocol
 //!
@@ -52,6 +52,7 @@
 //!   bound   scratch   S       scratch              bytes      -               -           the program's
 //!   walk    x29 - S   S       bytes in use         bytes      room, in bytes  x29         an address
 //!   copy    a word    S       bytes copied         bytes      SLOT + 56       -           the program's, stripped
+//!   fold    x29 - S   S       addresses in all     bytes      -               x29         an address;  x14 D the number, x15 KEY PHI
 //!   end     -         S       bytes in use         -          -               x29         -
 //!
 //!   SLOT + 24   USED, which the record's program stores    SLOT = x13
@@ -64,8 +65,10 @@
 //! section, x30 is loaded from where it was saved.
 
 use trapline_record::stack::{END as END_WORD, FIRST, FRAME as FRAME_WORD};
+use trapline_record::tally::PHI;
 
 use super::asm::{Asm, Cond, Fix, SP, ZERO};
+use super::frame::{D, KEY};
 use super::latency::G;
 use super::saves::{A, AT, B, C, END, FRAME, LIMIT, LINK, SAVED_LINK, SLOT, TIME};
 use crate::machine::Stacks;
@@ -145,6 +148,34 @@ impl Walk {
         asm.store(FRAME, SLOT, FRAME_WORD as u32 * 8);
         asm.load_at(A, SP, END);
         asm.store(A, SLOT, END_WORD as u32 * 8);
+    }
+    /// `D` = the stack's number, begun with `from` (K1 of `programs::stacks`). `bound` left `LIMIT`, which stays. Uses `A`, `B`, `C`,
+    /// `KEY`, `FRAME`, `LINK` and flags.
+    pub(super) fn fold(&self, asm: &mut Asm, from: u32) {
+        let Unwind::Frames(frames) = self.unwind else { return };
+        asm.add_imm(B, SP, self.step.cast_signed());
+        asm.constant(KEY, PHI);
+        asm.number(D, from);
+        asm.mov(FRAME, 29);
+        let mut left = u32::from(frames);
+        if self.at_entry {
+            link(asm);
+            asm.mul_add(D, D, KEY, LINK);
+            left -= 1;
+        }
+        asm.number(C, left);
+        let again = asm.here();
+        let full = asm.if_zero_later(C);
+        asm.sub(A, FRAME, B);
+        asm.compare(A, LIMIT);
+        let outside = asm.if_later(Cond::AboveEq);
+        asm.load_two(FRAME, LINK, FRAME, 0);
+        asm.strip_link();
+        asm.mul_add(D, D, KEY, LINK);
+        asm.add_imm(C, C, -1);
+        asm.b(again);
+        asm.bind(outside);
+        asm.bind(full);
     }
     /// Steps W1 to W3.
     fn walk(&self, asm: &mut Asm, frames: u8) {

@@ -8,6 +8,7 @@ use trapline_code::NoCode;
 use trapline_record::RemoteAddr;
 use trapline_record::control::at;
 use trapline_record::ring::{RecordKind, RingArea};
+use trapline_record::trampolines::Trampolines;
 
 use super::{Emitter, Setting};
 use crate::filter::TargetFilter;
@@ -127,16 +128,21 @@ impl Setting<'_> {
         let Stack { unwind, at_entry } = stack;
         let fields = self.env.reads(probe);
         let plain = self.plain(rings, probe, placed.dead);
-        let trampolines = self.latency.and_then(|latency| latency.trampolines);
+        let trampolines = self.trampolines();
         let traced = Traced { texts, floats, fields, marks, unwind, at_entry, trampolines, ..plain };
         Some(stub::trace(out, here, &traced, kind, values.into()))
+    }
+
+    /// Return trampolines that may stand on stacks.
+    fn trampolines(&self) -> Option<Trampolines> {
+        self.latency.and_then(|latency| latency.trampolines)
     }
 
     fn tally(&self, out: &mut Vec<u8>, here: u64, placed: &PlacedAction) -> Option<UnfinishedStub<'static>> {
         let SiteAction::Tally { probe, kind } = placed.action else { return None };
         if let Some(hit) = self.env.program(probe) {
             let rings = self.no_rings(self.layout.rings, self.env.traits.thread_id);
-            let traced = self.plain(&rings, probe, placed.dead);
+            let traced = Traced { trampolines: self.trampolines(), ..self.plain(&rings, probe, placed.dead) };
             return Some(stub::run(out, here, &traced, (hit, self.maps), kind));
         }
         let tally = self.env.tally(probe)?;

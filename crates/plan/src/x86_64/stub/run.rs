@@ -6,7 +6,8 @@
 //! ```text
 //!   rax, r11, r10, rdx          variables; what they held lies where `saves` shows it
 //!   rdi, rsi, rcx, r8, r9       the program's: arguments. The third one is read where rdx is saved
-//!   rsp - 32 to - 72, - 96      words for variables (WAITING)
+//!   rsp - 32 to - 64, - 96      words for variables (WAITING)
+//!   rsp - 72                    another one, or the stack's number (`keyed_stack`)
 //!   rsp - 104                   LINE: this CPU's line of the maps
 //!   rsp - 112, - 120            rax and another register, while an entry is claimed
 //!   rsp - 128                   NANOS
@@ -25,15 +26,16 @@ use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg};
 use super::filter::ARGUMENT;
 use super::machine::Machine;
 use super::rseq::{self, CPU_ID};
-use super::saves::{SAVED_RAX, SAVED_RDX};
-use super::threads;
+use super::saves::{SAVED_RAX, SAVED_RDX, Saves};
 use super::traced::Traced;
+use super::{keyed_stack, threads};
 use crate::hit::{HitClock, HitProgram, input};
 use crate::machine::ThreadId;
 use crate::programs::Kept;
 
 const REGISTERS: [Reg; 4] = [RAX, R11, R10, RDX];
-const WAITING: [i32; 7] = [-32, -40, -48, -56, -64, -72, -96];
+/// The last one may hold the stack's number instead.
+const WAITING: [i32; 7] = [-32, -40, -48, -56, -64, -96, -72];
 const LINE: Mem = Mem::At(RSP, -104);
 const SPARE: [Mem; 2] = [Mem::At(RSP, -112), Mem::At(RSP, -120)];
 const NANOS: Mem = Mem::At(RSP, -128);
@@ -54,15 +56,21 @@ thread_local! {
 ///
 /// # Errors
 /// There are too few.
-pub(crate) fn allocated(program: &Program) -> Result<Allocated, NoCode> {
+pub(crate) fn allocated(hit: &HitProgram) -> Result<Allocated, NoCode> {
+    let (program, words) = (hit.program(), words(hit));
     let known = KnownValues { id: ThreadId::Unknown, probe: 0, base: 0 };
     MADE.with_borrow_mut(|made| {
         made.answer(
             |(asked, _)| asked == program,
-            || Ok((program.clone(), allocate(program.clone(), &REGISTERS, WAITING.len(), &known)?)),
+            || Ok((program.clone(), allocate(program.clone(), &REGISTERS, words, &known)?)),
         )
         .map(|(_, allocated)| allocated.clone())
     })
+}
+
+/// How many words it has for variables.
+fn words(hit: &HitProgram) -> usize {
+    WAITING.len() - usize::from(hit.reads(input::STACK))
 }
 
 /// Appends the part of a stub that comes before the displaced code. `base`: address of the maps' line 0. Of the rings in
@@ -82,7 +90,15 @@ pub(super) fn run(
         return RunTail { base, fixes };
     }
     let saves = traced.saves(kind);
-    saves.enter(asm);
+    let without = if hit.reads(input::STACK) {
+        let wide = Saves::of(traced.site, kind, true);
+        wide.enter(asm);
+        let stacks = (hit.stacks, base + u64::from(hit.bytes) * u64::from(traced.machine.lines));
+        Some(keyed_stack::keep(asm, traced, stacks, wide.step()))
+    } else {
+        saves.enter(asm);
+        None
+    };
     if hit.reads(input::THREAD) {
         threads::ask(traced.rings.id, asm);
     }
@@ -92,17 +108,24 @@ pub(super) fn run(
     if hit.reads(input::LINE) {
         fixes.push(line(asm, traced.machine, hit.bytes));
     }
-    match allocated(hit.program()) {
+    match allocated(hit) {
         Ok(allocated) => {
             let known = KnownValues { id: traced.rings.id, probe: traced.probe, base };
-            let words = WAITING.map(|at| Mem::At(RSP, at));
+            let waiting = WAITING.map(|at| Mem::At(RSP, at));
             let rdx = Mem::At(RSP, SAVED_RDX);
-            let frame = Frame { words: &words, rdx, rdx_is_read: false, spare: SPARE, unbroken: false };
+            let frame = Frame {
+                words: &waiting[..words(hit)],
+                rdx,
+                rdx_is_read: false,
+                spare: SPARE,
+                unbroken: false,
+            };
             let leave = emit(asm, &allocated, &known, frame);
             leave.into_iter().for_each(|(_, fix)| asm.bind(fix));
         }
         Err(why) => asm.lack(why),
     }
+    without.into_iter().for_each(|fix| asm.bind(fix));
     saves.leave(asm);
     RunTail { base, fixes }
 }
@@ -166,6 +189,7 @@ impl Inputs for KnownValues {
             input::NANOS => asm.load(to, NANOS),
             input::PROBE => asm.mov_imm32(to, self.probe),
             input::LINE => asm.load(to, LINE),
+            input::STACK => asm.load(to, keyed_stack::NUMBER),
             input::ASSIGNED | input::OWN => asm.mov_imm64(to, self.base),
             _ => match ARGUMENT.get(usize::from(nth)) {
                 Some(&RDX) => asm.load(to, Mem::At(RSP, SAVED_RDX)),

@@ -69,6 +69,7 @@
 //!                                    for a copy:  rcx = min((E - S) rounded down to 8, room)
 //!   walk    r10 = record, rsi = rbp, rdi = rsi - S or the address, rdx = bytes used;  on while rsi - S < rcx
 //!   copy    r10 = record, rsi = bytes copied, rdi = the word
+//!   fold    r10 = PHI, rsi and rdi as in a walk, rax = addresses that there is still room for, rdx = the number
 //!   end     rcx = bytes used, rsi = the rbp that was reached;  the record's words FRAME, END = rsi, E
 //! ```
 //!
@@ -95,9 +96,10 @@
 
 use trapline_record::ring::FIRST_VALUE;
 use trapline_record::stack::{END, FIRST, FRAME};
+use trapline_record::tally::PHI;
 use trapline_record::trampolines::{self, Trampolines, at};
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, RBP, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, RAX, RBP, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use crate::machine::Stacks;
 use crate::request::Unwind;
 
@@ -228,6 +230,47 @@ impl Walk {
         asm.load(RDI, Mem::At(RSP, LIMIT));
         asm.store(word(END), RDI);
     }
+    /// rdx = the stack's number, begun with `from` (K1 of `programs::stacks`); rcx is from `bound` and stays. Uses rax, r10, rsi, rdi
+    /// and flags.
+    pub(super) fn fold(&self, asm: &mut Asm<'_>, from: u32) {
+        let Unwind::Frames(frames) = self.unwind else { return };
+        let real = self.trampolines.map(|trampolines| Real::lay(asm, trampolines));
+        asm.mov_imm64(R10, PHI);
+        asm.mov_imm32(RDX, from);
+        asm.mov(RSI, RBP);
+        let add = |asm: &mut Asm<'_>| {
+            real.into_iter().for_each(|real| real.find(asm));
+            asm.multiply(RDX, R10);
+            asm.alu(Alu::Add, RDX, RDI);
+        };
+        let mut left = u32::from(frames);
+        if self.at_entry {
+            asm.load(RDI, Mem::At(RSP, self.step));
+            add(asm);
+            left -= 1;
+        }
+        if left == 0 {
+            return;
+        }
+        asm.mov_imm32(RAX, left);
+        let again = asm.here();
+        let outside = self.outside(asm);
+        asm.load(RDI, Mem::At(RSI, 8));
+        asm.load(RSI, Mem::At(RSI, 0));
+        add(asm);
+        asm.alu_imm(Alu::Sub, RAX, 1, false);
+        asm.jcc(Cond::NotEqual, again);
+        asm.bind(outside);
+    }
+    /// W1: a jump for a frame in rsi that may not be followed. Uses rdi.
+    fn outside(&self, asm: &mut Asm<'_>) -> Fix {
+        asm.mov(RDI, RSI);
+        asm.alu_load(Alu::Sub, RDI, Mem::At(RSP, STACK));
+        asm.unbroken(|asm| {
+            asm.alu(Alu::Cmp, RDI, RCX);
+            asm.jcc_later(Cond::AboveEq)
+        })
+    }
     /// Steps W1 to W3. From one frame to the next it takes one load; the checks are computed beside it.
     fn walk(&self, asm: &mut Asm<'_>, frames: u8, real: Option<Real>) {
         let room = (u32::from(frames) * 8 + FIRST as u32 * 8).min(self.most & !7);
@@ -244,12 +287,7 @@ impl Walk {
             }
         }
         let again = asm.here();
-        asm.mov(RDI, RSI);
-        asm.alu_load(Alu::Sub, RDI, Mem::At(RSP, STACK));
-        let outside = asm.unbroken(|asm| {
-            asm.alu(Alu::Cmp, RDI, RCX);
-            asm.jcc_later(Cond::AboveEq)
-        });
+        let outside = self.outside(asm);
         asm.load(RDI, Mem::At(RSI, 8));
         asm.load(RSI, Mem::At(RSI, 0));
         real.into_iter().for_each(|real| real.find(asm));

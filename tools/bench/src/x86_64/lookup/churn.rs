@@ -25,11 +25,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 
 use super::{Case, How, Subject};
-use crate::x86_64::functions::{Work, pin_to};
 use crate::x86_64::hits::Effort;
 use crate::x86_64::kernel::Kernel;
 use crate::x86_64::row::{Figures, Row, quartiles};
 use crate::x86_64::trap::Bed;
+use crate::x86_64::victim::Sites;
+use trapline_bench::functions::{Work, pin_to};
 
 const LEN: usize = 1 << 16;
 const CASES: [&str; 3] = ["none", "same-process", "other-process"];
@@ -151,7 +152,7 @@ impl Measured {
             Self::Sigtrap(bed) => Ok(bed.bare(time)),
             Self::Trap(bed) => bed.ours(time),
             Self::Kernel => {
-                let kernel = Kernel::count(std::process::id(), PROBED, 1)?;
+                let kernel = Kernel::count(std::process::id(), &Sites::own(PROBED, 1)?)?;
                 let work = Work::of(PROBED, 0).context("a function")?;
                 let (begun, mut calls) = (Instant::now(), 0);
                 while begun.elapsed() < time {

@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::x86_64::functions::pin;
 use crate::x86_64::hits::Effort;
 use crate::x86_64::row::{Figures, Row, quartiles, shared};
+use trapline_bench::functions::pin;
 
 use operations::{Lookup, Mapped, PAGE};
 

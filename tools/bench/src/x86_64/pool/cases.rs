@@ -19,7 +19,7 @@ use trapline_runtime::pool::{Held, Leaving, OwnedPool, Pool, PoolSize, Returned,
 use super::cpu_area::CpuArea;
 use super::row::{CaseRow, Count, PerCpu};
 use super::ticks::Ticks;
-use crate::x86_64::functions::pin_to;
+use trapline_bench::functions::pin_to;
 
 /// The numbers of a case.
 #[derive(Clone, Copy, Debug)]

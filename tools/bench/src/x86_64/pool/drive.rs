@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 
 use super::cpu_area::CpuArea;
 use super::instances::{Instances, Memory};
-use crate::x86_64::functions::pin_to;
+use trapline_bench::functions::pin_to;
 
 /// How the pool is used in one round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

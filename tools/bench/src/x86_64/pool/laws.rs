@@ -24,7 +24,7 @@ struct TakenAndPut;
 impl Job for TakenAndPut {
     type Out = ();
     fn with<P: Instances>(&self, pool: &P) -> Result<()> {
-        crate::x86_64::functions::pin_to(0);
+        trapline_bench::functions::pin_to(0);
         let cpu_area = CpuArea::new(0).expect("an rseq area");
         let mut counts = Vec::new();
         for _ in 0..3 {

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 use super::cpu_area::CpuArea;
 use super::instances::Instances;
 use super::ticks::Ticks;
-use crate::x86_64::functions::pin_to;
+use trapline_bench::functions::pin_to;
 
 /// The load on a pool.
 #[derive(Clone, Copy, Debug)]

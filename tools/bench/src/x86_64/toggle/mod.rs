@@ -16,9 +16,9 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
-use crate::x86_64::functions::pin_to;
 use crate::x86_64::row::Line;
 use arena::{Arena, By, Cell, HEADS, OFFSETS, Run, call, traps};
+use trapline_bench::functions::pin_to;
 
 /// Calls between two reads of which function is being changed.
 const CALLS: u64 = 256;

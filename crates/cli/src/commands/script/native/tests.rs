@@ -8,6 +8,7 @@ use trapline::Site;
 use trapline::maps::hit::{HitProgram, input};
 use trapline::maps::{KeyPart, KeyWord, MapContents, MapRow};
 use trapline::report::Tactic;
+use trapline::stacks::{Frame, HitStack};
 use trapline_code::{Bytes, interpret_in};
 use trapline_record::maps::MapArea;
 use trapline_record::view::View;
@@ -17,7 +18,7 @@ use trapline_script::{
 
 use trapline_script::native::Natives;
 
-use super::super::ran::contents_into;
+use super::super::ran::{Known, contents_into};
 use super::NativeScript;
 
 /// A world in which only output matters.
@@ -113,7 +114,9 @@ impl Random {
     }
     fn statement(&mut self, depth: u32) -> String {
         let value = self.expression(2);
-        match self.below(18) {
+        match self.below(20) {
+            18 => format!("@k[ustack, {value} % 3] = sum((int64){});", self.expression(1)),
+            19 => format!("@k[ustack(2), 1] = sum((int64){value}); @u[tid, ustack(3)] = count();"),
             16 => format!("@n[{value} % 5]++; @m += (int64){};", self.expression(1)),
             17 => "@m--; unroll(3) { @n[arg0 % 5]--; }".to_owned(),
             14 => format!("@min[pid] = min((int64){value});"),
@@ -146,12 +149,18 @@ impl Random {
             pid: 1,
             tid: 5 + self.below(3) as u32,
             nsecs: Some(self.number()),
+            stack: frames(self.below(5)),
             args: (0..6).map(|_| self.number()).collect(),
             func: "f".to_owned(),
             probe: "uprobe:p:f".to_owned(),
             ..Hit::default()
         }
     }
+}
+
+/// The frames of a stack with this number.
+fn frames(number: u64) -> Vec<u64> {
+    (0..2 + number).map(|nth| if nth < 2 { nth } else { number }).collect()
 }
 
 const LINE: u64 = 0x10_0000;
@@ -162,9 +171,10 @@ const ALL: std::ops::Range<u64> = 0..u64::MAX;
 fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit], bytes: u32) -> MapContents {
     let mut memory = Bytes { at: LINE, bytes: vec![0; bytes as usize] };
     for hit in hits {
-        let mut inputs = vec![0; 13];
+        let mut inputs = vec![0; 15];
         inputs[..6].copy_from_slice(&hit.args);
         inputs[usize::from(input::THREAD)] = hit.tid.into();
+        inputs[usize::from(input::STACK)] = hit.stack.len() as u64 - 2;
         inputs[usize::from(input::NANOS)] = hit.nsecs.unwrap_or(0);
         [input::LINE, input::ASSIGNED, input::OWN].iter().for_each(|nth| inputs[usize::from(*nth)] = LINE);
         let end = interpret_in(hit_program.program(), &inputs, &mut memory);
@@ -175,7 +185,7 @@ fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit], bytes
         .chunks_exact(8)
         .map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().expect("8"))));
     let words: Vec<AtomicU64> = words.collect();
-    let area = MapArea { off: 0, lines: 1, bytes };
+    let area = MapArea { off: 0, lines: 1, bytes, ..MapArea::default() };
     let site = Arc::new(Site {
         probe: String::new(),
         aliases: Vec::new(),
@@ -192,6 +202,11 @@ fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit], bytes
                 let part = |(word, is): (&u64, &KeyWord)| match is {
                     KeyWord::Thread => KeyPart::Thread(*word as u32),
                     KeyWord::Probe => KeyPart::Site(Arc::clone(&site)),
+                    KeyWord::Stack => {
+                        let here = Frame { address: *word, place: None, is_return: false };
+                        let callers = Arc::new([]);
+                        KeyPart::Stack(Some(Arc::new(HitStack { here, callers, cut: false })))
+                    }
                     _ => KeyPart::Number(*word),
                 };
                 let key = key.iter().zip(&table.keys).map(part).collect();
@@ -245,7 +260,11 @@ fn scr_5_programs_leave_what_the_interpreter_leaves() {
         }
         let contents = contents(&script, &hit_program, &hits, hit_program.bytes);
         let mut in_target = machine(&program);
-        contents_into(&script, &mut in_target, &[contents], &|_| Some(hits[0].clone()));
+        let known = Known {
+            hit: &|_| Some(hits[0].clone()),
+            stack: &|_, stack| stack.map_or_else(Vec::new, |stack| frames(stack.here.address)),
+        };
+        contents_into(&script, &mut in_target, &[contents], &known);
         assert_eq!(written(&mut in_target), written(&mut interpreted), "{text}\n{}", hit_program.program());
     }
     assert!(native > 150 && unfit < native, "{native} ran, {unfit} had no room");

@@ -7,14 +7,14 @@ use std::hint::black_box;
 core::arch::global_asm!(include_str!(concat!(env!("OUT_DIR"), "/functions.s")), options(att_syntax));
 
 /// Copies of each case.
-pub(crate) const COPIES: usize = 4;
+pub const COPIES: usize = 4;
 /// Functions that `walk` visits.
-pub(crate) const WALK: usize = 10_000;
+pub const WALK: usize = 10_000;
 
 /// Callers of `deep`.
-pub(crate) const DEPTH: u64 = 16;
+pub const DEPTH: u64 = 16;
 /// Functions of `many`, and the distance from one to the next in bytes.
-pub(crate) const MANY: usize = 50_000;
+pub const MANY: usize = 50_000;
 const MANY_STRIDE: u64 = 16;
 
 /// Type of all of them. None reads memory, and none needs more than the C calling convention.
@@ -52,7 +52,7 @@ unsafe extern "C" {
 
 /// What a thread runs: one function over and over, or all of `walk` in turn.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Work {
+pub enum Work {
     /// One function.
     One(Function),
     /// One function; its argument points to text.
@@ -66,11 +66,11 @@ pub(crate) enum Work {
 /// A counter of one thread on cache lines of its own: the control.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Private(std::cell::Cell<u64>);
+pub struct Private(std::cell::Cell<u64>);
 
 impl Work {
     /// The work of one thread: copy `copy` of a case.
-    pub(crate) fn of(case: &str, copy: usize) -> Option<Self> {
+    pub fn of(case: &str, copy: usize) -> Option<Self> {
         if case == "walk" {
             return Some(Self::Walk);
         }
@@ -84,14 +84,14 @@ impl Work {
         })
     }
     /// Calls in one batch.
-    pub(crate) fn batch(self) -> u64 {
+    pub fn batch(self) -> u64 {
         match self {
             Self::One(_) | Self::Text(..) | Self::Deep(_) => 1000,
             Self::Walk => WALK as u64,
         }
     }
     /// Runs one batch.
-    pub(crate) fn run(self) {
+    pub fn run(self) {
         match self {
             Self::One(function) => {
                 let function = black_box(function);
@@ -121,7 +121,7 @@ impl Work {
         }
     }
     /// Runs one batch, and counts each call in the thread's own counter.
-    pub(crate) fn run_counted(self, own: &Private) {
+    pub fn run_counted(self, own: &Private) {
         let count = || own.0.set(black_box(own.0.get() + 1));
         match self {
             Self::One(function) => {
@@ -155,7 +155,7 @@ impl Work {
 }
 
 /// Bytes of a text, with the zero at its end.
-pub(crate) const TEXT: usize = 32;
+pub const TEXT: usize = 32;
 
 /// A text of 31 characters, with more behind it.
 fn text() -> u64 {
@@ -186,7 +186,7 @@ fn edge() -> u64 {
 }
 
 /// Addresses of a case's functions in this process. The victim runs the same file.
-pub(crate) fn addresses(case: &str, limit: usize) -> Vec<u64> {
+pub fn addresses(case: &str, limit: usize) -> Vec<u64> {
     if case == "walk" {
         // SAFETY: as in `run`.
         return unsafe { &bench_walk_table }.iter().take(limit).map(|f| *f as usize as u64).collect();
@@ -200,12 +200,12 @@ pub(crate) fn addresses(case: &str, limit: usize) -> Vec<u64> {
 }
 
 /// Binds the calling thread to one CPU, as far as there are that many CPUs.
-pub(crate) fn pin(thread: usize) {
+pub fn pin(thread: usize) {
     pin_to(thread % std::thread::available_parallelism().map_or(1, usize::from));
 }
 
 /// Binds the calling thread to this CPU.
-pub(crate) fn pin_to(cpu: usize) {
+pub fn pin_to(cpu: usize) {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set is a local, and the CPU number is small.
