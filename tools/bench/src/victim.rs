@@ -1,7 +1,7 @@
 //! The measured process: calls a case's functions, and times itself.
 //!
 //! In, one a line: `CASE THREADS same|own plain|control MILLISECONDS`; other lines go to the program that serves. Out: nanoseconds
-//! per call and thread. Does not: probe anything.
+//! per call and thread, and the number of all calls. Does not: probe anything.
 
 use std::io::BufRead as _;
 use std::sync::Barrier;
@@ -27,7 +27,8 @@ pub fn serve(mut other: impl FnMut(&[&str]) -> Option<String>) -> Result<()> {
         }
         let [case, threads, sharing, kind, millis] = words[..] else { anyhow::bail!("cannot read `{line}`") };
         let (threads, millis) = (threads.parse()?, Duration::from_millis(millis.parse()?));
-        println!("{}", measure(case, (threads, sharing == "own"), kind == "control", millis)?);
+        let (nanos, calls) = measure(case, (threads, sharing == "own"), kind == "control", millis)?;
+        println!("{nanos} {calls}");
     }
     Ok(())
 }
@@ -52,12 +53,12 @@ pub fn offsets(case: &str, limit: usize) -> Result<Vec<u64>> {
     offsets.context("functions lie in mapped files")
 }
 
-/// Nanoseconds per call, of so many threads that call a function of their own each, or all the same.
-fn measure(case: &str, (count, own): (usize, bool), control: bool, time: Duration) -> Result<f64> {
+/// Nanoseconds per call, and the number of calls, of so many threads that call a function of their own each, or all the same.
+fn measure(case: &str, (count, own): (usize, bool), control: bool, time: Duration) -> Result<(f64, u64)> {
     let works: Option<Vec<Work>> = (0..count).map(|t| Work::of(case, if own { t } else { 0 })).collect();
     let works = works.with_context(|| format!("no case {case} for {} threads", count))?;
     let barrier = Barrier::new(count);
-    let each: Vec<f64> = std::thread::scope(|scope| {
+    let each: Vec<(f64, u64)> = std::thread::scope(|scope| {
         let run = |(thread, work): (usize, Work)| {
             let barrier = &barrier;
             scope.spawn(move || {
@@ -69,13 +70,14 @@ fn measure(case: &str, (count, own): (usize, bool), control: bool, time: Duratio
             })
         };
         let threads: Vec<_> = works.into_iter().enumerate().map(run).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN)).collect()
+        threads.into_iter().map(|thread| thread.join().unwrap_or((f64::NAN, 0))).collect()
     });
-    Ok(each.iter().sum::<f64>() / each.len() as f64)
+    let nanos = each.iter().map(|thread| thread.0).sum::<f64>() / each.len() as f64;
+    Ok((nanos, each.iter().map(|thread| thread.1).sum()))
 }
 
-/// Nanoseconds per call in one thread.
-fn timed(work: Work, control: bool, time: Duration) -> f64 {
+/// Nanoseconds per call in one thread, and the number of calls.
+fn timed(work: Work, control: bool, time: Duration) -> (f64, u64) {
     let own = Private::default();
     let batch = || if control { work.run_counted(&own) } else { work.run() };
     batch();
@@ -86,7 +88,8 @@ fn timed(work: Work, control: bool, time: Duration) -> f64 {
         calls += work.batch();
         let took = begun.elapsed();
         if took >= time {
-            return took.as_secs_f64() * 1e9 / calls as f64;
+            // One batch came before.
+            return (took.as_secs_f64() * 1e9 / calls as f64, calls + work.batch());
         }
     }
 }

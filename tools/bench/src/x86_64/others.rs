@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -101,6 +102,18 @@ impl Bpftrace {
             }
         });
         Ok(Self { child, lines, reader: Some(reader) })
+    }
+    /// Waits until it has written so many lines.
+    pub(crate) fn wait(&self, lines: u64) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let written = self.lines.load(Ordering::Relaxed);
+            if written >= lines {
+                return Ok(());
+            }
+            ensure!(begun.elapsed() < Duration::from_secs(5), "{written} of {lines} lines were written");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
     /// Ends it, and returns the number of lines that it wrote.
     pub(crate) fn finish(mut self) -> Result<u64> {

@@ -12,8 +12,8 @@
 //! - `returned`: the text that a returned pointer leads to, and a text of 200 bytes (`text-200`).
 //! - `text`: a text of 31 characters. `edge`: the same where the kernel has to copy it.
 //!
-//! Beside them run bpftrace and uftrace, where they are installed, and bpftrace's scripts by `trapline run` (`run-count`, `run-by`,
-//! `run-hist`, `run-pair`), which runs them in the target.
+//! Beside them run bpftrace and uftrace, where they are installed, and bpftrace's scripts by `trapline run`: those that the target
+//! runs (`run-count`, `run-by`, `run-hist`, `run-pair`, `run-ustack`), and one that is interpreted over records (`run-printf`).
 //!
 //! The victim runs for a millisecond at a time, so that the rings hold all records, and they are read in
 //! between. So the bench measures writing records, not dropping them; every round checks that none was
@@ -128,10 +128,15 @@ const CASES: [(&str, &[Way], &[Way]); 9] = [
             ("run-by", What::Run(Script::By)),
             ("run-hist", What::Run(Script::Log2)),
             ("run-pair", What::Run(Script::Pair)),
+            ("run-printf", What::Run(Script::Arguments)),
         ],
     ),
     ("generic", &NUMBERS, &[("uftrace", What::Uftrace)]),
-    ("deep", &STACKS, &[("bpftrace-ustack", What::Bpftrace(Script::Stack))]),
+    (
+        "deep",
+        &STACKS,
+        &[("bpftrace-ustack", What::Bpftrace(Script::Stack)), ("run-ustack", What::Run(Script::Stack))],
+    ),
     ("text", &TEXTS, &[("bpftrace-str", What::Bpftrace(Script::Text))]),
     ("edge", &TEXTS, &[]),
     ("returned", &KEPT, &[]),
@@ -223,7 +228,7 @@ impl Bench {
         match what {
             What::Bare | What::Control => {
                 let control = matches!(what, What::Control);
-                self.bursts(load, control, &mut || Ok(()))
+                self.bursts(load, control, &mut |_| Ok(()))
             }
             What::Record(returns, filter) => {
                 let ours = Ours::record(pid, case, COPIES, ARGUMENTS, (returns, filter, RING))?;
@@ -235,7 +240,7 @@ impl Bench {
                 // Half of a CPU's share is its first ring.
                 let (pid, what) = (self.without_rseq.pid(), (returns, None, 2 * RING));
                 let mut ours = Ours::record(pid, case, COPIES, ARGUMENTS, what)?;
-                let ns = bursts(&mut self.without_rseq, case, load, false, &mut || ours.drain())?;
+                let ns = bursts(&mut self.without_rseq, case, load, false, &mut |_| ours.drain())?;
                 ours.drain()?;
                 let end = ours.finish()?;
                 ensure!(end.missed == 0 && end.hits > 0, "{end:?}");
@@ -249,7 +254,7 @@ impl Bench {
             }
             What::Text(returns) => {
                 let mut ours = Ours::texts(pid, case, COPIES, returns)?;
-                let ns = self.bursts(load, false, &mut || ours.drain())?;
+                let ns = self.bursts(load, false, &mut |_| ours.drain())?;
                 self.victim.measure(case, load, false, Duration::from_millis(1))?;
                 let (reported, all) = ours.reported(TEXT - 1);
                 ensure!(reported == all && all > 0, "{reported} of {all} texts are as they are");
@@ -259,7 +264,7 @@ impl Bench {
             }
             What::Kept(text) => {
                 let mut ours = Ours::kept(pid, case, COPIES, text)?;
-                let ns = self.bursts(load, false, &mut || ours.drain())?;
+                let ns = self.bursts(load, false, &mut |_| ours.drain())?;
                 self.victim.measure(case, load, false, Duration::from_millis(1))?;
                 let (whole, all) = ours.reported_kept(text.bytes.into());
                 ensure!(whole == all && all > 0, "{whole} of {all} texts are whole");
@@ -271,7 +276,7 @@ impl Bench {
             What::Mark => self.recorded(Ours::marks(pid)?, load, 0, |end| (end.hits, 0)),
             What::Log2(value, key) => {
                 let mut ours = Ours::log2(pid, case, COPIES, (value, key))?;
-                let ns = self.bursts(load, false, &mut || Ok(()))?;
+                let ns = self.bursts(load, false, &mut |_| Ok(()))?;
                 let (hits, cells) = ours.tallied();
                 let all = ours.finish()?.hits;
                 // For each of the eight values, all durations may be of one magnitude.
@@ -288,7 +293,13 @@ impl Bench {
                     What::Run(_) => Bpftrace::ours(pid, case, script)?,
                     _ => Bpftrace::start(pid, case, script)?,
                 };
-                let ns = self.bursts(load, false, &mut || Ok(()))?;
+                // Of what is written for each call, all is written before the next run.
+                let (each, mut written) = (matches!(what, What::Run(Script::Arguments)), 0);
+                let mut between = |calls: u64| {
+                    written += if each { calls } else { 0 };
+                    tracer.wait(written)
+                };
+                let ns = self.bursts(load, false, &mut between)?;
                 ensure!(tracer.finish()? > 0, "it saw no hit");
                 Ok(ns)
             }
@@ -298,7 +309,7 @@ impl Bench {
                     self.traced = Some((Victim::by(command)?, Written(dir)));
                 }
                 let Some((victim, written)) = &mut self.traced else { return Ok(f64::NAN) };
-                let ns = bursts(victim, case, load, false, &mut || Ok(()))?;
+                let ns = bursts(victim, case, load, false, &mut |_| Ok(()))?;
                 let files = std::fs::read_dir(&written.0)?.filter_map(Result::ok);
                 let len = |file: std::fs::DirEntry| file.metadata().map_or(0, |data| data.len());
                 let data = files.filter(|file| file.file_name().to_string_lossy().ends_with(".dat"));
@@ -316,11 +327,11 @@ impl Bench {
         fresh: u64,
         is: impl Fn(&End) -> (u64, u64),
     ) -> Result<f64> {
-        let mut drain = || ours.drain();
+        let mut drain = |_| ours.drain();
         let mut written = 0.0;
         while written < fresh as f64 {
             written += 1e6 / self.victim.measure(self.case, load, false, Duration::from_millis(1))?;
-            drain()?;
+            drain(0)?;
         }
         let ns = self.bursts(load, false, &mut drain)?;
         ours.drain()?;
@@ -329,23 +340,28 @@ impl Bench {
         ensure!(none == 0 && some > 0 && end.missed == 0, "{end:?}");
         Ok(ns)
     }
-    fn bursts(&mut self, load: Load, control: bool, between: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+    fn bursts(
+        &mut self,
+        load: Load,
+        control: bool,
+        between: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<f64> {
         bursts(&mut self.victim, self.case, load, control, between)
     }
 }
 
-/// Median nanoseconds per call over short runs; `between` is called after each.
+/// Median nanoseconds per call over short runs; `between` is called after each, with the number of calls.
 fn bursts(
     victim: &mut Victim,
     case: &str,
     load: Load,
     control: bool,
-    between: &mut dyn FnMut() -> Result<()>,
+    between: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<f64> {
     let mut times = Vec::with_capacity(BURSTS);
     for nth in 0..WARM + BURSTS {
-        let ns = victim.measure(case, load, control, Duration::from_millis(1))?;
-        between()?;
+        let (ns, calls) = victim.measure_calls(case, load, control, Duration::from_millis(1))?;
+        between(calls)?;
         if nth >= WARM {
             times.push(ns);
         }

@@ -126,11 +126,23 @@ impl Victim {
     }
     /// Nanoseconds per call and thread.
     pub(crate) fn measure(&mut self, case: &str, load: Load, control: bool, time: Duration) -> Result<f64> {
+        Ok(self.measure_calls(case, load, control, time)?.0)
+    }
+    /// The same, and the number of all calls.
+    pub(crate) fn measure_calls(
+        &mut self,
+        case: &str,
+        load: Load,
+        control: bool,
+        time: Duration,
+    ) -> Result<(f64, u64)> {
         let (sharing, kind) =
             (if load.own { "own" } else { "same" }, if control { "control" } else { "plain" });
         writeln!(self.stdin, "{case} {} {sharing} {kind} {}", load.threads, time.as_millis().max(1))?;
         let line = self.line()?;
-        line.parse().with_context(|| format!("the victim says `{line}`"))
+        let figures =
+            line.split_once(' ').and_then(|(ns, calls)| Some((ns.parse().ok()?, calls.parse().ok()?)));
+        figures.with_context(|| format!("the victim says `{line}`"))
     }
 }
 
