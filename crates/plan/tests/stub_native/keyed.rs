@@ -36,18 +36,24 @@ fn hit_2_sums_by_stack_are_those_of_the_frames_that_were_there() {
     let mut frames = [0_u64; WORDS];
     let at = frames.as_mut_ptr() as u64;
     let end = at + WORDS as u64 * 8;
-    // Three frames: a chain that ends with 0, one that goes round, and one that ends with the stack's last words.
-    for (n, next, back) in
-        [(0, at + 80, 1), (10, at + 160, 2), (20, 0, 3), (30, at + 240, 4), (WORDS - 2, 7, 5)]
-    {
+    // A chain of three that ends with 0, one that goes round, one that joins the first, and one that ends with the stack's last words.
+    for (n, next, back) in [
+        (0, at + 80, 1),
+        (10, at + 160, 2),
+        (20, 0, 3),
+        (30, at + 240, 4),
+        (40, at + 160, 6),
+        (WORDS - 2, 7, 5),
+    ] {
         frames[n] = next;
         frames[n + 1] = back;
     }
     std::hint::black_box(&mut frames);
     let room = usize::from(STACKS.frames) - 1;
-    let cases: [(u64, Vec<u64>); 6] = [
+    let cases: [(u64, Vec<u64>); 7] = [
         (at, vec![1, 2, 3]),
         (at + 80, vec![2, 3]),
+        (at + 320, vec![6, 3]),
         (at + 240, vec![4; room]),
         (end - 16, vec![5]),
         (0, vec![]),
@@ -66,7 +72,7 @@ fn hit_2_sums_by_stack_are_those_of_the_frames_that_were_there() {
             let before: u64 = by_stack(&set.area, set.view(), PROBE).values().map(|sum| sum.0).sum();
             let mut expected: BTreeMap<(Vec<u64>, bool), (u64, u64)> = BTreeMap::new();
             for turn in 0..300 {
-                let (rbp, callers) = &cases[turn * 7 % cases.len()];
+                let (rbp, callers) = &cases[turn * 5 % cases.len()];
                 let value = hit(&mut random, code, (*rbp, dead));
                 let sum = expected.entry((callers.clone(), callers.len() == room)).or_default();
                 *sum = (sum.0 + 1, sum.1.wrapping_add(value));
