@@ -72,11 +72,12 @@ fn calls_that_children_are_in_are_counted() {
 #[test]
 fn calls_that_end_before_the_process_are_not_in_flight_too() {
     let path = or_skip!(victims::plain("threads"));
-    let mut victim = Running::start(&path, &["2"]);
+    let mut victim = Running::start(&path, &["2", "held"]);
     let pid = victim.pid().to_string();
     let mut tracing = Tracing::start("lat", &["-p", &pid, "calls"]).expect("attaches");
-    victim.begin(100_000_000);
+    victim.begin(1000);
     tracing.wait_for("\"in_flight\":2");
+    victim.send("on");
     assert_eq!(victim.reported()["wrong"], 0);
     assert!(victim.finish().success());
     let report = tracing.end();

@@ -1,6 +1,6 @@
-/* `threads COUNT [block] [signals] [births]`: COUNT threads call the same functions, and their own. With `block`
+/* `threads COUNT [block] [signals] [births] [held]`: COUNT threads call the same functions, and their own. With `block`
  * every thread blocks every signal; with `signals` a timer signal with a handler that calls a probed function goes off all
- * the time; with `births` short-lived threads come and go. `run 0` waits; `run N`: every thread makes N calls. */
+ * the time; with `births` short-lived threads come and go; with `held` calls of `calls` end when a line has come. `run 0` waits; `run N`: every thread makes N calls. */
 #include "victim.h"
 #include <pthread.h>
 #include <signal.h>
@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 static unsigned count;
-static int births, endless;
-static atomic_ulong in_handler, born, wrong, rounds;
+static int births, endless, held;
+static atomic_ulong in_handler, born, wrong, rounds, holds;
 static pthread_barrier_t gate;
 static u64 goal;
 
@@ -33,6 +33,7 @@ PROBED void calls(u64 times) {
         if (shared(i) != i * 5 + 2) atomic_fetch_add(&wrong, 1);
         if (through(i) != ((i * 5 + 2) ^ i)) atomic_fetch_add(&wrong, 1);
     }
+    while (atomic_load(&holds)) usleep(1000);
 }
 static void *worker(void *arg) {
     for (;;) {
@@ -62,7 +63,13 @@ static void *mother(void *arg) {
 static void run(u64 times) {
     if (!endless) {
         goal = times;
+        atomic_store(&holds, held);
         pthread_barrier_wait(&gate);
+        if (held) {
+            char line[16];
+            if (!fgets(line, sizeof line, stdin)) atomic_fetch_add(&wrong, 1);
+            atomic_store(&holds, 0);
+        }
         pthread_barrier_wait(&gate);
         TELL("shared", times * count * 2);
         TELL("through", times * count);
@@ -79,6 +86,7 @@ int main(int argc, char **argv) {
     for (int i = 2; i < argc; i++) {
         if (!strcmp(argv[i], "endless")) endless = 1;
         if (!strcmp(argv[i], "births")) births = 1;
+        if (!strcmp(argv[i], "held")) held = 1;
         if (!strcmp(argv[i], "block")) {
             sigset_t all;
             sigfillset(&all);
