@@ -157,7 +157,8 @@ impl MapArea {
     pub const fn is_empty(&self) -> bool {
         self.bytes == 0
     }
-    /// Calls `each` with the words of the key and of the value of what is live in a map on a line, in the order of entries.
+    /// Calls `each` with the words of the key and of the value of each entry in a map on a line, in the order of entries; without
+    /// a value if the key was deleted, or was not assigned yet. Of entries with one key the first is the one that hits find.
     /// `written`: where the segment may hold anything but zeros, in order; other memory is not looked at, since that would take
     /// pages. Returns the number of updates that found no entry. The memory may hold anything: all of it is looked at once,
     /// and bounds are checked (REC-2).
@@ -166,18 +167,18 @@ impl MapArea {
         view: View<'_>,
         (map, line): (MapShape, u32),
         written: &[Range<u64>],
-        mut each: impl FnMut(&[u64], &[u64]),
+        mut each: impl FnMut(&[u64], Option<&[u64]>),
     ) -> u64 {
         let (keys, values) = (usize::from(map.keys), usize::from(map.values));
         if line >= self.lines || map.end() > self.bytes || keys > MAX_KEYS || values > MAX_VALUES {
             return 0;
         }
         let begin = self.off + u64::from(line) * u64::from(self.bytes) + u64::from(map.at);
-        live(view, (begin, map), written, |entry| {
+        entries(view, (begin, map), written, |entry, is_live| {
             let words: [u64; MAX_KEYS + MAX_VALUES] = core::array::from_fn(|word| {
                 if word < keys + values { view.get(entry + 8 + word as u64 * 8) } else { 0 }
             });
-            each(&words[..keys], &words[keys..keys + values]);
+            each(&words[..keys], is_live.then_some(&words[keys..keys + values]));
         })
     }
     /// The same with the stacks that keys name.
@@ -191,7 +192,10 @@ impl MapArea {
             return 0;
         }
         let most = u64::from(self.stacks.frames);
-        live(view, (self.off + self.before_stacks(), self.stacks.shape()), written, |entry| {
+        entries(view, (self.off + self.before_stacks(), self.stacks.shape()), written, |entry, is_live| {
+            if !is_live {
+                return;
+            }
             let word = |nth: u64| view.get(entry + nth * 8);
             let (used, end) = (word(2), word(4));
             let stack = Stack::of(used & u64::from(u32::MAX), (word(3), end), stack::FIRST + most);
@@ -204,20 +208,22 @@ impl MapArea {
     }
 }
 
-/// Calls `each` with the live entries of a map that begins at `begin`. Returns the number of updates that found none.
-fn live(
+/// Calls `each` with the entries that have a key of a map that begins at `begin`, and whether they are live. Returns the number of
+/// updates that found none.
+fn entries(
     view: View<'_>,
     (begin, map): (u64, MapShape),
     written: &[Range<u64>],
-    mut each: impl FnMut(u64),
+    mut each: impl FnMut(u64, bool),
 ) -> u64 {
     let (first, mut next) = (begin + FIRST, 0);
     for range in written {
         let from = range.start.saturating_sub(first) / map.stride();
         let to = range.end.saturating_sub(first).div_ceil(map.stride()).min(map.entries());
         for entry in (next.max(from)..to).map(|nth| first + nth * map.stride()) {
-            if view.get(entry) == LIVE {
-                each(entry);
+            let state = view.get(entry);
+            if [LIVE, GONE].contains(&state) {
+                each(entry, state == LIVE);
             }
         }
         next = next.max(to);

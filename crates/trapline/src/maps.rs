@@ -61,12 +61,24 @@ pub enum MapKind {
 }
 
 impl MapKind {
+    /// Takes an entry's value; `None` if its key was deleted.
+    fn put(self, found: &mut Words, key: (usize, Vec<u64>), value: Option<&[u64]>) {
+        match found.entry(key) {
+            Entry::Vacant(entry) => _ = entry.insert(value.map(<[u64]>::to_vec)),
+            // A signal handler may have taken a second entry, which no hit finds (`programs::maps`).
+            Entry::Occupied(_) if self == Self::Assigned => {}
+            Entry::Occupied(mut entry) => {
+                if let (Some(into), Some(value)) = (entry.get_mut(), value) {
+                    self.join(into, value);
+                }
+            }
+        }
+    }
     /// What two lines hold of one key, put together.
     fn join(self, into: &mut [u64], other: &[u64]) {
         let extreme = if let Self::Extreme { .. } = self { into.len().saturating_sub(1) } else { into.len() };
         for (nth, (word, other)) in into.iter_mut().zip(other).enumerate() {
             *word = match self {
-                // A signal handler may have taken a second entry, which no hit finds (`programs::maps`).
                 Self::Assigned => *word,
                 Self::Extreme { least, signed } if nth == extreme => {
                     let order = if signed {
@@ -143,8 +155,8 @@ impl MapContents {
     }
 }
 
-/// A key's words, behind the segment whose probes they name; and a value's words.
-type Words = BTreeMap<(usize, Vec<u64>), Vec<u64>>;
+/// A key's words, behind the segment whose probes they name; and a value's words, unless the key was deleted.
+type Words = BTreeMap<(usize, Vec<u64>), Option<Vec<u64>>>;
 
 /// What is in a process' tables, as hits left it.
 #[derive(Debug)]
@@ -181,10 +193,7 @@ impl<'a> RawMaps<'a> {
         let found = &mut self.found[map];
         self.dropped[map] +=
             segment.maps().read(segment.view(), (table.shape, line), written, |key, value| {
-                match found.entry((of, key.to_vec())) {
-                    Entry::Vacant(entry) => _ = entry.insert(value.to_vec()),
-                    Entry::Occupied(mut entry) => table.kind.join(entry.get_mut(), value),
-                }
+                table.kind.put(found, (of, key.to_vec()), value);
             });
     }
     /// The threads in keys, by the numbers that they see.
@@ -208,6 +217,7 @@ impl<'a> RawMaps<'a> {
         let mut stacks: HashMap<(usize, u64), Option<Arc<HitStack>>> = HashMap::new();
         for (map, (table, found)) in self.tables.iter().zip(self.found).enumerate() {
             for ((segment, key), value) in found {
+                let Some(value) = value else { continue };
                 let mut part = |(word, is): (u64, &KeyWord)| match is {
                     KeyWord::Number => Some(KeyPart::Number(word)),
                     KeyWord::Thread => Some(KeyPart::Thread(names.get(word as u32).tid)),
@@ -223,5 +233,22 @@ impl<'a> RawMaps<'a> {
             }
         }
         MapContents { rows, dropped: self.dropped, unseen: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MapKind, Words};
+
+    #[test]
+    fn of_entries_with_one_assigned_key_the_first_counts_also_if_it_was_deleted() {
+        let put = |kind: MapKind, values: [Option<&[u64]>; 2]| {
+            let mut found = Words::new();
+            values.into_iter().for_each(|value| kind.put(&mut found, (0, vec![7]), value));
+            found.remove(&(0, vec![7])).expect("an entry")
+        };
+        assert_eq!(put(MapKind::Assigned, [None, Some(&[5])]), None);
+        assert_eq!(put(MapKind::Assigned, [Some(&[4]), Some(&[5])]), Some(vec![4]));
+        assert_eq!(put(MapKind::Added, [Some(&[1, 4]), Some(&[2, 5])]), Some(vec![3, 9]));
     }
 }

@@ -103,6 +103,7 @@ pub(crate) fn by_stack(area: &MapArea, view: View<'_>, probe: u32) -> BTreeMap<(
     let mut sums: BTreeMap<(Vec<u64>, bool), (u64, u64)> = BTreeMap::new();
     for line in 0..area.lines {
         area.read(view, (BY_STACK, line), all, |key, value| {
+            let Some(value) = value else { return };
             let sum = sums.entry(stacks[&key[0]].clone()).or_default();
             *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
         });

@@ -86,6 +86,7 @@ impl Set {
         let (mut all, mut dropped) = (BTreeMap::new(), 0);
         for line in 0..LINES {
             dropped += self.area.read(self.view(), (SUMS, line), std::slice::from_ref(&ALL), |key, value| {
+                let Some(value) = value else { return };
                 let sum: &mut (u64, u64) = all.entry([key[0], key[1]]).or_default();
                 *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
             });
@@ -95,8 +96,11 @@ impl Set {
     fn began(&self) -> BTreeMap<u64, u64> {
         let mut all = BTreeMap::new();
         assert_eq!(
-            self.area.read(self.view(), (BEGAN, 0), std::slice::from_ref(&ALL), |key, value| _ =
-                all.insert(key[0], value[0])),
+            self.area.read(self.view(), (BEGAN, 0), std::slice::from_ref(&ALL), |key, value| {
+                if let Some(value) = value {
+                    all.insert(key[0], value[0]);
+                }
+            }),
             0
         );
         all

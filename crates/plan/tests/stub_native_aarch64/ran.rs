@@ -62,6 +62,7 @@ impl Set {
                 (SUMS, line),
                 std::slice::from_ref(&ALL),
                 |key, value| {
+                    let Some(value) = value else { return };
                     let sum: &mut (u64, u64) = all.entry([key[0], key[1]]).or_default();
                     *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
                 },
@@ -71,7 +72,7 @@ impl Set {
     }
     fn began(&self) -> BTreeMap<u64, u64> {
         let mut all = BTreeMap::new();
-        let read = |key: &[u64], value: &[u64]| _ = all.insert(key[0], value[0]);
+        let read = |key: &[u64], value: Option<&[u64]>| all.extend(value.map(|value| (key[0], value[0])));
         assert_eq!(self.area.read(View::new(&self.words), (BEGAN, 0), std::slice::from_ref(&ALL), read), 0);
         all
     }

@@ -199,6 +199,7 @@ fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit], bytes
     for (map, table) in script.tables.iter().enumerate() {
         let dropped =
             area.read(View::new(&words), (table.shape, 0), std::slice::from_ref(&ALL), |key, value| {
+                let Some(value) = value else { return };
                 let part = |(word, is): (&u64, &KeyWord)| match is {
                     KeyWord::Thread => KeyPart::Thread(*word as u32),
                     KeyWord::Probe => KeyPart::Site(Arc::clone(&site)),
