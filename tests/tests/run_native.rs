@@ -213,15 +213,16 @@ fn stacks_in_keys_are_those_of_the_kernels_bpftrace() {
     let mut victim = Running::start(&path, &[]);
     // bpftrace tells stacks of two threads apart, so the thread is a part of the key.
     let script = at(
-        "uprobe:FILE:probed { @sum[tid, ustack(perf, 20)] = sum(arg0 & 0xff); @calls[tid, ustack(perf, 20)] = count(); }",
+        "uprobe:FILE:probed { @sum[tid, ustack(perf, 20)] = sum(arg0 & 0xff); @calls[tid, ustack(perf, 20)] = count(); }
+         uretprobe:FILE:probed { @returned[tid, ustack(perf, 20)] = sum(retval & 0xff); }",
         &path,
     );
     let theirs = or_skip!(bpftrace(None, &script));
     let theirs = beside(&mut victim, theirs, TIMES).maps;
     let ours = in_target(&mut victim, &script.replace("perf", "raw"));
-    for map in ["@calls", "@sum"] {
+    for map in ["@calls", "@sum", "@returned"] {
         let (ours, theirs) = (by_addresses(&ours[map]), by_addresses(&theirs[map]));
-        assert!(theirs.len() > 10 && theirs.keys().any(|stack| stack.len() == 20), "{theirs:?}");
+        assert!(theirs.len() > 10 && theirs.keys().any(|stack| stack.len() == 1 + 20), "{theirs:?}");
         assert_eq!(ours, theirs, "{map}");
     }
     let script = at("uprobe:FILE:probed { @[ustack] = count(); }", &path);

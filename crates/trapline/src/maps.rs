@@ -116,8 +116,8 @@ pub enum KeyPart {
     Thread(u32),
     /// The place that was hit.
     Site(Arc<Site>),
-    /// The stack; `None` if the thread ended while it stored it.
-    Stack(Option<Arc<HitStack>>),
+    /// The place that was hit, and the stack; `None` if the thread ended while it stored it.
+    Stack(Option<(Arc<Site>, Arc<HitStack>)>),
 }
 
 /// An entry of a map.
@@ -211,10 +211,10 @@ impl<'a> RawMaps<'a> {
         self,
         (pid, names): (u32, &Names),
         site: &dyn Fn(usize, u32) -> Option<Arc<Site>>,
-        stack: &dyn Fn(usize, u64) -> Option<HitStack>,
+        stack: &dyn Fn(usize, u64) -> Option<(Arc<Site>, HitStack)>,
     ) -> MapContents {
         let mut rows = Vec::new();
-        let mut stacks: HashMap<(usize, u64), Option<Arc<HitStack>>> = HashMap::new();
+        let mut stacks: HashMap<(usize, u64), Option<(Arc<Site>, Arc<HitStack>)>> = HashMap::new();
         for (map, (table, found)) in self.tables.iter().zip(self.found).enumerate() {
             for ((segment, key), value) in found {
                 let Some(value) = value else { continue };
@@ -223,7 +223,7 @@ impl<'a> RawMaps<'a> {
                     KeyWord::Thread => Some(KeyPart::Thread(names.get(word as u32).tid)),
                     KeyWord::Probe => site(segment, word as u32).map(KeyPart::Site),
                     KeyWord::Stack => {
-                        let known = || stack(segment, word).map(Arc::new);
+                        let known = || stack(segment, word).map(|(site, stack)| (site, Arc::new(stack)));
                         Some(KeyPart::Stack(stacks.entry((segment, word)).or_insert_with(known).clone()))
                     }
                 };

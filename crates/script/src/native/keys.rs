@@ -65,7 +65,10 @@ impl<E: Emit> Lower<'_, E> {
             Op::Call { meaning: Meaning::Probetype, .. } => place(self, KeyWord::Sort),
             Op::Call { meaning: Meaning::Ustack, args } => {
                 let (frames, mode) = self.stack(args, &part.at)?;
-                self.native.stack(frames);
+                let at_return = |probe: &Probe| matches!(probe, Probe::Uretprobe(..));
+                // At an entry the probed function is the first frame.
+                let callers = frames - u8::from(!self.of.block.probes.iter().any(at_return));
+                self.native.stack(callers.max(1));
                 Ok((KeyWord::Stack(frames, mode), Some(self.emit.known(Known::Stack))))
             }
             Op::Text(text) if matches!(part.ty, Type::Text(_)) => {
@@ -77,9 +80,6 @@ impl<E: Emit> Lower<'_, E> {
     }
     /// The frames of a stack, and how it is shown: as `run::calls` has it.
     fn stack(&self, args: &[Typed], at: &At) -> Result<(u8, StackMode), Not> {
-        if self.of.block.probes.iter().any(|probe| matches!(probe, Probe::Uretprobe(..))) {
-            return Err(Not::yet("a stack at a return", at));
-        }
         let mode = args.iter().find_map(Typed::literal).map(String::from_utf8_lossy);
         let mode = StackMode::of(mode.as_deref().unwrap_or(&self.of.program.config.stack_mode));
         match args.iter().find_map(Typed::constant).unwrap_or(MOST_FRAMES) {

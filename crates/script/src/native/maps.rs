@@ -79,14 +79,14 @@ pub struct Native {
     pub maps: Vec<Option<NativeMap>>,
     /// Texts that stand in keys.
     pub texts: Vec<Rc<[u8]>>,
-    /// Frames of the deepest stack in a key; 0 if there is none.
-    pub frames: u8,
+    /// Return addresses of the deepest stack in a key; 0 if there is none.
+    pub addresses: u8,
 }
 
 impl Native {
     /// For a program with so many maps.
     pub(super) fn new(maps: usize) -> Self {
-        Self { maps: vec![None; maps], texts: Vec::new(), frames: 0 }
+        Self { maps: vec![None; maps], texts: Vec::new(), addresses: 0 }
     }
     /// Notes how a map is used.
     pub(super) fn uses(&mut self, map: usize, how: NativeMap, at: &At) -> Result<(), Not> {
@@ -102,9 +102,10 @@ impl Native {
             }
         }
     }
-    /// Notes the frames of a stack in a key. All stacks have the most of them: keys with fewer are put together by the reader.
-    pub(super) fn stack(&mut self, frames: u8) {
-        self.frames = self.frames.max(frames);
+    /// Notes the return addresses of a stack in a key. All stacks have the most of them: keys with fewer are put together by the
+    /// reader.
+    pub(super) fn stack(&mut self, addresses: u8) {
+        self.addresses = self.addresses.max(addresses);
     }
     /// The number of a text.
     pub(super) fn text(&mut self, text: &Rc<[u8]>) -> u64 {

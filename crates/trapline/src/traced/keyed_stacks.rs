@@ -5,6 +5,7 @@
 //! HIT-2. Does not: name functions.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use trapline_patch::Segment;
 use trapline_tracee::{Mapping, Process};
@@ -48,15 +49,16 @@ impl KeyedStacks {
         }
         dropped
     }
-    /// The probe and the stack of a number. `site`: the place of a segment's probe.
+    /// The place and the stack of a number. `site`: the place of a segment's probe.
     pub(super) fn stack(
         &self,
         (segment, number): (usize, u64),
-        site: impl FnOnce(u32) -> Option<std::sync::Arc<Site>>,
-    ) -> Option<HitStack> {
+        site: impl FnOnce(u32) -> Option<Arc<Site>>,
+    ) -> Option<(Arc<Site>, HitStack)> {
         let (stack, probe) = self.known.get(&(segment, number))?;
         let (seen, site) = (self.sums.stack(*stack)?, site(*probe)?);
         let here = self.sums.places.site(&site.file, site.offset);
-        Some(HitStack { here, callers: seen.callers.clone(), cut: seen.cut })
+        let stack = HitStack { here, callers: Arc::clone(&seen.callers), cut: seen.cut };
+        Some((site, stack))
     }
 }

@@ -37,9 +37,7 @@ impl NativeScript {
             tables.push(MapTable { shape, keys, kind: kind(how.change) });
             maps.push(map);
         }
-        // The probed function is no return address.
-        let callers = native.frames.saturating_sub(1).clamp(1, Unwinding::DEEPEST);
-        let stacks = StackTable { frames: if native.frames > 0 { callers } else { 0 } };
+        let stacks = StackTable { frames: native.addresses.min(Unwinding::DEEPEST) };
         Self { native, tables, maps, bytes: at, stacks }
     }
     /// The program of these blocks, one behind the other.

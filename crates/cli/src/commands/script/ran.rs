@@ -127,14 +127,21 @@ impl Ran {
     pub(super) fn settle(&self, machine: &mut Machine, contents: &[MapContents], frames: &Frames) {
         let known = Known {
             hit: &|site| self.hit(site),
-            stack: &|pid, stack| stack.map_or_else(Vec::new, |stack| frames.numbers(pid, stack)),
+            stack: &|pid, (site, stack)| {
+                let at_return = self.probed(site).is_some_and(|probed| probed.at_return);
+                // As in bpftrace, the first frame is the return address then.
+                frames.numbers(pid, stack).split_off(usize::from(at_return))
+            },
         };
         contents_into(&self.script, machine, contents, &known);
     }
+    /// The probe of a site.
+    fn probed(&self, site: &Site) -> Option<&Probed> {
+        self.probes.get((site.slot as usize).checked_sub(self.before + 1)?)
+    }
     /// What hits at a site are to a block.
     fn hit(&self, site: &Site) -> Option<Hit> {
-        let nth = (site.slot as usize).checked_sub(self.before + 1)?;
-        let known = self.probes.get(nth)?.places.get(&(real(&site.file), site.offset));
+        let known = self.probed(site)?.places.get(&(real(&site.file), site.offset));
         // The site of an IFUNC is the function that was chosen.
         let other = || Hit { probe: site.probe.clone(), func: site.label.clone(), ..Hit::default() };
         Some(known.cloned().unwrap_or_else(other))
@@ -160,8 +167,8 @@ impl Probed {
 pub(super) struct Known<'a> {
     /// A hit at a site.
     pub(super) hit: &'a dyn Fn(&Site) -> Option<Hit>,
-    /// The numbers of the frames of a process' stack; none of one that is not known.
-    pub(super) stack: &'a dyn Fn(u32, Option<&HitStack>) -> Vec<u64>,
+    /// The numbers of the frames of a process' stack at a site.
+    pub(super) stack: &'a dyn Fn(u32, (&Site, &HitStack)) -> Vec<u64>,
 }
 
 /// Gives a program's maps what is in those of the target.
@@ -221,7 +228,10 @@ fn key(
             }
             (KeyPart::Number(number), _) => KeyValue::Int(number.cast_signed()),
             (KeyPart::Stack(stack), part) => {
-                let mut frames = (known.stack)(row.pid, stack.as_deref());
+                // One that is not known has no frames.
+                let mut frames = stack
+                    .as_ref()
+                    .map_or_else(Vec::new, |(site, stack)| (known.stack)(row.pid, (site, stack)));
                 let (most, mode) =
                     if let KeyWord::Stack(most, mode) = part { (*most, *mode) } else { Default::default() };
                 frames.truncate(most.into());

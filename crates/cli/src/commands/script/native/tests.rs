@@ -206,7 +206,8 @@ fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit], bytes
                     KeyWord::Stack => {
                         let here = Frame { address: *word, place: None, is_return: false };
                         let callers = Arc::new([]);
-                        KeyPart::Stack(Some(Arc::new(HitStack { here, callers, cut: false })))
+                        let stack = Arc::new(HitStack { here, callers, cut: false });
+                        KeyPart::Stack(Some((Arc::clone(&site), stack)))
                     }
                     _ => KeyPart::Number(*word),
                 };
@@ -261,10 +262,8 @@ fn scr_5_programs_leave_what_the_interpreter_leaves() {
         }
         let contents = contents(&script, &hit_program, &hits, hit_program.bytes);
         let mut in_target = machine(&program);
-        let known = Known {
-            hit: &|_| Some(hits[0].clone()),
-            stack: &|_, stack| stack.map_or_else(Vec::new, |stack| frames(stack.here.address)),
-        };
+        let known =
+            Known { hit: &|_| Some(hits[0].clone()), stack: &|_, (_, stack)| frames(stack.here.address) };
         contents_into(&script, &mut in_target, &[contents], &known);
         assert_eq!(written(&mut in_target), written(&mut interpreted), "{text}\n{}", hit_program.program());
     }
