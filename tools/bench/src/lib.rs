@@ -2,5 +2,8 @@
 
 #[cfg(target_arch = "x86_64")]
 pub mod functions;
+#[cfg(target_arch = "aarch64")]
+#[path = "no_victim.rs"]
+pub mod victim;
 #[cfg(target_arch = "x86_64")]
 pub mod victim;

@@ -11,6 +11,21 @@ use anyhow::{Context as _, Result};
 
 use crate::functions::{Private, Work, addresses, pin};
 
+/// The victim's `main`.
+///
+/// # Errors
+///
+/// As [`offsets`] and [`serve`].
+pub fn run(words: &[String]) -> Result<()> {
+    if let [name, case, limit] = words
+        && name == "sites"
+    {
+        offsets(case, limit.parse()?)?.iter().for_each(|offset| println!("{offset}"));
+        return Ok(());
+    }
+    serve(|_| None)
+}
+
 /// Serves the lines of standard input. What `other` answers to a line is written in place of a measurement.
 ///
 /// # Errors

@@ -1,7 +1,9 @@
 //! What takes a block's operations.
 //!
-//! In: nothing. Out: the trait, and the names of operations. All values are words of 64 bits; arithmetic wraps.
+//! In: nothing. Out: the trait. All values are words of 64 bits; operations are the compiler's (`trapline_code`).
 //! Does not: implement it.
+
+use trapline_code::{Compare, Compute, Unary};
 
 use crate::tree::Binary;
 
@@ -22,86 +24,17 @@ pub enum Known {
     Stack,
 }
 
-/// A computation with one operand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unary {
-    /// `-x`
-    Negate,
-    /// `~x`
-    Invert,
-    /// The lowest bytes, extended.
-    Extend {
-        /// 1, 2 or 4.
-        bytes: u8,
-        /// By their sign.
-        signed: bool,
-    },
-    /// How many bits a number has, from its highest 1 on; 0 has none.
-    Bits,
-}
-
-/// A computation with two operands. Divisors and distances of shifts are numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Compute {
-    Add,
-    Subtract,
-    Multiply,
-    And,
-    Or,
-    Xor,
-    ShiftLeft,
-    ShiftRight,
-    Divide,
-    DivideSigned,
-    Remainder,
-    RemainderSigned,
-}
-
-/// A comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Compare {
-    Equal,
-    NotEqual,
-    Less,
-    LessEqual,
-    Greater,
-    GreaterEqual,
-    Below,
-    BelowEqual,
-    Above,
-    AboveEqual,
-}
-
-impl Compare {
-    /// An operator's comparison with signs, and without.
-    pub(super) const fn of(op: Binary) -> Option<(Self, Self)> {
-        Some(match op {
-            Binary::Equal => (Self::Equal, Self::Equal),
-            Binary::Unequal => (Self::NotEqual, Self::NotEqual),
-            Binary::Less => (Self::Less, Self::Below),
-            Binary::LessEqual => (Self::LessEqual, Self::BelowEqual),
-            Binary::Greater => (Self::Greater, Self::Above),
-            Binary::GreaterEqual => (Self::GreaterEqual, Self::AboveEqual),
-            _ => return None,
-        })
-    }
-    /// The comparison that holds where this one does not.
-    pub(super) const fn opposite(self) -> Self {
-        match self {
-            Self::Equal => Self::NotEqual,
-            Self::NotEqual => Self::Equal,
-            Self::Less => Self::GreaterEqual,
-            Self::LessEqual => Self::Greater,
-            Self::Greater => Self::LessEqual,
-            Self::GreaterEqual => Self::Less,
-            Self::Below => Self::AboveEqual,
-            Self::BelowEqual => Self::Above,
-            Self::Above => Self::BelowEqual,
-            Self::AboveEqual => Self::Below,
-        }
-    }
+/// An operator's comparison with signs, and without.
+pub(super) const fn comparison(op: Binary) -> Option<(Compare, Compare)> {
+    Some(match op {
+        Binary::Equal => (Compare::Equal, Compare::Equal),
+        Binary::Unequal => (Compare::NotEqual, Compare::NotEqual),
+        Binary::Less => (Compare::Less, Compare::Below),
+        Binary::LessEqual => (Compare::LessEqual, Compare::BelowEqual),
+        Binary::Greater => (Compare::Greater, Compare::Above),
+        Binary::GreaterEqual => (Compare::GreaterEqual, Compare::AboveEqual),
+        _ => return None,
+    })
 }
 
 /// Takes operations, in the order in which they run.

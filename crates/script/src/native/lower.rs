@@ -3,7 +3,9 @@
 //! In: a checked block. Out: its operations, given to an [`Emit`]; or what in it has none. What each means is what the
 //! interpreter does (`run::eval`, `run::steps`). Does not: know what is made of them.
 
-use super::emit::{Compare, Compute, Emit, Known, Unary};
+use trapline_code::{Compare, Compute, Unary, Width};
+
+use super::emit::{Emit, Known, comparison};
 use super::maps::{Change, KeyWord, Native, NativeMap, Not};
 use super::uses::{has_thread, is_whole};
 use crate::calls::Meaning;
@@ -231,11 +233,11 @@ impl<'a, E: Emit> Lower<'a, E> {
                 self.emit.set(copy, value);
                 Ok(self.emit.get(copy))
             }
-            Op::Compute(op, left, right) if Compare::of(*op).is_none() => {
+            Op::Compute(op, left, right) if comparison(*op).is_none() => {
                 self.computed(*op, left, right, &expr.at)
             }
             Op::Compute(..) | Op::And(..) | Op::Or(..) | Op::Not(_) => self.truth(expr),
-            Op::Invert(of) => self.unary(Unary::Invert, of),
+            Op::Invert(of) => self.unary(Unary::Complement, of),
             Op::Negate(of) => self.unary(Unary::Negate, of),
             Op::If { condition, then, other } => self.either(condition, then, other),
             Op::Block { steps, value } => {
@@ -345,7 +347,7 @@ impl<'a, E: Emit> Lower<'a, E> {
                 self.emit.bind(yes);
                 Ok(())
             }
-            Op::Compute(op, left, right) if let Some((signed, unsigned)) = Compare::of(*op) => {
+            Op::Compute(op, left, right) if let Some((signed, unsigned)) = comparison(*op) => {
                 let when = if is_signed(left, right) { signed } else { unsigned };
                 let (left, right) = (self.value(left)?, self.value(right)?);
                 self.emit.branch(when.opposite(), left, right, no);
@@ -383,7 +385,10 @@ impl<'a, E: Emit> Lower<'a, E> {
     fn wrapped(&mut self, value: E::Value, int: &Int) -> E::Value {
         match int.size {
             8 => value,
-            bytes => self.emit.unary(Unary::Extend { bytes, signed: int.signed }, value),
+            bytes => {
+                let width = Width { bits: bytes * 8, signed: int.signed };
+                self.emit.unary(Unary::Extend(width), value)
+            }
         }
     }
     fn step_place(&mut self, place: &Place, by: i64, before: bool, expr: &Typed) -> Result<E::Value, Not> {

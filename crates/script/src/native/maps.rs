@@ -5,7 +5,8 @@
 
 use std::rc::Rc;
 
-use super::emit::Compare;
+use trapline_code::Compare;
+
 use crate::diagnostic::At;
 use crate::value::StackMode;
 

@@ -24,7 +24,7 @@ mod lower;
 mod maps;
 mod uses;
 
-pub use emit::{Compare, Compute, Emit, Known, Unary};
+pub use emit::{Emit, Known};
 pub use fates::{Beside, Fate, Natives};
 pub use grow::KeyValue;
 pub use lower::lower;

@@ -21,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("trapline-record", &[]),
     ("trapline-insn", &["trapline-record"]),
     ("trapline-code", &["trapline-insn"]),
-    ("trapline-script", &[]),
+    ("trapline-script", &["trapline-code"]),
     ("trapline-image", &["trapline-record"]),
     ("trapline-runtime", &["trapline-record", "trapline-insn"]),
     ("trapline-tracee", &["trapline-record"]),

@@ -4,8 +4,8 @@
 //! `trapline_script::native`. Does not: attach, or read maps (`target_maps`).
 
 use trapline::maps::hit::{
-    Builder, Compare, Compute, HitProgram, Label, Map, MapShape, StackTable, Target, Unary, Value, Var,
-    Width, fits, input, line,
+    Builder, Compare, Compute, HitProgram, Label, Map, MapShape, StackTable, Target, Unary, Value, Var, fits,
+    input, line,
 };
 use trapline::maps::{KeyWord, MapKind, MapTable};
 use trapline::stacks::Unwinding;
@@ -96,30 +96,10 @@ impl Emit for Emitter<'_> {
         };
         self.builder.input(nth)
     }
-    fn unary(&mut self, op: native::Unary, of: Value) -> Value {
-        let op = match op {
-            native::Unary::Negate => Unary::Negate,
-            native::Unary::Invert => Unary::Complement,
-            native::Unary::Bits => Unary::Bits,
-            native::Unary::Extend { bytes, signed } => Unary::Extend(Width { bits: bytes * 8, signed }),
-        };
+    fn unary(&mut self, op: Unary, of: Value) -> Value {
         self.builder.unary(op, of)
     }
-    fn compute(&mut self, op: native::Compute, left: Value, right: Value) -> Value {
-        let op = match op {
-            native::Compute::Add => Compute::Add,
-            native::Compute::Subtract => Compute::Subtract,
-            native::Compute::Multiply => Compute::Multiply,
-            native::Compute::And => Compute::And,
-            native::Compute::Or => Compute::Or,
-            native::Compute::Xor => Compute::Xor,
-            native::Compute::ShiftLeft => Compute::ShiftLeft,
-            native::Compute::ShiftRight => Compute::ShiftRight,
-            native::Compute::Divide => Compute::Divide,
-            native::Compute::DivideSigned => Compute::DivideSigned,
-            native::Compute::Remainder => Compute::Remainder,
-            native::Compute::RemainderSigned => Compute::RemainderSigned,
-        };
+    fn compute(&mut self, op: Compute, left: Value, right: Value) -> Value {
         self.builder.compute(op, left, right)
     }
     fn variable(&mut self) -> Var {
@@ -140,11 +120,11 @@ impl Emit for Emitter<'_> {
     fn jump(&mut self, to: Label) {
         self.builder.jump(Target::Label(to));
     }
-    fn branch(&mut self, when: native::Compare, left: Value, right: Value, to: Label) {
-        self.builder.branch(compare(when), left, right, Target::Label(to));
+    fn branch(&mut self, when: Compare, left: Value, right: Value, to: Label) {
+        self.builder.branch(when, left, right, Target::Label(to));
     }
-    fn add(&mut self, map: usize, key: &[Value], values: &[Value], extreme: Option<native::Compare>) {
-        self.map(map).add(&mut self.builder, key, values, extreme.map(compare));
+    fn add(&mut self, map: usize, key: &[Value], values: &[Value], extreme: Option<Compare>) {
+        self.map(map).add(&mut self.builder, key, values, extreme);
     }
     fn assign(&mut self, map: usize, key: &[Value], value: Value) {
         let (map, own) = (self.map(map), self.own());
@@ -175,24 +155,9 @@ const fn kind(change: Change) -> MapKind {
         Change::Add => MapKind::Added,
         Change::Assign => MapKind::Assigned,
         Change::Raise(when) => MapKind::Extreme {
-            least: matches!(when, native::Compare::Less | native::Compare::Below),
-            signed: matches!(when, native::Compare::Less | native::Compare::Greater),
+            least: matches!(when, Compare::Less | Compare::Below),
+            signed: matches!(when, Compare::Less | Compare::Greater),
         },
-    }
-}
-
-const fn compare(when: native::Compare) -> Compare {
-    match when {
-        native::Compare::Equal => Compare::Equal,
-        native::Compare::NotEqual => Compare::NotEqual,
-        native::Compare::Less => Compare::Less,
-        native::Compare::LessEqual => Compare::LessEqual,
-        native::Compare::Greater => Compare::Greater,
-        native::Compare::GreaterEqual => Compare::GreaterEqual,
-        native::Compare::Below => Compare::Below,
-        native::Compare::BelowEqual => Compare::BelowEqual,
-        native::Compare::Above => Compare::Above,
-        native::Compare::AboveEqual => Compare::AboveEqual,
     }
 }
 
