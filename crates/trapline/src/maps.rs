@@ -107,6 +107,9 @@ pub enum KeyWord {
     Stack,
 }
 
+/// The place that was hit, and the stack.
+pub type StackAt = (Arc<Site>, Arc<HitStack>);
+
 /// A word of a key, as a reader knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyPart {
@@ -117,7 +120,7 @@ pub enum KeyPart {
     /// The place that was hit.
     Site(Arc<Site>),
     /// The place that was hit, and the stack; `None` if the thread ended while it stored it.
-    Stack(Option<(Arc<Site>, Arc<HitStack>)>),
+    Stack(Option<StackAt>),
 }
 
 /// An entry of a map.
@@ -214,7 +217,7 @@ impl<'a> RawMaps<'a> {
         stack: &dyn Fn(usize, u64) -> Option<(Arc<Site>, HitStack)>,
     ) -> MapContents {
         let mut rows = Vec::new();
-        let mut stacks: HashMap<(usize, u64), Option<(Arc<Site>, Arc<HitStack>)>> = HashMap::new();
+        let mut stacks: HashMap<(usize, u64), Option<StackAt>> = HashMap::new();
         for (map, (table, found)) in self.tables.iter().zip(self.found).enumerate() {
             for ((segment, key), value) in found {
                 let Some(value) = value else { continue };

@@ -71,7 +71,7 @@ pub fn offsets(case: &str, limit: usize) -> Result<Vec<u64>> {
 /// Nanoseconds per call, and the number of calls, of so many threads that call a function of their own each, or all the same.
 fn measure(case: &str, (count, own): (usize, bool), control: bool, time: Duration) -> Result<(f64, u64)> {
     let works: Option<Vec<Work>> = (0..count).map(|t| Work::of(case, if own { t } else { 0 })).collect();
-    let works = works.with_context(|| format!("no case {case} for {} threads", count))?;
+    let works = works.with_context(|| format!("no case {case} for {count} threads"))?;
     let barrier = Barrier::new(count);
     let each: Vec<(f64, u64)> = std::thread::scope(|scope| {
         let run = |(thread, work): (usize, Work)| {

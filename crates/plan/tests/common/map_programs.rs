@@ -88,6 +88,36 @@ pub(crate) fn sum_by_stack() -> Program {
     made.added_to(BY_STACK, &[stack], value);
     made.finish()
 }
+/// Words of the frames that a test makes up, on its own stack above the stub's.
+pub(crate) const WORDS: usize = 64;
+
+/// Lays out frames. Returns frame pointers, and the return addresses that a walk finds from each.
+pub(crate) fn lay_frames(frames: &mut [u64; WORDS]) -> [(u64, Vec<u64>); 7] {
+    let at = frames.as_mut_ptr() as u64;
+    let end = at + WORDS as u64 * 8;
+    // A chain of three that ends with 0, one that goes round, one that joins the first, and one that ends with the last words.
+    for (n, next, back) in [
+        (0, at + 80, 1),
+        (10, at + 160, 2),
+        (20, 0, 3),
+        (30, at + 240, 4),
+        (40, at + 160, 6),
+        (WORDS - 2, 7, 5),
+    ] {
+        frames[n] = next;
+        frames[n + 1] = back;
+    }
+    std::hint::black_box(frames);
+    [
+        (at, vec![1, 2, 3]),
+        (at + 80, vec![2, 3]),
+        (at + 320, vec![6, 3]),
+        (at + 240, vec![4; usize::from(STACKS.frames) - 1]),
+        (end - 16, vec![5]),
+        (0, vec![]),
+        (u64::MAX, vec![]),
+    ]
+}
 /// What hits left there: a stack's addresses and whether it is cut, with number of hits and sum. Each is of this probe, and has
 /// one number.
 pub(crate) fn by_stack(area: &MapArea, view: View<'_>, probe: u32) -> BTreeMap<(Vec<u64>, bool), (u64, u64)> {

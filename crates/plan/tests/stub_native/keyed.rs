@@ -7,14 +7,12 @@ use trapline_plan::x86_64::stub::Liveness;
 use trapline_record::ring::RecordKind;
 
 use crate::arena::{Arena, machines};
-use crate::map_programs::{STACKS, by_stack, sum_by_stack};
+use crate::map_programs::{STACKS, WORDS, by_stack, lay_frames, sum_by_stack};
 use crate::ran::{PROBE, Set};
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
 
 /// Number of rbp in `State::regs`.
 const RBP: usize = 5;
-/// Words of the frames that the test makes up, on its own stack above the stub's.
-const WORDS: usize = 64;
 
 /// One hit with this frame pointer; returns the value that it adds.
 // Never inlined, so that each hit of one function is at the same depth of the stack.
@@ -34,31 +32,9 @@ fn hit(random: &mut Random, code: u64, (rbp, dead): (u64, u16)) -> u64 {
 fn hit_2_sums_by_stack_are_those_of_the_frames_that_were_there() {
     let _one = ONE.lock();
     let mut frames = [0_u64; WORDS];
-    let at = frames.as_mut_ptr() as u64;
-    let end = at + WORDS as u64 * 8;
-    // A chain of three that ends with 0, one that goes round, one that joins the first, and one that ends with the stack's last words.
-    for (n, next, back) in [
-        (0, at + 80, 1),
-        (10, at + 160, 2),
-        (20, 0, 3),
-        (30, at + 240, 4),
-        (40, at + 160, 6),
-        (WORDS - 2, 7, 5),
-    ] {
-        frames[n] = next;
-        frames[n + 1] = back;
-    }
-    std::hint::black_box(&mut frames);
-    let room = usize::from(STACKS.frames) - 1;
-    let cases: [(u64, Vec<u64>); 7] = [
-        (at, vec![1, 2, 3]),
-        (at + 80, vec![2, 3]),
-        (at + 320, vec![6, 3]),
-        (at + 240, vec![4; room]),
-        (end - 16, vec![5]),
-        (0, vec![]),
-        (u64::MAX, vec![]),
-    ];
+    let cases = lay_frames(&mut frames);
+    let at = frames.as_ptr() as u64;
+    let (end, room) = (at + WORDS as u64 * 8, usize::from(STACKS.frames) - 1);
     for machine in &machines() {
         let mut random = Random(0x57ac_0002_4321_9876);
         for n in 0..4_u32 {

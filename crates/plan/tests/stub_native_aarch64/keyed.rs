@@ -6,13 +6,10 @@ use trapline_plan::{Stacks, ThreadId};
 use trapline_record::ring::RecordKind;
 use trapline_record::view::View;
 
-use super::map_programs::{STACKS, by_stack, sum_by_stack};
+use super::map_programs::{STACKS, WORDS, by_stack, lay_frames, sum_by_stack};
 use super::ran::{PROBE, Set};
 use super::records::{machines, on_cpu};
 use super::{RET, around, by_hand, changes};
-
-/// Words of the frames that the test makes up, on its own stack above the stub's.
-const WORDS: usize = 64;
 
 /// One hit with this x29, and with a second argument.
 // Never inlined, so that each hit is at the same depth of the stack.
@@ -29,31 +26,9 @@ fn hit(code: u64, x29: u64, value: u64) {
 #[test]
 fn hit_2_sums_by_stack_are_those_of_the_frames_that_were_there() {
     let mut frames = [0_u64; WORDS];
-    let at = frames.as_mut_ptr() as u64;
-    let end = at + WORDS as u64 * 8;
-    // A chain of three that ends with 0, one that goes round, one that joins the first, and one that ends with the stack's last words.
-    for (n, next, back) in [
-        (0, at + 80, 1),
-        (10, at + 160, 2),
-        (20, 0, 3),
-        (30, at + 240, 4),
-        (40, at + 160, 6),
-        (WORDS - 2, 7, 5),
-    ] {
-        frames[n] = next;
-        frames[n + 1] = back;
-    }
-    std::hint::black_box(&mut frames);
-    let room = usize::from(STACKS.frames) - 1;
-    let cases: [(u64, Vec<u64>); 7] = [
-        (at, vec![1, 2, 3]),
-        (at + 80, vec![2, 3]),
-        (at + 320, vec![6, 3]),
-        (at + 240, vec![4; room]),
-        (end - 16, vec![5]),
-        (0, vec![]),
-        (u64::MAX, vec![]),
-    ];
+    let cases = lay_frames(&mut frames);
+    let at = frames.as_ptr() as u64;
+    let (end, room) = (at + WORDS as u64 * 8, usize::from(STACKS.frames) - 1);
     for machine in machines(by_hand) {
         let mut set = Set::new(machine, ThreadId::Call);
         set.stacks = Stacks { main: (at - (64 << 10), end), ..Stacks::default() };
