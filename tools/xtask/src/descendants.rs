@@ -5,13 +5,11 @@
 
 use std::process::Command;
 
-/// Ends all of them.
+/// Ends the process and all of them. Parents come first: one that is told of a child's end may start another.
 pub(crate) fn kill(pid: u32) {
-    let found: Vec<String> = of(pid).iter().map(ToString::to_string).collect();
-    if !found.is_empty() {
-        println!("ending processes {}", found.join(" "));
-        Command::new("kill").arg("-KILL").args(&found).status().ok();
-    }
+    let found: Vec<String> = std::iter::once(pid).chain(of(pid)).map(|pid| pid.to_string()).collect();
+    println!("ending processes {}", found.join(" "));
+    Command::new("kill").arg("-KILL").args(&found).status().ok();
 }
 
 /// All that it started, and what those started.

@@ -163,12 +163,15 @@ impl Probed {
     }
 }
 
+/// The numbers of a stack's frames.
+type StackNumbers<'a> = dyn Fn(u32, (&Site, &HitStack)) -> Vec<u64> + 'a;
+
 /// What sites and stacks in keys are to a block.
 pub(super) struct Known<'a> {
     /// A hit at a site.
     pub(super) hit: &'a dyn Fn(&Site) -> Option<Hit>,
     /// The numbers of the frames of a process' stack at a site.
-    pub(super) stack: &'a dyn Fn(u32, (&Site, &HitStack)) -> Vec<u64>,
+    pub(super) stack: &'a StackNumbers<'a>,
 }
 
 /// Gives a program's maps what is in those of the target.
