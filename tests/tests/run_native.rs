@@ -27,7 +27,12 @@ struct Ran {
 }
 
 /// Runs a tracer beside a victim that runs once the tracer is attached, and ends the tracer with Ctrl-C.
-fn beside(victim: &mut Running, mut tracer: Command, times: u64) -> Ran {
+fn beside(victim: &mut Running, tracer: Command, times: u64) -> Ran {
+    beside_with(victim, (tracer, None), times)
+}
+
+/// The same with a tracer whose last probe is on this program.
+fn beside_with(victim: &mut Running, (mut tracer, last): (Command, Option<&Path>), times: u64) -> Ran {
     let output = std::env::temp_dir().join(format!("trapline-native-{}", victim.pid()));
     let errors = output.with_extension("errors");
     let file = |path: &Path| Stdio::from(fs::File::create(path).expect("a temporary file"));
@@ -40,9 +45,13 @@ fn beside(victim: &mut Running, mut tracer: Command, times: u64) -> Ran {
         assert!(!ended && begun.elapsed().as_secs() < 60, "not attached: {}{}", read(&output), read(&errors));
         std::thread::sleep(Duration::from_millis(20));
     }
-    if tracer.get_program() == "unshare" {
-        // It says so before its uprobes are there.
-        std::thread::sleep(Duration::from_millis(1500));
+    // The kernel's bpftrace says so before its uprobes are there. Its last probe is on another program.
+    if let Some(last) = last {
+        while !read(&output).contains("at the last probe") {
+            assert!(begun.elapsed().as_secs() < 60, "not attached: {}{}", read(&output), read(&errors));
+            let mut last = Command::new(last);
+            assert!(last.stdin(Stdio::null()).stdout(Stdio::null()).status().expect("it runs").success());
+        }
     }
     victim.run(times);
     assert!(interrupt(&mut child).success(), "{}", read(&errors));
@@ -97,7 +106,7 @@ fn in_target(victim: &mut Running, script: &str) -> Value {
 }
 
 /// Scripts whose maps depend on the calls alone.
-const SCRIPTS: [&str; 12] = [
+const SCRIPTS: [&str; 13] = [
     "uprobe:FILE:step { @[arg1 & 0xff, arg2] = count(); }",
     "uprobe:FILE:step /(int32)arg1 < 0/ { @n = count(); @sum = sum((int64)arg0); }",
     "uprobe:FILE:step { $n = (int64)arg0; if ($n < 0) { @below[-$n] = count(); } else { @above[$n * 2] = count(); } }",
@@ -111,6 +120,7 @@ const SCRIPTS: [&str; 12] = [
     "uprobe:FILE:step { @a[(int32)arg1 == 3 ? 1 : 2] = avg((int64)arg0 + 100); }",
     "uprobe:FILE:step /arg1 == 2 || arg2 > 200/ { @either = count(); } uprobe:FILE:step /!(arg1 == 2)/ { @others[arg2 >> 4, (arg2 << 2) & 0xff] = count(); }",
     "uprobe:FILE:step { @t = stats(arg2 * 3 - 1); if (arg2 > 100) { return; } @small[arg2 / 10, arg2 % 3] = count(); }",
+    "uprobe:FILE:step /tid > 5/ { $t = tid; @by[$t - tid + 2] = count(); } uprobe:FILE:step /tid == 5/ { @no = count(); }",
     "uprobe:FILE:step { @x[(int8)arg0, (uint16)arg0, arg2 ^ 5, ~arg2 & 3] = count(); }",
 ];
 
@@ -170,16 +180,14 @@ fn maps_are_those_of_the_kernels_bpftrace() {
     fs::copy(built, &path).expect("room");
     let mut victim = Running::start(&path, &[]);
     for script in SCRIPTS.map(|script| at(script, &path)) {
-        let theirs = or_skip!(bpftrace(Some(victim.pid()), &script));
-        let theirs = beside(&mut victim, theirs, TIMES);
-        assert_eq!(in_target(&mut victim, &script), theirs.maps, "{script}");
+        let theirs = or_skip!(of_bpftrace(&mut victim, &script));
+        assert_eq!(in_target(&mut victim, &script), theirs, "{script}");
     }
     fs::remove_file(path).ok();
 }
 
-/// The kernel's bpftrace, if it runs here, in a mount namespace of its own. Without a process it sees all of them; with one, its main
-/// thread.
-fn bpftrace(pid: Option<u32>, script: &str) -> Result<Command, &'static str> {
+/// What the kernel's bpftrace leaves in maps, if it runs here; in a mount namespace of its own. It sees all processes.
+fn of_bpftrace(victim: &mut Running, script: &str) -> Result<Value, &'static str> {
     const TRACEFS: &str = "mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null";
     let unshare = |command: String| {
         let mut unshare = Command::new("unshare");
@@ -190,10 +198,14 @@ fn bpftrace(pid: Option<u32>, script: &str) -> Result<Command, &'static str> {
     if !works.is_ok_and(|output| output.status.success()) {
         return Err("bpftrace does not run here");
     }
-    let of = pid.map_or_else(String::new, |pid| format!("-p {pid}"));
-    let mut command = unshare(format!("{TRACEFS}; exec bpftrace -f json {of} -e \"$0\""));
-    command.arg(script);
-    Ok(command)
+    let last = std::env::temp_dir().join(format!("trapline-last-{}-{}", std::process::id(), victim.pid()));
+    fs::copy(victims::plain("counter").map_err(|_| "no compiler")?, &last).expect("room");
+    let script = format!("{script} uprobe:{}:main {{ printf(\"at the last probe\\n\"); }}", last.display());
+    let mut command = unshare(format!("{TRACEFS}; exec bpftrace -f json -p \"$0\" -e \"$1\""));
+    command.args([&victim.pid().to_string(), &script]);
+    let maps = beside_with(victim, (command, Some(&last)), TIMES).maps;
+    fs::remove_file(last).ok();
+    Ok(maps)
 }
 
 /// Values by thread and stack; a stack is its addresses, with which lines begin.
@@ -217,8 +229,7 @@ fn stacks_in_keys_are_those_of_the_kernels_bpftrace() {
          uretprobe:FILE:probed { @returned[tid, ustack(perf, 20)] = sum(retval & 0xff); }",
         &path,
     );
-    let theirs = or_skip!(bpftrace(None, &script));
-    let theirs = beside(&mut victim, theirs, TIMES).maps;
+    let theirs = or_skip!(of_bpftrace(&mut victim, &script));
     let ours = in_target(&mut victim, &script.replace("perf", "raw"));
     for map in ["@calls", "@sum", "@returned"] {
         let (ours, theirs) = (by_addresses(&ours[map]), by_addresses(&theirs[map]));

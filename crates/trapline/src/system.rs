@@ -1,6 +1,7 @@
 //! The system that a tracer runs on: its clock, and the kernel's uprobes.
 //!
 //! In: nothing. Out: the time of day as reports show it; whether the kernel's uprobes are available, for
-//! comparisons. Does not: trace.
+//! comparisons; whether a process numbers threads as the tracer does. Does not: trace.
 
+pub use crate::threads::shares_numbers;
 pub use trapline_tracee::{kernel, time_of_day};

@@ -159,6 +159,12 @@ fn number(task: &Path) -> Option<u32> {
     task.file_name()?.to_str()?.parse().ok()
 }
 
+/// Whether threads of a process see the numbers of themselves that the tracer sees: it is in the tracer's PID namespace.
+#[must_use]
+pub fn shares_numbers(pid: u32) -> bool {
+    !are_renumbered(pid)
+}
+
 /// Whether threads of a process see other numbers of themselves than the tracer does.
 pub(crate) fn are_renumbered(pid: u32) -> bool {
     namespace(pid) != namespace(std::process::id())

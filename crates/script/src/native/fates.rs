@@ -55,16 +55,16 @@ impl Natives {
         let fate = |block: &Block| if is_of_hits(block) { Fate::Read(why.to_owned()) } else { Fate::Own };
         let fates: Vec<Fate> = program.blocks.iter().map(fate).collect();
         let awaited = vec![false; fates.len()];
-        Self { fates, native: Native::new(program.maps.len()), awaited }
+        Self { fates, native: Native::new(program.maps.len(), false), awaited }
     }
-    /// Decides. `beside`: by block.
+    /// Decides. `beside`: by block. `same_tids`: threads of the target see the numbers of themselves that the tracer sees.
     #[must_use]
-    pub fn of(program: &Program, beside: &[Beside]) -> Self {
+    pub fn of(program: &Program, beside: &[Beside], same_tids: bool) -> Self {
         let uses: Vec<Uses> = program.blocks.iter().map(Uses::of).collect();
         let fate = |block: &Block| if is_of_hits(block) { Fate::Native } else { Fate::Own };
         let mut fates: Vec<Fate> = program.blocks.iter().map(fate).collect();
         let native = loop {
-            let native = lowered(program, &mut fates);
+            let native = lowered(program, &mut fates, same_tids);
             let together = Together { program, fates: &fates, uses: &uses, native: &native, beside };
             let impossible = together.impossible();
             if impossible.is_empty() {
@@ -88,8 +88,8 @@ fn is_of_hits(block: &Block) -> bool {
 }
 
 /// What the target must know to run blocks. Those that it cannot run are read.
-fn lowered(program: &Program, fates: &mut [Fate]) -> Native {
-    let mut native = Native::new(program.maps.len());
+fn lowered(program: &Program, fates: &mut [Fate], same_tids: bool) -> Native {
+    let mut native = Native::new(program.maps.len(), same_tids);
     for (fate, block) in fates.iter_mut().zip(&program.blocks).filter(|(fate, _)| **fate == Fate::Native) {
         let mut with_it = native.clone();
         let is_function = |probe: &Probe| matches!(probe, Probe::Uprobe(..) | Probe::Uretprobe(..));

@@ -7,7 +7,7 @@ use trapline_code::{Compare, Compute, Unary, Width};
 
 use super::emit::{Emit, Known, comparison};
 use super::maps::{Change, KeyWord, Native, NativeMap, Not};
-use super::uses::{has_thread, is_whole};
+use super::uses::{has_thread, is_init, is_whole};
 use crate::calls::Meaning;
 use crate::diagnostic::At;
 use crate::program::{self, Op, Place, Program, Step, SumArgs, Typed};
@@ -422,7 +422,10 @@ impl<'a, E: Emit> Lower<'a, E> {
             Meaning::Argument(nth @ 0..6) => Known::Argument(nth),
             Meaning::Retval => Known::Returned,
             Meaning::Nsecs if boot => Known::Nanos,
-            Meaning::Tid | Meaning::Pid => return Err(Not::yet("tid or pid but as a part of a key", at)),
+            Meaning::Tid if self.native.same_tids && !is_init(args) => Known::Thread,
+            Meaning::Tid | Meaning::Pid => {
+                return Err(Not::yet("such a tid or pid but as a part of a key", at));
+            }
             _ => return Err(Not::yet("such a function or value", at)),
         };
         Ok(self.emit.known(known))

@@ -82,12 +82,14 @@ pub struct Native {
     pub texts: Vec<Rc<[u8]>>,
     /// Return addresses of the deepest stack in a key; 0 if there is none.
     pub addresses: u8,
+    /// Whether threads see the numbers of themselves that the tracer sees.
+    pub same_tids: bool,
 }
 
 impl Native {
     /// For a program with so many maps.
-    pub(super) fn new(maps: usize) -> Self {
-        Self { maps: vec![None; maps], texts: Vec::new(), addresses: 0 }
+    pub(super) fn new(maps: usize, same_tids: bool) -> Self {
+        Self { maps: vec![None; maps], texts: Vec::new(), addresses: 0, same_tids }
     }
     /// Notes how a map is used.
     pub(super) fn uses(&mut self, map: usize, how: NativeMap, at: &At) -> Result<(), Not> {

@@ -162,7 +162,8 @@ impl Probing {
         now: &mut dyn FnMut() -> u64,
     ) -> Result<Option<Self>, Stop> {
         let found = Found::of(program, pid)?;
-        let (mut places, mut ran) = (Places::new(frames), Ran::of(program, &found, interpret));
+        let (mut places, mut ran) =
+            (Places::new(frames), Ran::of(program, &found, (interpret, same_tids(pid, command))));
         program.fits_records(|block| ran.why_read(block)).map_err(Stop::Said)?;
         let asked = Asked::of(program, &found, &ran, &mut places);
         let unwinding = asked.unwinding(program, &ran);
@@ -271,6 +272,11 @@ fn name_of(call: &Call, read: Option<String>, launched: Option<&(u32, String)>) 
     let first =
         || launched.filter(|(pid, _)| (call.pid, call.tid) == (*pid, *pid)).map(|(_, name)| name.clone());
     read.or_else(first).unwrap_or_else(|| UNNAMED.to_owned())
+}
+
+/// Whether threads see the numbers of themselves that the tracer sees: not known of processes that are found by their files.
+fn same_tids(pid: Option<u32>, command: Option<&[String]>) -> bool {
+    command.is_some() || pid.is_some_and(trapline::system::shares_numbers)
 }
 
 /// The processes that are probed.

@@ -40,11 +40,11 @@ struct Probed {
 }
 
 impl Ran {
-    /// Those blocks that the target can run; none if all are to be interpreted.
-    pub(super) fn of(program: &Program, found: &Found, interpret: bool) -> Self {
+    /// Those blocks that the target can run; none if all are to be interpreted. `same_tids` is as in [`Natives::of`].
+    pub(super) fn of(program: &Program, found: &Found, (interpret, same_tids): (bool, bool)) -> Self {
         let mut natives = match interpret {
             true => Natives::none(program, "--interpret"),
-            false => Natives::of(program, &beside(program, found)),
+            false => Natives::of(program, &beside(program, found), same_tids),
         };
         let mut ran = Self::with(program, found, natives.clone());
         // A block's code may not fit into a stub, on some processor.

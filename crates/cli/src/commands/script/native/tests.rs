@@ -90,7 +90,7 @@ impl Random {
                 0 => self.below(1000).to_string(),
                 1 => "nsecs".to_owned(),
                 2 => "$x".to_owned(),
-                3 => "@v[tid]".to_owned(),
+                3 => self.one_of(&["@v[tid]", "tid"]).to_owned(),
                 _ => format!("arg{}", self.below(6)),
             };
         }
@@ -240,7 +240,7 @@ fn scr_5_programs_leave_what_the_interpreter_leaves() {
             continue;
         };
         let program = Rc::new(compiled.program);
-        let natives = Natives::of(&program, &[]);
+        let natives = Natives::of(&program, &[], true);
         let blocks: Vec<usize> = (0..program.blocks.len()).collect();
         if !blocks.iter().all(|block| natives.runs(*block)) {
             continue;
