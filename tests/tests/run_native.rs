@@ -120,7 +120,7 @@ const SCRIPTS: [&str; 13] = [
     "uprobe:FILE:step { @a[(int32)arg1 == 3 ? 1 : 2] = avg((int64)arg0 + 100); }",
     "uprobe:FILE:step /arg1 == 2 || arg2 > 200/ { @either = count(); } uprobe:FILE:step /!(arg1 == 2)/ { @others[arg2 >> 4, (arg2 << 2) & 0xff] = count(); }",
     "uprobe:FILE:step { @t = stats(arg2 * 3 - 1); if (arg2 > 100) { return; } @small[arg2 / 10, arg2 % 3] = count(); }",
-    "uprobe:FILE:step /tid > 5/ { $t = tid; @by[$t - tid + 2] = count(); } uprobe:FILE:step /tid == 5/ { @no = count(); }",
+    "uprobe:FILE:step /tid > 5/ { $t = tid; @by[$t - tid + 2] = count(); } uprobe:FILE:step /tid == 5/ { @no[tid] = count(); }",
     "uprobe:FILE:step { @x[(int8)arg0, (uint16)arg0, arg2 ^ 5, ~arg2 & 3] = count(); }",
 ];
 
