@@ -1,5 +1,5 @@
-//! VAL-1 on real programs: what queries PostgreSQL runs, by its own USDT probe; which functions Python returns from; what line
-//! bash's readline returned.
+//! VAL-1 on real programs: what queries PostgreSQL runs, by its own USDT probe; which functions Python returns from;
+//! what line bash's readline returned.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
