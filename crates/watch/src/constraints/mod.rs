@@ -42,7 +42,7 @@
 //! | data | written | read |
 //! |---|---|---|
 //! | a task's own account, a mutex (`many`) | by operations on that task, under its mutex | the same |
-//! | `spread`, a copy for each lane; the sum counts | adds and subtracts, by any operation in a lane | with all lanes closed |
+//! | `spread`, a copy for each lane: summed up | adds and subtracts, by any operation in a lane | with all lanes closed |
 //! | `bound[c]` | adds and subtracts, by any operation in a lane | with all lanes closed |
 //! | `pinned[c]`, `most` | with all lanes closed | in a lane |
 //!
