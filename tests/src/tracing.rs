@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::running::{Printed, Running};
+
 /// Longest wait for the tracer to attach or to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -40,6 +42,55 @@ pub fn until_enough(verb: &str, args: &[&str], is_enough: impl Fn(&Report) -> bo
     let run = |seconds| Tracing::spawn(verb, &[&["-d", seconds], args].concat()).end();
     let short = ["0.5", "2", "8"].into_iter().map(run).find(|report| is_enough(report));
     short.unwrap_or_else(|| run("32"))
+}
+
+/// Runs the victim's rounds under a verb. Returns the report, and what the victim printed.
+///
+/// # Panics
+/// If the tracer does not attach, or fails.
+#[must_use]
+pub fn traced(victim: &mut Running, verb: &str, words: &[&str], times: u64) -> (Report, Printed) {
+    let pid = victim.pid().to_string();
+    let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
+    let tracing = Tracing::start(verb, &all).unwrap_or_else(|report| panic!("{words:?}: {}", report.errors));
+    let reported = victim.run(times);
+    let report = tracing.stop();
+    assert!(report.status.success(), "{words:?}: {}", report.errors);
+    (report, reported)
+}
+
+/// The same, where nothing is refused and the victim prints what it prints without a tracer.
+///
+/// # Panics
+/// As [`traced`]; if anything is refused, or the victim prints something else.
+#[must_use]
+pub fn unchanged(victim: &mut Running, verb: &str, words: &[&str], times: u64) -> Report {
+    let bare = victim.run(times);
+    let (report, reported) = traced(victim, verb, words, times);
+    assert!(report.refused().is_empty(), "{words:?}: {}", report.errors);
+    assert_eq!(reported, bare, "{words:?}: the program computes something else");
+    report
+}
+
+/// What a command wrote to standard output.
+#[must_use]
+pub fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a command wrote to standard error.
+#[must_use]
+pub fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// An argument of a reported call.
+///
+/// # Panics
+/// If the call has none of this number, or it is no unsigned number.
+#[must_use]
+pub fn argument(call: &Value, nth: usize) -> u64 {
+    call["args"][nth]["value"].as_u64().unwrap_or_else(|| panic!("no argument {nth}: {call}"))
 }
 
 /// A running tracer that writes JSON lines to a file.
@@ -280,6 +331,20 @@ impl Report {
     #[must_use]
     pub fn total_hits(&self) -> u64 {
         self.probes().filter_map(|probe| probe["hits"].as_u64()).sum()
+    }
+
+    /// All reported calls, in the order in which they ended.
+    #[must_use]
+    pub fn calls(&self) -> Vec<&Value> {
+        self.objects.iter().filter(|object| object["type"] == "call").collect()
+    }
+
+    /// Those of one function.
+    #[must_use]
+    pub fn calls_of(&self, func: &str) -> Vec<&Value> {
+        let is_of =
+            |call: &&Value| call["probe"].as_str().and_then(|text| text.rsplit(':').next()) == Some(func);
+        self.calls().into_iter().filter(is_of).collect()
     }
 
     /// A counter of the whole process, such as `missed`, summed.

@@ -4,17 +4,13 @@
 use std::process::{Command, Output, Stdio};
 
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Tracing, binary, once};
+use trapline_tests::tracing::{Tracing, binary, errors, once};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, programs, text};
 
-fn output_text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 /// Checks the status, and that the message contains one word of each group.
 fn refused(output: &Output, status: i32, words: &[&[&str]]) {
-    let text = output_text(output);
+    let text = errors(output);
     assert_eq!(output.status.code(), Some(status), "{text}");
     let lower = text.to_lowercase();
     for group in words {
@@ -66,8 +62,8 @@ fn no_permission_says_what_is_in_the_way() {
         command.args(["count", "-p", &victim.pid().to_string(), "leaf"]).stdin(Stdio::null()).output();
     std::fs::remove_file(&copy).ok();
     let Ok(output) = output else { trapline_tests::skip!("no setpriv") };
-    if output_text(&output).contains("setpriv: ") {
-        trapline_tests::skip!("cannot become another user: {}", output_text(&output));
+    if errors(&output).contains("setpriv: ") {
+        trapline_tests::skip!("cannot become another user: {}", errors(&output));
     }
     refused(&output, 1, &[&["cannot trace"], &["uid", "user", "yama", "capab", "dumpable"]]);
 }
@@ -121,10 +117,10 @@ fn a_file_that_was_replaced_on_disk() {
     programs::copy(&other, &copy).expect("replaced");
     let pid = victim.pid().to_string();
     let output = once(&["count", "-q", "-d", "0.1", "-p", &pid, "leaf"]);
-    println!("{}: {}", output.status, output_text(&output));
+    println!("{}: {}", output.status, errors(&output));
     // Either the mapped file is still reachable and right, or it is refused. It is never patched by the new
     // file's offsets.
-    assert!(matches!(output.status.code(), Some(0 | 1 | 3)), "{}", output_text(&output));
+    assert!(matches!(output.status.code(), Some(0 | 1 | 3)), "{}", errors(&output));
     assert!(victim.run(100)["leaf"] > 0);
     let now = text::differences(victim.pid());
     std::fs::remove_file(&copy).ok();

@@ -7,23 +7,10 @@ use serde_json::Value;
 use trapline_tests::fetched::Fetched;
 use trapline_tests::programs::Own;
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Report, Tracing, once, until_enough};
+use trapline_tests::tracing::{Report, Tracing, argument, once, until_enough};
 use trapline_tests::{or_skip, text, victims};
 
 const TIMES: u64 = 300;
-
-/// The calls of one function, in the order in which they ended.
-fn calls<'a>(report: &'a Report, func: &str) -> Vec<&'a Value> {
-    let of = |object: &&Value| {
-        let probe = object["probe"].as_str().unwrap_or_default();
-        object["type"] == "call" && probe.rsplit(':').next() == Some(func)
-    };
-    report.objects.iter().filter(of).collect()
-}
-
-fn argument(call: &Value, nth: usize) -> u64 {
-    call["args"][nth]["value"].as_u64().unwrap_or_else(|| panic!("no argument {nth}: {call}"))
-}
 
 #[test]
 fn each_call_has_its_arguments_and_its_value() {
@@ -43,16 +30,16 @@ fn each_call_has_its_arguments_and_its_value() {
     let report = tracing.stop();
     assert!(report.status.success(), "{}", report.errors);
     for func in ["leaf", "factorial", "many_args", "tail_caller"] {
-        assert_eq!(calls(&report, func).len() as u64, reported[func], "{func}: {}", report.errors);
+        assert_eq!(report.calls_of(func).len() as u64, reported[func], "{func}: {}", report.errors);
         assert_eq!(report.hits(func), reported[func], "{func}");
     }
-    for call in calls(&report, "leaf") {
+    for call in report.calls_of("leaf") {
         assert_eq!(call["ret"].as_u64(), Some(argument(call, 0) * 3 + 1), "{call}");
         assert_eq!((call["tid"].as_u64(), &call["how"]), (Some(u64::from(victim.pid())), &"returned".into()));
         assert!(call["dur_ns"].as_u64().is_some_and(|ns| ns < 10_000_000_000), "{call}");
     }
     let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
-    for call in calls(&report, "factorial") {
+    for call in report.calls_of("factorial") {
         let n = argument(call, 0);
         assert_eq!(call["ret"].as_u64(), Some((1..=n).product()), "{call}");
         *seen.entry(n).or_default() += 1;
@@ -68,12 +55,12 @@ fn each_call_has_its_arguments_and_its_value() {
             (5, TIMES)
         ])
     );
-    for (nth, call) in (0..).zip(calls(&report, "many_args")) {
+    for (nth, call) in (0..).zip(report.calls_of("many_args")) {
         let arguments: Vec<u64> = (0..6).map(|n| argument(call, n)).collect();
         assert_eq!(arguments, [nth, 2, 3, 4, 5, 6]);
     }
     // Its last callee may be inlined or jumped to; after a jump, the value is not its own.
-    for call in calls(&report, "tail_caller") {
+    for call in report.calls_of("tail_caller") {
         assert!(
             call["how"] == "tail" || call["ret"].as_u64() == Some((argument(call, 0) + 1) * 3 + 1),
             "{call}"
@@ -96,7 +83,7 @@ fn the_kernel_reads_the_same_arguments() {
     let tracing = Tracing::start("trace", &["--entry-only", "-p", &pid, "leaf(u64 x)"]).expect("attaches");
     victim.run(TIMES);
     let report = tracing.stop();
-    let ours: Vec<u64> = calls(&report, "leaf").into_iter().map(|call| argument(call, 0)).collect();
+    let ours: Vec<u64> = report.calls_of("leaf").into_iter().map(|call| argument(call, 0)).collect();
     assert_eq!(ours, expected);
 }
 
@@ -115,7 +102,7 @@ fn a_stopped_tracer_loses_records_and_says_how_many() {
     tracing.signal(libc::SIGCONT);
     let report = tracing.stop();
     let missed = report.number("missed");
-    let lines = calls(&report, "leaf").len() as u64;
+    let lines = report.calls_of("leaf").len() as u64;
     assert_eq!(lines + missed, few + many, "{}", report.errors);
     assert_eq!(report.hits("leaf"), lines);
     assert!(missed > 0 && lines > few, "{lines} lines, {missed} missed");
@@ -136,12 +123,12 @@ fn a_storm_of_eight_threads_is_reported_in_order_and_to_the_hit() {
     let report = tracing.stop();
     assert!(report.status.success(), "{}", report.errors);
     let made = |func: &str| few[func] + many[func];
-    let lines = ["through", "shared"].map(|func| calls(&report, func).len() as u64);
+    let lines = ["through", "shared"].map(|func| report.calls_of(func).len() as u64);
     assert_eq!(lines, ["through", "shared"].map(|func| report.hits(func)));
     let missed = report.number("missed");
     assert_eq!(lines.iter().sum::<u64>() + missed, made("through") + made("shared"), "{}", report.errors);
     let mut last: BTreeMap<u64, u64> = BTreeMap::new();
-    for call in calls(&report, "through") {
+    for call in report.calls_of("through") {
         let (tid, x) = (call["tid"].as_u64().expect("a number"), argument(call, 0));
         let before = last.insert(tid, x);
         assert!(before.is_none_or(|before| before < x || before == 99), "{before:?} before {call}");
@@ -173,7 +160,7 @@ fn calls_after_one_that_was_under_way_have_their_own_ends() {
     let victim = Running::start(&path, &["nap"]);
     let pid = victim.pid().to_string();
     let ended = |report: &Report| -> Vec<Value> {
-        calls(report, "nap").into_iter().filter(|call| call["how"] == "returned").cloned().collect()
+        report.calls_of("nap").into_iter().filter(|call| call["how"] == "returned").cloned().collect()
     };
     let words = ["-p", &pid, "nap(int n, int us) -> int"];
     let report = until_enough("trace", &words, |report| ended(report).len() > 20);
@@ -212,6 +199,6 @@ fn a_tail_call_is_reported_as_longer_than_was_seen() {
     for condition in ["dur < 1ms", "dur > 1ms", "!(dur > 1ms)"] {
         let words = ["-d", "0.5", "-p", &pid, "--ret=exits", "--if", condition, "slow(int us) -> int"];
         let report = Tracing::spawn("trace", &words).end();
-        assert_eq!(calls(&report, "slow"), Vec::<&Value>::new(), "{condition}: {}", report.errors);
+        assert_eq!(report.calls_of("slow"), Vec::<&Value>::new(), "{condition}: {}", report.errors);
     }
 }

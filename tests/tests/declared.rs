@@ -9,27 +9,13 @@ use serde_json::{Value, json};
 use trapline_tests::fetched::Fetched;
 use trapline_tests::programs::Own;
 use trapline_tests::running::{Printed, Running};
-use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::tracing::{self, Report, Tracing};
 use trapline_tests::{debugger, or_skip, victims};
 
 const TIMES: u64 = 5;
 
 fn traced(victim: &mut Running, words: &[&str]) -> (Report, Printed) {
-    let pid = victim.pid().to_string();
-    let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
-    let tracing = Tracing::start("trace", &all).unwrap_or_else(|report| panic!("{}", report.errors));
-    let reported = victim.run(TIMES);
-    let report = tracing.stop();
-    assert!(report.status.success(), "{}", report.errors);
-    (report, reported)
-}
-
-fn calls<'a>(report: &'a Report, func: &str) -> Vec<&'a Value> {
-    let of = |object: &&Value| {
-        let probe = object["probe"].as_str().unwrap_or_default();
-        object["type"] == "call" && probe.rsplit(':').next() == Some(func)
-    };
-    report.objects.iter().filter(of).collect()
+    tracing::traced(victim, "trace", words, TIMES)
 }
 
 /// Names and values of a function's arguments at each call, as gdb prints them.
@@ -91,7 +77,7 @@ fn names_types_and_values_are_those_that_gdb_prints() {
     for func in ["handle", "scale", "sums", "next_mode"] {
         let theirs = or_skip!(by_gdb(&path, func));
         let (report, reported) = traced(&mut victim, &[func]);
-        let ours = calls(&report, func);
+        let ours = report.calls_of(func);
         assert_eq!(
             (ours.len() as u64, theirs.len()),
             (reported[func], ours.len()),
@@ -126,7 +112,7 @@ fn the_kernel_finds_the_same_in_that_register() {
         let theirs: Vec<i64> = kernel.read().iter().map(|text| text.parse().expect("a number")).collect();
         let (report, _) = traced(&mut victim, &["handle"]);
         let value = |call: &&Value| call["args"][nth]["value"].as_i64().expect("a number");
-        let ours: Vec<i64> = calls(&report, "handle").iter().map(value).collect();
+        let ours: Vec<i64> = report.calls_of("handle").iter().map(value).collect();
         assert_eq!(ours, theirs, "argument {nth}");
     }
 }
@@ -139,7 +125,7 @@ fn every_type_is_shown_as_it_is() {
     let values = |call: &Value| -> Vec<Value> {
         call["args"].as_array().expect("arguments").iter().map(|one| one["value"].clone()).collect()
     };
-    let handled = calls(&report, "handle");
+    let handled = report.calls_of("handle");
     assert_eq!(handled.len() as u64, reported["handle"]);
     assert_eq!(
         values(handled[0])[1..],
@@ -152,17 +138,17 @@ fn every_type_is_shown_as_it_is() {
     );
     assert_eq!([&handled[0]["ret"], &handled[1]["ret"]], [&json!(-128), &json!(7)]);
     // Arguments that no single register holds use up registers all the same.
-    let summed = calls(&report, "sums");
+    let summed = report.calls_of("sums");
     let expected = json!([null, -(1_i64 << 40), null, null, -1.5]);
     assert_eq!((json!(values(summed[0])), &summed[0]["ret"]), (expected, &json!(-(1_i64 << 40) + 11)));
-    let made = calls(&report, "made");
+    let made = report.calls_of("made");
     assert_eq!((json!(values(made[0])), &made[0]["ret"]), (json!([-5]), &Value::Null));
-    let modes = calls(&report, "next_mode");
+    let modes = report.calls_of("next_mode");
     let named = |call: &&Value| (call["args"][0]["label"].clone(), call["ret_name"].clone());
     let expected =
         [("MODE_OFF", json!("MODE_FAST")), ("MODE_FAST", json!("MODE_SAFE")), ("MODE_SAFE", json!(null))];
     assert_eq!(modes.iter().take(3).map(named).collect::<Vec<_>>(), expected.map(|(a, r)| (json!(a), r)));
-    assert_eq!(calls(&report, "single").len() as u64, reported["single"]);
+    assert_eq!(report.calls_of("single").len() as u64, reported["single"]);
 }
 
 #[test]
@@ -177,7 +163,7 @@ fn conditions_and_distributions_know_the_names() {
         ("sums", "n < 0 && x < 0", 1),
     ] {
         let (report, _) = traced(&mut victim, &["--if", condition, func]);
-        assert_eq!(calls(&report, func).len() as u64, TIMES * per_run, "{condition}");
+        assert_eq!(report.calls_of(func).len() as u64, TIMES * per_run, "{condition}");
     }
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("hist", &["-p", &pid, "--top", "port", "handle"]).expect("attaches");
@@ -196,7 +182,7 @@ fn each_function_has_its_own() {
     let (report, reported) = traced(&mut victim, &["values:s*"]);
     let mut names = BTreeMap::new();
     for func in ["scale", "single", "sums"] {
-        let all = calls(&report, func);
+        let all = report.calls_of(func);
         assert_eq!(all.len() as u64, reported[func], "{func}");
         let args = all[0]["args"].as_array().expect("arguments").iter();
         names.insert(func, args.map(|one| one["name"].clone()).collect::<Vec<_>>());
@@ -209,13 +195,13 @@ fn each_function_has_its_own() {
     assert_eq!(json!(names), json!(expected));
     let (report, _) = traced(&mut victim, &["sums(hex first)"]);
     assert_eq!(
-        calls(&report, "sums")[0]["args"],
+        report.calls_of("sums")[0]["args"],
         json!([{"name": "first", "value": 0xffff_fffe_0000_0001_u64}])
     );
     let bare = or_skip!(victims::many(4));
     let mut victim = Running::start(&bare, &[]);
     let (report, _) = traced(&mut victim, &["many_0"]);
-    let call = calls(&report, "many_0")[0];
+    let call = report.calls_of("many_0")[0];
     assert_eq!((&call["args"], &call["ret"]), (&json!([]), &json!(1)));
 }
 
@@ -240,7 +226,7 @@ fn types_without_debug_information_tell_the_same() {
     let reported = |path: &Path, func: &str| {
         let mut victim = Running::start(path, &[]);
         let (report, _) = traced(&mut victim, &[func]);
-        calls(&report, func).into_iter().map(without_addresses).collect::<Vec<_>>()
+        report.calls_of(func).into_iter().map(without_addresses).collect::<Vec<_>>()
     };
     let plain = or_skip!(victims::plain("values"));
     let btf = or_skip!(victims::c("values", victims::Variant::Btf));

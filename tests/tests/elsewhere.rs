@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use trapline_tests::running::{Printed, Running};
-use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::tracing::{self, Report, Tracing, once};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{native, or_skip, text};
 
@@ -11,19 +11,15 @@ const TIMES: u64 = 60;
 
 /// Runs the victim under a verb.
 fn reported(victim: &mut Running, verb: &str, words: &[&str]) -> (Report, Printed) {
-    let pid = victim.pid().to_string();
-    let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
-    let tracing = Tracing::start(verb, &all).unwrap_or_else(|report| panic!("{words:?}: {}", report.errors));
-    let reported = victim.run(TIMES);
-    let report = tracing.stop();
-    assert!(report.status.success() && report.refused().is_empty(), "{words:?}: {}", report.errors);
+    let (report, reported) = tracing::traced(victim, verb, words, TIMES);
+    assert!(report.refused().is_empty(), "{words:?}: {}", report.errors);
     assert_eq!(reported["wrong"], 0);
     (report, reported)
 }
 
 /// Arguments of each call in the report, and what it returned.
 fn calls(report: &Report) -> Vec<(Vec<Value>, Value)> {
-    let of = report.objects.iter().filter(|object| object["type"] == "call");
+    let of = report.calls().into_iter();
     let arguments = |call: &Value| {
         let all = call["args"].as_array().expect("arguments").iter();
         all.map(|one| one["value"].clone()).collect()
@@ -166,7 +162,7 @@ fn marks_show_their_arguments_unasked() {
     let (report, _) = reported(&mut victim, "trace", &["usdt:marked:marked:*"]);
     let of = |name: &str| {
         let is_of = |call: &&Value| call["probe"].as_str().is_some_and(|probe| probe.ends_with(name));
-        let call = report.objects.iter().filter(|one| one["type"] == "call").find(is_of).expect("a call");
+        let call = report.calls().into_iter().find(is_of).expect("a call");
         let all = call["args"].as_array().expect("arguments").iter();
         all.map(|one| one["value"].as_i64()).collect::<Vec<_>>()
     };

@@ -7,25 +7,19 @@ use serde_json::{Value, json};
 use trapline_tests::fetched::Fetched;
 use trapline_tests::programs::Own;
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::tracing::{self, Report, Tracing, once};
 use trapline_tests::victims::Variant;
 use trapline_tests::{or_skip, victims};
 
 const TIMES: u64 = 5;
 
 fn traced(victim: &mut Running, words: &[&str]) -> Report {
-    let pid = victim.pid().to_string();
-    let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
-    let tracing = Tracing::start("trace", &all).unwrap_or_else(|report| panic!("{}", report.errors));
-    victim.run(TIMES);
-    let report = tracing.stop();
-    assert!(report.status.success(), "{}", report.errors);
-    report
+    tracing::traced(victim, "trace", words, TIMES).0
 }
 
 /// Values of each call's arguments.
 fn values(report: &Report) -> Vec<Value> {
-    let calls = report.objects.iter().filter(|object| object["type"] == "call");
+    let calls = report.calls().into_iter();
     let of = |call: &Value| {
         call["args"].as_array().expect("args").iter().map(|one| one["value"].clone()).collect()
     };

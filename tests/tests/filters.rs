@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::tracing::{Report, Tracing, argument, once};
 use trapline_tests::{or_skip, text, victims};
 
 const TIMES: u64 = 300;
@@ -30,7 +30,7 @@ fn traced(victim: &mut Running, func: &str, probe: &str, options: &[&str]) -> Fi
     let report = tracing.stop();
     assert!(report.status.success(), "{}", report.errors);
     assert_eq!(report.number("missed"), 0, "{}", report.errors);
-    let lines = report.objects.iter().filter(|object| object["type"] == "call").cloned().collect();
+    let lines = report.calls().into_iter().cloned().collect();
     // Without a filter, only the field `hits` exists.
     let field = |name: &str| last(&report, func)[name].as_u64().unwrap_or(0);
     let (hits, filtered, left_out) = (field("hits"), field("filtered"), field("left_out"));
@@ -43,10 +43,6 @@ fn last<'a>(report: &'a Report, func: &str) -> &'a Value {
     let last = report.objects.iter().rfind(|object| object["type"] == "count").expect("a count");
     let is = |probe: &&Value| probe["probe"].as_str().is_some_and(|text| text.ends_with(&format!(":{func}")));
     last["probes"].as_array().expect("probes").iter().find(is).expect("the function")
-}
-
-fn argument(call: &Value, nth: usize) -> u64 {
-    call["args"][nth]["value"].as_u64().unwrap_or_else(|| panic!("no argument {nth}: {call}"))
 }
 
 #[test]
@@ -242,7 +238,7 @@ fn threads_are_passed_over_by_their_names() {
     reported += victim.run(500)["named"];
     let report = tracing.stop();
     let count = |worker: u64| {
-        let calls = report.objects.iter().filter(|object| object["type"] == "call");
+        let calls = report.calls().into_iter();
         calls.filter(|call| argument(call, 0) == FIRST + worker).count() as u64
     };
     let field = |name: &str| last(&report, "named")[name].as_u64().unwrap_or(0);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::tracing::{Report, once, unchanged};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, text};
 
@@ -17,20 +17,7 @@ fn builds() -> Result<Vec<PathBuf>, String> {
 }
 
 fn reported(victim: &mut Running, words: &[&str]) -> Report {
-    let bare = victim.run(TIMES);
-    let pid = victim.pid().to_string();
-    let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
-    let tracing =
-        Tracing::start("trace", &all).unwrap_or_else(|report| panic!("{words:?}: {}", report.errors));
-    let traced = victim.run(TIMES);
-    let report = tracing.stop();
-    assert!(report.status.success() && report.refused().is_empty(), "{words:?}: {}", report.errors);
-    assert_eq!(traced, bare, "{words:?}: the program computes something else");
-    report
-}
-
-fn calls(report: &Report) -> Vec<&Value> {
-    report.objects.iter().filter(|object| object["type"] == "call").collect()
+    unchanged(victim, "trace", words, TIMES)
 }
 
 #[test]
@@ -43,7 +30,7 @@ fn returned_texts_are_what_was_returned() {
         for how in [&["--ret=exits"][..], &["--ret=stack"]] {
             let report = reported(&mut victim, &[how, &["named(int n) -> str"]].concat());
             let named: Vec<&Value> =
-                calls(&report).into_iter().filter(|call| call["how"] != "tail").collect();
+                report.calls().into_iter().filter(|call| call["how"] != "tail").collect();
             assert_eq!(named.len() as u64, 2 * TIMES, "{shown} {how:?}: {}", report.errors);
             for call in named {
                 let n = call["args"][0]["value"].as_u64().expect("a number");
@@ -54,7 +41,7 @@ fn returned_texts_are_what_was_returned() {
         }
         for (probe, room) in [("lengthy(int n) -> str", 64), ("lengthy(int n) -> str[3000]", 3000)] {
             let report = reported(&mut victim, &[probe]);
-            let all = calls(&report);
+            let all = report.calls();
             assert_eq!(all.len() as u64, TIMES, "{shown}: {}", report.errors);
             for (n, call) in (0_usize..).zip(all) {
                 let len = n * 97 % 4999;
@@ -74,7 +61,7 @@ fn buffers_have_what_the_call_left_in_them() {
         let mut victim = Running::start(&path, &[]);
         let probe = "filled(int n, buf(len=ret)[256] data, int room) -> int";
         let report = reported(&mut victim, &[probe]);
-        let all = calls(&report);
+        let all = report.calls();
         assert_eq!(all.len() as u64, TIMES, "{shown}: {}", report.errors);
         for (n, call) in (0_i64..).zip(all) {
             let ret = if n % 7 == 6 { -1 } else { n % 250 };
@@ -84,7 +71,7 @@ fn buffers_have_what_the_call_left_in_them() {
         // Conditions go by the entry and by the return, as ever.
         for (condition, passes) in [("ret < 0", 8), ("n >= 50 && ret > 55", 4), ("n < 3 && room == 250", 3)] {
             let report = reported(&mut victim, &["--if", condition, probe]);
-            assert_eq!(calls(&report).len(), passes, "{shown}: {condition}: {}", report.errors);
+            assert_eq!(report.calls().len(), passes, "{shown}: {condition}: {}", report.errors);
         }
     }
 }
@@ -95,7 +82,7 @@ fn long_texts_are_those_of_the_entry() {
         let shown = path.display();
         let mut victim = Running::start(&path, &[]);
         let report = reported(&mut victim, &["takes(str[600] text, buf(len=n)[2000] bytes, long n)"]);
-        let all = calls(&report);
+        let all = report.calls();
         assert_eq!(all.len() as u64, TIMES, "{shown}: {}", report.errors);
         for (n, call) in (0_usize..).zip(all) {
             let (text, bytes) = (n * 17 % 699, 1 + n * 71 % 2999);
@@ -124,7 +111,7 @@ fn a_tail_call_has_no_text() {
     let path = or_skip!(victims::c("kept", Variant::Plain));
     let mut victim = Running::start(&path, &[]);
     let report = reported(&mut victim, &["--ret=exits", "passes_on(int n) -> str"]);
-    let all = calls(&report);
+    let all = report.calls();
     assert_eq!(all.len() as u64, TIMES, "{}", report.errors);
     assert!(all.iter().all(|call| call["how"] == "tail" && call["ret"].is_null()), "{}", all[0]);
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::tracing::{Report, unchanged};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, text};
 
@@ -21,19 +21,7 @@ fn builds() -> Result<Vec<PathBuf>, String> {
 }
 
 fn reported(victim: &mut Running, verb: &str, words: &[&str]) -> Report {
-    let bare = victim.run(TIMES);
-    let pid = victim.pid().to_string();
-    let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
-    let tracing = Tracing::start(verb, &all).unwrap_or_else(|report| panic!("{words:?}: {}", report.errors));
-    let traced = victim.run(TIMES);
-    let report = tracing.stop();
-    assert!(report.status.success() && report.refused().is_empty(), "{words:?}: {}", report.errors);
-    assert_eq!(traced, bare, "{words:?}: the program computes something else");
-    report
-}
-
-fn calls(report: &Report) -> Vec<&Value> {
-    report.objects.iter().filter(|object| object["type"] == "call").collect()
+    unchanged(victim, verb, words, TIMES)
 }
 
 fn values(call: &Value) -> Vec<Value> {
@@ -64,20 +52,20 @@ fn arguments_on_the_stack_are_what_was_passed() {
         // By debug information, and by a signature.
         for probe in ["nine", NINE] {
             let report = reported(&mut victim, "trace", &[probe]);
-            let all = calls(&report);
+            let all = report.calls();
             assert_eq!(all.len() as u64 + report.number("missed"), TIMES, "{probe}: {}", report.errors);
             for (n, call) in (0..).zip(all) {
                 assert_eq!(values(call), nine(n), "{}: {probe}", path.display());
             }
         }
         let report = reported(&mut victim, "trace", &["reals"]);
-        for (n, call) in (0_i32..).zip(calls(&report)) {
+        for (n, call) in (0_i32..).zip(report.calls()) {
             let of = f64::from(n);
             let expected = json!([of / 4.0, f64::from(n as f32 * -0.5), n]);
             assert_eq!(json!(values(call)[8..]), expected, "{}: {call}", path.display());
         }
         let report = reported(&mut victim, "trace", &["around"]);
-        for (n, call) in (0..).zip(calls(&report)) {
+        for (n, call) in (0..).zip(report.calls()) {
             let all = values(call);
             assert_eq!(all[6], Value::Null, "a structure");
             // clang does not say where on the stack they are, and the structure may be aligned.
@@ -103,7 +91,7 @@ fn arguments_on_the_stack_decide() {
             for probe in ["nine", NINE] {
                 let report = reported(&mut victim, "trace", &["--if", condition, probe]);
                 let shown = path.display();
-                assert_eq!(calls(&report).len(), passes, "{shown}: {condition}: {}", report.errors);
+                assert_eq!(report.calls().len(), passes, "{shown}: {condition}: {}", report.errors);
             }
         }
         for expression in ["i % 10", "i % 10 + ret * 0"] {
@@ -126,8 +114,8 @@ fn a_register_is_shown_beside_arguments() {
     let mut victim = Running::start(&path, &[]);
     let probe = "nine(int a, reg(rsi) second, long b, reg(rsp), reg(rdx) third)";
     let report = reported(&mut victim, "trace", &[probe]);
-    assert_eq!(calls(&report).len() as u64, TIMES, "{}", report.errors);
-    for (n, call) in (0_i64..).zip(calls(&report)) {
+    assert_eq!(report.calls().len() as u64, TIMES, "{}", report.errors);
+    for (n, call) in (0_i64..).zip(report.calls()) {
         let all = values(call);
         assert_eq!((&all[0], &all[2]), (&json!(-n), &json!(n << 40)), "{call}");
         assert_eq!(all[1], all[2], "the second argument is in rsi");
@@ -135,7 +123,7 @@ fn a_register_is_shown_beside_arguments() {
         assert_eq!(all[4].as_u64().map(|dx| dx as u8), Some((250 + n) as u8), "{call}");
     }
     let report = reported(&mut victim, "trace", &["--if", "second == 5 << 40", probe]);
-    assert_eq!(calls(&report).len(), 1, "{}", report.errors);
+    assert_eq!(report.calls().len(), 1, "{}", report.errors);
 }
 
 /// A copy of a function takes what its locations say; what it no longer takes is unknown.
@@ -144,7 +132,7 @@ fn copies_show_what_they_still_take() {
     for path in or_skip!(builds()) {
         let mut victim = Running::start(&path, &[]);
         let report = reported(&mut victim, "trace", &["/^copied/"]);
-        let all = calls(&report);
+        let all = report.calls();
         assert_eq!(all.len() as u64, TIMES, "{}", report.errors);
         let shown = path.display();
         for (n, call) in (0..).zip(all) {

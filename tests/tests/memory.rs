@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use trapline_tests::groups::Group;
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Tracing, binary};
+use trapline_tests::tracing::{Tracing, binary, errors};
 use trapline_tests::{or_skip, victims};
 
 const MIB: u64 = 1 << 20;
@@ -23,10 +23,6 @@ fn trapline(group: Option<&Group>, verb: &str, pid: u32, more: &[&str]) -> Outpu
     };
     command.args([verb, "-d", "1", "-p", &pid.to_string()]).args(more);
     command.stdin(Stdio::null()).output().expect("trapline starts")
-}
-
-fn output_text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn hungry(group: &Group) -> Result<Running, String> {
@@ -55,13 +51,8 @@ fn what_probes_write_is_not_charged_to_the_target() {
         let group = or_skip!(Group::with_limit(24 * MIB));
         let mut victim = or_skip!(hungry(&group));
         let run = trapline(None, verb, victim.pid(), more);
-        assert!(victim.alive(), "{verb} {more:?}: the target lives on: {}", output_text(&run));
-        assert_eq!(
-            (run.status.code(), group.killed()),
-            (Some(0), 0),
-            "{verb} {more:?}: {}",
-            output_text(&run)
-        );
+        assert!(victim.alive(), "{verb} {more:?}: the target lives on: {}", errors(&run));
+        assert_eq!((run.status.code(), group.killed()), (Some(0), 0), "{verb} {more:?}: {}", errors(&run));
         assert!(group.used() < 2 * MIB, "{verb} {more:?}: {} bytes are the target's", group.used());
         drop(victim);
     }
@@ -77,9 +68,9 @@ fn rings_take_a_share_of_a_limit_that_we_have_too() {
     let mut victim = or_skip!(hungry(&group));
     let file = std::env::temp_dir().join(format!("trapline-share-{}.trapline", std::process::id()));
     let run = trapline(Some(&group), "trace", victim.pid(), &["-o", &file.display().to_string(), PROBE]);
-    assert!(victim.alive(), "{}", output_text(&run));
-    assert_eq!((run.status.code(), group.killed()), (Some(0), 0), "{}", output_text(&run));
-    assert!(output_text(&run).contains("rings of records have"), "{}", output_text(&run));
+    assert!(victim.alive(), "{}", errors(&run));
+    assert_eq!((run.status.code(), group.killed()), (Some(0), 0), "{}", errors(&run));
+    assert!(errors(&run).contains("rings of records have"), "{}", errors(&run));
     std::fs::remove_file(file).expect("it was written");
 }
 
@@ -90,12 +81,12 @@ fn tables_that_grow_beyond_their_share_are_given_up() {
     let (group, ours) = (or_skip!(Group::with_limit(8 * MIB)), or_skip!(Group::with_limit(32 * MIB)));
     let mut victim = or_skip!(hungry(&group));
     let run = trapline(Some(&ours), "lat", victim.pid(), &["many_*"]);
-    assert!(victim.alive(), "{}", output_text(&run));
-    assert_eq!((group.killed(), ours.killed()), (0, 0), "{}", output_text(&run));
+    assert!(victim.alive(), "{}", errors(&run));
+    assert_eq!((group.killed(), ours.killed()), (0, 0), "{}", errors(&run));
     assert!(
-        output_text(&run).contains("more than an eighth of what its memory control group"),
+        errors(&run).contains("more than an eighth of what its memory control group"),
         "{}",
-        output_text(&run)
+        errors(&run)
     );
     assert!(group.used() < 2 * MIB, "{} bytes stay", group.used());
 }
@@ -110,8 +101,8 @@ fn a_target_at_its_limit_is_refused() {
     }
     let run = trapline(None, "count", victim.pid(), &["work"]);
     assert!(victim.alive());
-    assert_eq!((run.status.code(), group.killed()), (Some(1), 0), "{}", output_text(&run));
-    assert!(output_text(&run).contains("KiB left of its 24576"), "{}", output_text(&run));
+    assert_eq!((run.status.code(), group.killed()), (Some(1), 0), "{}", errors(&run));
+    assert!(errors(&run).contains("KiB left of its 24576"), "{}", errors(&run));
 }
 
 #[test]

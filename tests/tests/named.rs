@@ -3,19 +3,13 @@
 
 use serde_json::{Value, json};
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Report, Tracing, once, until_enough};
+use trapline_tests::tracing::{self, Report, Tracing, once, until_enough};
 use trapline_tests::{or_skip, victims};
 
 const TIMES: u64 = 5;
 
 fn traced(victim: &mut Running, verb: &str, words: &[&str]) -> Report {
-    let pid = victim.pid().to_string();
-    let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
-    let tracing = Tracing::start(verb, &all).unwrap_or_else(|report| panic!("{}", report.errors));
-    victim.run(TIMES);
-    let report = tracing.stop();
-    assert!(report.status.success(), "{}", report.errors);
-    report
+    tracing::traced(victim, verb, words, TIMES).0
 }
 
 fn of_type<'a>(report: &'a Report, kind: &str) -> Vec<&'a Value> {

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::tracing::{Report, once, unchanged};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{debugger, or_skip, text};
 
@@ -103,19 +103,7 @@ fn passed(name: &str, n: u64) -> Vec<i128> {
 
 /// Runs the victim under a verb. Its checksum must be that of a run without us.
 fn reported(victim: &mut Running, verb: &str, words: &[&str]) -> Report {
-    let bare = victim.run(TIMES);
-    let pid = victim.pid().to_string();
-    let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
-    let tracing = Tracing::start(verb, &all).unwrap_or_else(|report| panic!("{words:?}: {}", report.errors));
-    let traced = victim.run(TIMES);
-    let report = tracing.stop();
-    assert!(report.status.success() && report.refused().is_empty(), "{words:?}: {}", report.errors);
-    assert_eq!(traced, bare, "{words:?}: the program computes something else");
-    report
-}
-
-fn calls(report: &Report) -> Vec<&Value> {
-    report.objects.iter().filter(|object| object["type"] == "call").collect()
+    unchanged(victim, verb, words, TIMES)
 }
 
 fn values(call: &Value) -> Vec<&Value> {
@@ -141,7 +129,7 @@ fn each_operand_is_what_a_debugger_finds() {
         let report = reported(&mut victim, "trace", &["usdt:operands:operands:*"]);
         let mut seen = Seen::new();
         for call in
-            calls(&report).into_iter().filter(|call| INTEGERS.iter().any(|(name, _)| *name == name_of(call)))
+            report.calls().into_iter().filter(|call| INTEGERS.iter().any(|(name, _)| *name == name_of(call)))
         {
             let all = values(call).into_iter().map(number).collect();
             seen.entry(name_of(call).to_owned()).or_default().push(all);
@@ -170,7 +158,7 @@ fn floats_are_those_of_the_program() {
         let mut victim = Running::start(&path, &[]);
         for probe in [FLOATS.to_owned(), format!("{FLOATS}(float x, double y, double share, long n)")] {
             let report = reported(&mut victim, "trace", &[&probe]);
-            let all = calls(&report);
+            let all = report.calls();
             assert_eq!(all.len() as u64, TIMES, "{}", report.errors);
             for (n, call) in (0..).zip(all) {
                 let of = f64::from(n);
@@ -190,13 +178,13 @@ fn what_is_of_another_kind_is_unknown() {
     let mut victim = Running::start(&path, &[]);
     let report =
         reported(&mut victim, "trace", &[&format!("{FLOATS}(double x, int y, float share, double n)")]);
-    let all = calls(&report);
+    let all = report.calls();
     assert_eq!(all.len() as u64, TIMES, "{}", report.errors);
     assert!(all.iter().all(|call| values(call).iter().all(|value| value.is_null())), "{}", all[0]);
     for condition in ["x < 1e9 || x >= 1e9", "y == y", "share == share", "n == n"] {
         let probe = format!("{FLOATS}(double x, int y, float share, double n)");
         assert_eq!(
-            calls(&reported(&mut victim, "trace", &["--if", condition, &probe])).len(),
+            reported(&mut victim, "trace", &["--if", condition, &probe]).calls().len(),
             0,
             "{condition}"
         );
@@ -223,7 +211,7 @@ fn conditions_know_every_argument() {
         ] {
             let report = reported(&mut victim, "trace", &["--if", condition, probe]);
             let shown = path.display();
-            assert_eq!(calls(&report).len(), passes, "{shown}: {condition}: {}", report.errors);
+            assert_eq!(report.calls().len(), passes, "{shown}: {condition}: {}", report.errors);
         }
         let report = reported(&mut victim, "hist", &["g % 2", twelve, "--top=9"]);
         let sums = report.objects.iter().rfind(|one| one["type"] == "hist").expect("a histogram").to_string();
@@ -268,7 +256,7 @@ fn texts_are_found_through_any_operand() {
         let bytes = "usdt:operands:operands:texts(buf(len=len) text, u64 len)";
         let (whole, cut) =
             (reported(&mut victim, "trace", &[probe]), reported(&mut victim, "trace", &[bytes]));
-        for (n, (call, part)) in (0..).zip(calls(&whole).into_iter().zip(calls(&cut))) {
+        for (n, (call, part)) in (0..).zip(whole.calls().into_iter().zip(cut.calls())) {
             let (text, len) = (format!("line {n} of many"), n & 7);
             let all = [
                 Value::from(text.clone()),
@@ -278,7 +266,7 @@ fn texts_are_found_through_any_operand() {
             assert_eq!(values(call), all.iter().collect::<Vec<_>>(), "{}", path.display());
             assert_eq!(values(part)[0].as_str(), Some(&text[..len]), "{part}");
         }
-        assert_eq!((calls(&whole).len() as u64, calls(&cut).len() as u64), (TIMES, TIMES));
+        assert_eq!((whole.calls().len() as u64, cut.calls().len() as u64), (TIMES, TIMES));
     }
 }
 
@@ -337,7 +325,8 @@ fn arguments_are_those_of_bpftrace() {
     let mut victim = Running::start(&path, &[]);
     let report =
         reported(&mut victim, "trace", &["usdt:operands:operands:widths", "usdt:operands:operands:leaf"]);
-    let ours: Vec<String> = calls(&report)
+    let ours: Vec<String> = report
+        .calls()
         .into_iter()
         .map(|call| {
             // bpftrace's `%d` shows 32 bits with a sign.

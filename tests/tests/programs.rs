@@ -130,14 +130,6 @@ fn commands(port: u16) -> u64 {
     number.expect("redis says it")
 }
 
-/// The reported calls of a function.
-fn calls<'a>(report: &'a Report, func: &str) -> impl Iterator<Item = &'a serde_json::Value> {
-    let end = format!(":{func}");
-    report.objects.iter().filter(move |one| {
-        one["type"] == "call" && one["probe"].as_str().is_some_and(|probe| probe.ends_with(&end))
-    })
-}
-
 /// Runs a short benchmark while these probes' calls are traced. Also returns how many commands redis itself
 /// counted meanwhile, the first question left out.
 fn traced_redis(server: &Running, port: u16, probes: &[String]) -> (Report, u64) {
@@ -169,15 +161,18 @@ fn redis_traced_under_its_benchmark() {
     let reported = report.hits("call");
     // Neither question was counted when it was answered. The first one was counted by the time of the second.
     assert_eq!(reported + report.number("missed"), run + 1, "{}", report.errors);
-    assert_eq!(calls(&report, "call").count() as u64, reported);
+    assert_eq!(report.calls_of("call").len() as u64, reported);
     assert!(reported > 1000 && run > 40_000, "{reported} of {run}");
     let more = [
         format!("{file}:setCommand(ptr c) -> void"),
         format!("{file}:createStringObject(buf(len=len) text, size_t len) -> ptr"),
     ];
     let (report, _) = traced_redis(&server, port, &more);
-    let sets = calls(&report, "setCommand").filter(|call| call["dur_ns"].as_u64() > Some(0)).count() as u64;
-    let texts = calls(&report, "createStringObject").filter(|call| call["args"][0]["value"].is_string());
+    let sets =
+        report.calls_of("setCommand").into_iter().filter(|call| call["dur_ns"].as_u64() > Some(0)).count()
+            as u64;
+    let texts =
+        report.calls_of("createStringObject").into_iter().filter(|call| call["args"][0]["value"].is_string());
     assert!(sets > 0 && sets + report.number("missed") >= 8000, "{sets}");
     assert!(texts.count() > 0, "{}", report.errors);
     ping(port).expect("redis answers afterwards");
@@ -281,7 +276,7 @@ fn a_go_http_server_traced() {
     let report = tracing.stop();
     assert!(report.status.success(), "{}", report.errors);
     assert_eq!(reported["wrong"], 0, "{}", report.errors);
-    let (missed, handled) = (report.number("missed"), calls(&report, "main.handle").count() as u64);
+    let (missed, handled) = (report.number("missed"), report.calls_of("main.handle").len() as u64);
     let hits = report.hits("main.handle");
     // On a busy machine rings fill up. A hit that finds no room is missed, and counted as that.
     let (least, most) = (*began(2000).start(), *began(2000).end());

@@ -1,5 +1,5 @@
-//! VAL-1 on real programs: what queries PostgreSQL runs, by its own USDT probe; which functions Python returns from; what line
-//! bash's readline returned.
+//! VAL-1 on real programs: what queries PostgreSQL runs, by its own USDT probe; which functions Python returns from;
+//! what line bash's readline returned.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use trapline_tests::or_skip;
-use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::tracing::Tracing;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn calls(report: &Report) -> Vec<&Value> {
-    report.objects.iter().filter(|object| object["type"] == "call").collect()
-}
 
 fn argument(call: &Value, nth: usize) -> Option<&str> {
     call["args"][nth]["value"].as_str()
@@ -82,7 +78,7 @@ fn readline_shows_the_line_that_was_typed() {
     }
     until("the last line is not seen", || tracing.objects().iter().any(|one| one["ret"] == "true last"));
     let report = tracing.stop();
-    let lines: Vec<&str> = calls(&report).iter().filter_map(|call| call["ret"].as_str()).collect();
+    let lines: Vec<&str> = report.calls().iter().filter_map(|call| call["ret"].as_str()).collect();
     // The first one answers the call that had begun before.
     assert_eq!(lines, ["true  # second line", long.trim(), "true last"], "{}", report.errors);
 }
@@ -160,7 +156,7 @@ fn postgres_runs_the_queries_that_it_says() {
         .expect("runs");
     let counted = server.sql("select calls from pg_stat_statements where query like 'SELECT abalance%'");
     let report = tracing.stop();
-    let queries: Vec<&str> = calls(&report).iter().filter_map(|call| argument(call, 0)).collect();
+    let queries: Vec<&str> = report.calls().iter().filter_map(|call| argument(call, 0)).collect();
     let is_select = |query: &&&str| query.starts_with("SELECT abalance FROM pgbench_accounts WHERE aid = ");
     let selects = queries.iter().filter(is_select).count();
     assert_eq!(counted.trim().parse(), Ok(selects), "{}", report.errors);
@@ -194,7 +190,8 @@ fn python_returns_from_the_functions_that_it_names() {
         tracing.objects().iter().filter(|one| argument(one, 0) == Some("<string>")).count() >= 40
     });
     let report = tracing.stop();
-    let seen: Vec<(Option<&str>, Option<&str>, Option<i64>)> = calls(&report)
+    let seen: Vec<(Option<&str>, Option<&str>, Option<i64>)> = report
+        .calls()
         .into_iter()
         .map(|call| (argument(call, 0), argument(call, 1), call["args"][2]["value"].as_i64()))
         .filter(|one| one.0 == Some("<string>"))

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{binary, once};
+use trapline_tests::tracing::{binary, errors, once, out};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, text};
 
@@ -17,14 +17,6 @@ const NOTIFY: &str = "__BPFTRACE_NOTIFY_PROBES_ATTACHED";
 
 fn run(args: &[&str]) -> Output {
     once(&[&["run"], args].concat())
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// A script that has attached, and the rest of what it writes.

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use trapline_tests::running::Running;
-use trapline_tests::tracing::once;
+use trapline_tests::tracing::{errors, once};
 use trapline_tests::{or_skip, skip, victims};
 
 /// Runs a script on the victim, which is called `F` in it.
@@ -19,10 +19,6 @@ fn run(victim: &Path, options: &[&str], args: &str, script: &str) -> Output {
 fn out(output: &Output) -> String {
     assert!(output.status.success(), "{}", errors(output));
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// How many blocks ran in the target, and how many were interpreted.

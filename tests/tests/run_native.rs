@@ -1,5 +1,5 @@
-//! `run`: blocks that hits run in the target. Judges are the program's own count of its calls, the same blocks interpreted by the
-//! tracer, and the kernel's own bpftrace.
+//! `run`: blocks that hits run in the target. Judges are the program's own count of its calls, the same blocks
+//! interpreted by the tracer, and the kernel's own bpftrace.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use trapline_tests::or_skip;
-use trapline_tests::tracing::once;
+use trapline_tests::tracing::{errors, once, out};
 use trapline_tests::victims;
 
 /// The structures of `pointers.c`, as a script declares them.
@@ -15,14 +15,6 @@ struct node { int64_t id; struct node *next; struct inner in; char tag[8]; uint8
 
 fn run(path: &str, script: &str) -> Output {
     once(&["run", "-q", "-c", path, "-e", script])
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// The lines of the program, and those of a script, which begin with `@`.

@@ -1,6 +1,6 @@
-//! LOSS-1 for `hist --sum`, `--min`, `--max`, `--avg` and `--stats`: what eight threads of a program added up for themselves is
-//! what is reported, for all calls and for each group; with and without restartable sequences, at entries, at returns and
-//! by the reader. And each report of a run is whole.
+//! LOSS-1 for `hist --sum`, `--min`, `--max`, `--avg` and `--stats`: what eight threads of a program added up for
+//! themselves is what is reported, for all calls and for each group; with and without restartable sequences, at
+//! entries, at returns and by the reader. And each report of a run is whole.
 
 use std::path::Path;
 use std::process::Command;

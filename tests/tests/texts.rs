@@ -28,7 +28,7 @@ fn traced(victim: &mut Running, probe: &str, options: &[&str]) -> (Report, u64) 
 }
 
 fn firsts(report: &Report) -> Vec<Value> {
-    let calls = report.objects.iter().filter(|object| object["type"] == "call");
+    let calls = report.calls().into_iter();
     calls.map(|call| call["args"][0].clone()).collect()
 }
 
@@ -197,7 +197,7 @@ fn texts_stand_beside_the_other_arguments() {
     let probe = "both(int a, str first, size_t n, buf(len=n) second, long b, hex c) -> u64";
     for (condition, lines) in [("b == 5 && n", TIMES), ("b == 6", 0), ("ret == 46", TIMES)] {
         let (report, _) = traced(&mut victim, probe, &["--if", condition]);
-        let calls: Vec<&Value> = report.objects.iter().filter(|object| object["type"] == "call").collect();
+        let calls: Vec<&Value> = report.calls();
         assert_eq!(calls.len() as u64, lines, "{condition}");
         for call in calls {
             let args: Vec<&Value> =

@@ -3,9 +3,9 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::Command;
 
-use trapline_tests::tracing::{binary, once};
+use trapline_tests::tracing::{binary, errors, once};
 use trapline_tests::{or_skip, victims};
 
 /// Too little address space for our code, but enough for the victim.
@@ -15,10 +15,6 @@ fn family() -> Result<(PathBuf, String), String> {
     let path = victims::plain("family")?;
     let probe = format!("{}:*_work", path.display());
     Ok((path, probe))
-}
-
-fn output_text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// A followed command runs a program, and the batch for that fails: alone, and beside one that is probed.
@@ -32,7 +28,7 @@ fn a_followed_program_with_probes_that_fail_is_reported() {
             let mut args = vec![verb, "-f"];
             args.extend(["family:child_work"].iter().filter(|_| verb == "graph"));
             let output = once(&[&args[..], &[&probe, "--", "sh", "-c", &script]].concat());
-            let output_text = output_text(&output);
+            let output_text = errors(&output);
             assert_eq!(output.status.code(), Some(5), "{verb}: the command's own status; {output_text}");
             let line =
                 output_text.lines().find(|line| line.starts_with("not probed: family (")).unwrap_or("");
@@ -51,7 +47,7 @@ fn json_lists_each_process_that_is_not_probed() {
     let (path, probe) = or_skip!(family());
     let script = format!("{LIMIT}; {0} once; {0} once; exit 6", path.display());
     let output = once(&["lat", "-f", "--json", &probe, "--", "sh", "-c", &script]);
-    let output_text = output_text(&output);
+    let output_text = errors(&output);
     assert_eq!(output.status.code(), Some(6), "{output_text}");
     let objects: Vec<serde_json::Value> =
         output_text.lines().map(|line| serde_json::from_str(line).expect("nothing but JSON")).collect();
@@ -72,23 +68,23 @@ fn a_launched_program_runs_unprobed_where_its_probes_fail() {
     let (path, probe) = or_skip!(family());
     let script = format!("{LIMIT}; exec {} once", path.display());
     let output = once(&["lat", "-f", &probe, "--", "sh", "-c", &script]);
-    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
-    assert!(output_text(&output).contains("nothing could be probed"), "{}", output_text(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    assert!(errors(&output).contains("nothing could be probed"), "{}", errors(&output));
 }
 
 #[test]
 fn a_launched_command_keeps_its_status_where_nothing_is_found() {
     let script = "echo it ran; exit 7";
     let output = once(&["count", "-f", "libnothere:f*", "--", "sh", "-c", script]);
-    let text = output_text(&output);
+    let text = errors(&output);
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(7), &b"it ran\n"[..]), "{text}");
     assert!(text.contains("trapline: nothing to probe: no program that was run has libnothere:f*"), "{text}");
     // The status of a command that a signal ended is kept, too.
     let output = once(&["count", "-f", "libnothere:f*", "--", "sh", "-c", "kill -TERM $$"]);
-    assert_eq!(output.status.code(), Some(128 + 15), "{}", output_text(&output));
+    assert_eq!(output.status.code(), Some(128 + 15), "{}", errors(&output));
     // Without -f, an unknown library is taken for a mistake, and the command is not run.
     let output = once(&["count", "libnothere:f*", "--", "sh", "-c", script]);
-    let text = output_text(&output);
+    let text = errors(&output);
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(3), &b""[..]), "{text}");
     assert!(text.contains("the command was not run; -f waits for"), "{text}");
 }
@@ -108,7 +104,7 @@ fn a_limit_of_file_sizes_ends_neither_process() {
             let mut command = Command::new("sh");
             command.args(["-c", &format!("{limited} \"$@\""), "sh"]).arg(binary());
             let output = command.args([verb, "-f", &probe, "--", "sh", "-c", &inner]).output().expect("runs");
-            let output_text = output_text(&output);
+            let output_text = errors(&output);
             assert_eq!(output.status.code(), Some(7), "{verb}: the command's own status; {output_text}");
             let printed = String::from_utf8_lossy(&output.stdout).into_owned();
             assert!(printed.lines().any(|line| line == "1"), "{verb}: its limit stays; {printed}");
@@ -126,7 +122,7 @@ fn a_limit_of_file_sizes_ends_neither_process() {
 #[test]
 fn a_command_that_ends_before_its_first_instruction_keeps_its_status() {
     let output = once(&["count", "-f", "main", "--", "/bin/sh", "/dev/null"]);
-    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     let lib = std::env::temp_dir().join(format!("trapline-no-library-{}", std::process::id()));
     let (source, program) = (lib.with_extension("c"), lib.with_extension("out"));
     std::fs::write(&source, "int gone(void) { return 1; } int main(void) { return gone(); }").expect("ours");
@@ -143,7 +139,7 @@ fn a_command_that_ends_before_its_first_instruction_keeps_its_status() {
     let output = built.then(|| once(&["count", "main", "--", program.to_str().expect("a path")]));
     [&source, &program].iter().for_each(|file| drop(std::fs::remove_file(file)));
     let Some(output) = output else { return println!("SKIP: no gcc") };
-    let text = output_text(&output);
+    let text = errors(&output);
     assert_eq!(output.status.code(), Some(127), "as the loader says it; {text}");
     assert!(text.contains("ended before its first instruction"), "{text}");
 }
@@ -158,7 +154,7 @@ fn a_program_that_another_tracer_holds_runs_and_is_reported() {
         command.args(["-f", "-o", "/dev/null"]).arg(binary()).args([verb, &probe, "--", "sh", "-c"]);
         let output = command.arg(format!("{} once; echo it ran; exit 4", path.display())).output();
         let output = output.expect("strace starts");
-        let output_text = output_text(&output);
+        let output_text = errors(&output);
         assert_eq!(
             (output.status.code(), &output.stdout[..]),
             (Some(4), &b"it ran\n"[..]),
@@ -175,7 +171,7 @@ fn a_program_that_traces_others_is_not_followed() {
     or_skip!(strace());
     let script = format!("strace -o /dev/null {0} once && {0} once; exit 3", path.display());
     let output = once(&["count", "-f", &probe, "--", "sh", "-c", &script]);
-    let output_text = output_text(&output);
+    let output_text = errors(&output);
     assert_eq!(output.status.code(), Some(3), "{output_text}");
     assert!(output_text.contains("is not followed, nor are its children: it calls ptrace"), "{output_text}");
     assert_eq!(

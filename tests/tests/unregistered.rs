@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
 use trapline_tests::running::{Printed, Running};
 use trapline_tests::stacks::{all, names};
-use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::tracing::{self, Report, Tracing};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, text};
 
@@ -16,22 +15,14 @@ const THREADS: u64 = 4;
 
 /// One run under trace: the report, and what the victim printed.
 fn traced(victim: &mut Running, verb: &str, words: &[&str], times: u64) -> (Report, Printed) {
-    let pid = victim.pid().to_string();
-    let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
-    let tracing = Tracing::start(verb, &all).unwrap_or_else(|report| panic!("{}", report.errors));
-    let reported = victim.run(times);
-    let report = tracing.stop();
-    assert!(report.status.success() && report.refused().is_empty(), "{}", report.errors);
+    let (report, reported) = tracing::traced(victim, verb, words, times);
+    assert!(report.refused().is_empty(), "{}", report.errors);
     (report, reported)
 }
 
 /// The calls of a function: thread, arguments, value.
-fn calls<'a>(report: &'a Report, func: &str) -> impl Iterator<Item = (u64, Vec<i64>, Option<i64>)> {
-    let is_of = move |object: &&'a Value| {
-        let probe = object["probe"].as_str().unwrap_or_default();
-        object["type"] == "call" && probe.rsplit(':').next() == Some(func)
-    };
-    report.objects.iter().filter(is_of).map(|call| {
+fn calls(report: &Report, func: &str) -> impl Iterator<Item = (u64, Vec<i64>, Option<i64>)> {
+    report.calls_of(func).into_iter().map(|call| {
         let arguments = call["args"].as_array().expect("arguments").iter();
         let arguments = arguments.map(|one| one["value"].as_i64().expect("a number")).collect();
         (call["tid"].as_u64().unwrap_or(0), arguments, call["ret"].as_i64())
@@ -115,7 +106,7 @@ fn texts_on_the_stacks_of_goroutines_are_recorded() {
     let probe = "main.said(i64 a, i64 b, i64 depth, buf(len=n) text, u64 n) -> i64";
     let (report, reported) = traced(&mut victim, "trace", &["--entry-only", probe], 10);
     let mut seen = 0;
-    for call in report.objects.iter().filter(|object| object["type"] == "call") {
+    for call in report.calls() {
         let argument = |n: usize| &call["args"][n]["value"];
         let len = argument(2).as_u64().expect("a depth") as usize % SPOKEN.len();
         assert_eq!((argument(3).as_str(), argument(4).as_u64()), (Some(&SPOKEN[..len]), Some(len as u64)));

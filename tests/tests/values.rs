@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use trapline_tests::fetched::Fetched;
 use trapline_tests::programs::Own;
 use trapline_tests::running::{Printed, Running};
-use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::tracing::{self, Report, once};
 use trapline_tests::{or_skip, victims};
 
 const TIMES: u64 = 20;
@@ -15,17 +15,7 @@ const EDGES: usize = 12;
 type Holds = fn(f64) -> bool;
 
 fn traced(victim: &mut Running, words: &[&str]) -> (Report, Printed) {
-    let pid = victim.pid().to_string();
-    let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
-    let tracing = Tracing::start("trace", &all).expect("attaches");
-    let reported = victim.run(TIMES);
-    let report = tracing.stop();
-    assert!(report.status.success(), "{}", report.errors);
-    (report, reported)
-}
-
-fn calls(report: &Report) -> Vec<&Value> {
-    report.objects.iter().filter(|object| object["type"] == "call").collect()
+    tracing::traced(victim, "trace", words, TIMES)
 }
 
 /// The number that a JSON value shows. Numbers that are not finite stand in quotes.
@@ -56,7 +46,7 @@ fn floats_are_those_that_the_kernel_finds_in_memory() {
     let singles = or_skip!(fetched("+0(%dx):x32"));
     let (report, reported) =
         traced(&mut victim, &["scale(double x, ptr xp, float s, int n, ptr sp) -> double"]);
-    let calls = calls(&report);
+    let calls = report.calls();
     assert_eq!(
         (calls.len() as u64, doubles.len(), singles.len()),
         (reported["scale"], calls.len(), calls.len())
@@ -80,7 +70,7 @@ fn floats_are_shown_as_they_are() {
     let path = or_skip!(victims::plain("values"));
     let mut victim = Running::start(&path, &[]);
     let (report, reported) = traced(&mut victim, &["single(float s, double) -> float"]);
-    let seen = calls(&report);
+    let seen = report.calls();
     assert_eq!(seen.len() as u64, reported["single"]);
     let shown = |call: &Value| json!([call["args"][0]["value"], call["args"][1]["value"], call["ret"]]);
     let first: Vec<Value> = seen.iter().take(EDGES).map(|call| shown(call)).collect();
@@ -101,7 +91,7 @@ fn floats_are_shown_as_they_are() {
         &mut victim,
         &["eight(double a, double b, double c, double d, double e, double f, double g, double h) -> double"],
     );
-    let call = calls(&report)[0];
+    let call = report.calls()[0];
     let all: Vec<f64> = (0..8).map(|n| real(&call["args"][n]["value"])).collect();
     assert_eq!((all, real(&call["ret"])), (vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.5], 36.5));
 }
@@ -141,7 +131,7 @@ fn conditions_on_floats_say_what_comparisons_say() {
         let (report, reported) =
             traced(&mut victim, &["--if", condition, "scale(double x, ptr, float s) -> double"]);
         let expected = TIMES * ALL.iter().filter(|x| holds(**x)).count() as u64;
-        let seen = calls(&report);
+        let seen = report.calls();
         assert_eq!(seen.len() as u64, expected, "{condition}");
         assert!(seen.iter().all(|call| call["ret"] != Value::Null), "{condition}");
         let kept_back = reported["scale"] - expected;
@@ -152,7 +142,7 @@ fn conditions_on_floats_say_what_comparisons_say() {
     for (condition, holds) in by_value {
         let (report, _) = traced(&mut victim, &["--if", condition, "single(float x) -> float"]);
         let expected = TIMES * ALL.iter().filter(|x| holds(**x)).count() as u64;
-        assert_eq!(calls(&report).len() as u64, expected, "{condition}");
+        assert_eq!(report.calls().len() as u64, expected, "{condition}");
     }
 }
 

@@ -175,8 +175,8 @@ impl Builder {
     pub fn claim(&mut self, place: Place, to: Target) {
         self.ops.push(Op::Claim { place, to });
     }
-    /// Stores a word behind all earlier stores: one of this thread's own, or another while one is claimed. If it is the claimed
-    /// one, the claim ends.
+    /// Stores a word behind all earlier stores: one of this thread's own, or another while one is claimed. If it is the
+    /// claimed one, the claim ends.
     pub fn publish(&mut self, place: Place, value: Value) {
         let value = self.operand(value);
         self.ops.push(Op::Publish { place, value });

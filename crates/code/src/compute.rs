@@ -70,8 +70,8 @@ pub enum Compute {
     ShiftRight,
     /// `a >> b`, with copies of the sign shifted in; `b` as above.
     ShiftSigned,
-    /// Unsigned quotient; `b` is a number from 1 to 2³¹ - 1, or a variable that only one [`Op::Number`](crate::Op::Number) writes, with a
-    /// number from 1 to 2⁶³ - 1.
+    /// Unsigned quotient; `b` is a number from 1 to 2³¹ - 1, or a variable that only one
+    /// [`Op::Number`](crate::Op::Number) writes, with a number from 1 to 2⁶³ - 1.
     Divide,
     /// Signed quotient, rounded towards 0; `b` as above.
     DivideSigned,

@@ -9,9 +9,10 @@
 //! ```
 //!
 //! Invariants: CODE-1 code and [`interpret()`] agree, for all inputs. CODE-2 a program ends: it branches forward only,
-//! but for walks with a constant number of steps, and has at most [`MAX_OPS`] operations. CODE-3 no variable is read before it is written, on any path. CODE-4 code
-//! changes the registers, spill words and flags that it was given, and nothing else but what its program stores. CODE-5 a
-//! program stores only where its kind of memory allows it, and a commit is its last step and its only store to that word.
+//! but for walks with a constant number of steps, and has at most [`MAX_OPS`] operations. CODE-3 no variable is read
+//! before it is written, on any path. CODE-4 code changes the registers, spill words and flags that it was given, and
+//! nothing else but what its program stores. CODE-5 a program stores only where its kind of memory allows it, and a
+//! commit is its last step and its only store to that word.
 //!
 //! Does not: know probes, processes or memory layouts; run anything.
 //! docs/design/compiler.md has the reasons.

@@ -171,8 +171,8 @@ pub enum Op {
         /// Is read.
         value: Operand,
     },
-    /// Such a word = `value`, if the comparison of `value` with it holds: the word is the least or the greatest of all values
-    /// then. If another thread changes it meanwhile, it is compared again.
+    /// Such a word = `value`, if the comparison of `value` with it holds: the word is the least or the greatest of all
+    /// values then. If another thread changes it meanwhile, it is compared again.
     Raise {
         /// Which comparison.
         when: Compare,

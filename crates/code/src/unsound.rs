@@ -60,7 +60,8 @@ pub enum Unsound {
         /// The number of bits.
         bits: u8,
     },
-    /// A walk is not as [`Op::Bound`](crate::Op::Bound) says: it does not end, goes on behind its last entry, or lies within another one.
+    /// A walk is not as [`Op::Bound`](crate::Op::Bound) says: it does not end, goes on behind its last entry, or lies
+    /// within another one.
     #[error("operation {0} breaks off, repeats or nests a walk")]
     Walk(usize),
     /// Its walks are too long.

@@ -1,8 +1,7 @@
 //! Go's function table, which its linker keeps even in stripped programs.
 //!
-//! In: `.gopclntab` of Go 1.16 and later, as far as its header says that it is one of the forms known here. Out: entry, end, name of each function, and the address where a
-//! recovered panic resumes it.
-//! Does not: read line tables.
+//! In: `.gopclntab` of Go 1.16 and later, as far as its header says that it is one of the forms known here. Out: entry,
+//! end, name of each function, and the address where a recovered panic resumes it. Does not: read line tables.
 
 use crate::elf::{Elf, Machine, text, u32_at, u64_at};
 

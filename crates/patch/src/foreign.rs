@@ -14,9 +14,11 @@
 //! | bytes | what that is | what is done |
 //! |---|---|---|
 //! | all ours | no tool was there, or a debugger that has gone | nothing |
-//! | some are another tool's int3, the others ours | a probe or breakpoint is there | reported; its owner may still need the int3 |
+//! | some are another tool's int3, the others ours | a probe or breakpoint is there | reported; its |
+//! | | | owner may still need the int3 |
 //! | some are the file's | a kernel uprobe has gone | those are written again, one by one |
-//! | all are the file's | the text was mapped anew, or another tool put back all of it | reported if it stays so; the session attaches to what is mapped anew |
+//! | all are the file's | the text was mapped anew, | reported if it stays so; |
+//! | | or another tool put back all of it | the session attaches to what is mapped anew |
 //! | anything else | other text is mapped there, or another patcher was there | left alone; reported at the end |
 //!
 //! # One byte written again while threads run

@@ -22,17 +22,26 @@
 //!
 //! | step | what | if the tracer dies right after |
 //! |---|---|---|
-//! | I1 | open the process; look for segments; refuse if their tracer lives; read maps and signal masks | nothing was changed |
-//! | I2 | once a session (before each batch if we catch faults), a short seizure: one thread stops, and shows where rseq areas lie and whether the clock may be read | the kernel releases all threads |
+//! | I1 | open the process; look for segments; | nothing was changed |
+//! | | refuse if their tracer lives; read maps and signal masks | |
+//! | I2 | once a session (before each batch if we catch faults), a short seizure: | the kernel |
+//! | | one thread stops, and shows where rseq areas lie and whether the clock may be read | releases all threads |
 //! | I3 | plan; compare every site with the file; no thread is seized meanwhile | nothing was changed |
 //! | I4 | seize every thread (stops none); births and forks are reported from here on | the kernel releases all threads |
-//! | I5 | one thread stops: the memfd is made, fetched and mapped: data RW, code R-X and never writable, stamps; control block, state Building; in the first segment SIGTRAP, SIGILL if a displacement holds #UD bytes, SIGSEGV and SIGBUS if texts are recorded, get the guard handler, each old action journaled before it is replaced; the fd is closed | mapped and inert: `recover` puts actions back; a handler without guards passes every trap on |
-//! | I6 | fill code, guard table and journal through the tracer's own mapping; link the segment to the chain's end | as I5 |
-//! | I6a | the first segment with return trampolines: their code is mapped, and unwinders are informed (`unwinder`) | as I5; what unwinders were given stays mapped and true |
+//! | I5 | one thread stops: the memfd is made, fetched and mapped: | mapped and inert: |
+//! | | data RW, code R-X and never writable, stamps; control block, state Building; | `recover` puts actions back; |
+//! | | in the first segment SIGTRAP, SIGILL if a displacement holds #UD bytes, | a handler without |
+//! | | SIGSEGV and SIGBUS if texts are recorded, get the guard handler, | guards passes every trap on |
+//! | | each old action journaled before it is replaced; the fd is closed | |
+//! | I6 | fill code, guard table and journal by the tracer's own mapping; link the segment to the chain's end | as I5 |
+//! | I6a | the first segment with return trampolines: their code | as I5; |
+//! | | is mapped, and unwinders are informed (`unwinder`) | what unwinders were given stays mapped and true |
 //! | I7 | state Armed | the journal lists sites that still hold *old*: `recover` skips those |
 //! | I8 | publish islands, then exits, then entries (PATCH-3) | the journal names every site, changed or not |
-//! | I9 | semaphores are raised, each marked in the journal after it is | a raised one without its mark is recognized by its value |
-//! | I10 | children born since I4 get the same bytes and are released | a child runs with some patches: all of them work alone |
+//! | I9 | semaphores are raised, | a raised one without its mark is recognized by its value |
+//! | | each marked in the journal after it is | |
+//! | I10 | children born since I4 get the same bytes and are released | a child runs with some patches: |
+//! | | | all of them work alone |
 //! | I11 | the thread that traced ends, and with it the seizure; this stops no thread | the batch is complete |
 //!
 //! I5 and I6 precede I8 because of PATCH-4: *whatever a published byte can lead to exists before it*: stub,
@@ -70,12 +79,16 @@
 //!
 //! | step | write | what a thread may see, byte by byte |
 //! |---|---|---|
-//! | T1 | head and interior boundaries = int3, the rest stays *old* | at the head: the old instruction, whole, or a trap → stub; at a boundary: the old instruction, whole, or a trap → copy |
-//! | T2 | core sync: every CPU that runs a thread of the process serialises | no CPU holds bytes from before T1: no instruction of the window can start |
+//! | T1 | head and interior boundaries = int3, | at the head: the old instruction, whole, or a trap → stub; |
+//! | | the rest stays *old* | at a boundary: the old instruction, whole, or a trap → copy |
+//! | T2 | core sync: every CPU that runs a thread of the process serialises | no CPU holds bytes from before T1: |
+//! | | | no instruction of the window can start |
 //! | T3 | the rest = *new* | only traps: the bytes that change are those of instructions that no thread can start |
 //! | T4 | core sync | no CPU holds bytes from before T3 |
-//! | T5 | head and boundaries = *new* | at the head: the trap or the jump, whole, both lead to the stub; at a boundary: a trap or another trapping opcode, both lead to the copy |
-//! | T6 | back to *old* only: core sync | when handlers are taken down next, no CPU holds a trap. On the way to *new*, whatever is held leads to the stub, and the next change of the window begins with T1 |
+//! | T5 | head and boundaries = *new* | at the head: the trap or the jump, whole, both lead to the stub; |
+//! | | | at a boundary: a trap or another trapping opcode, both lead to the copy |
+//! | T6 | back to *old* | when handlers are taken down next, no CPU holds a trap. On the way to *new*, |
+//! | | only: core sync | whatever is held leads to the stub, and the next change of the window begins with T1 |
 //!
 //! The guard table also maps the head to the stub (PATCH-7). All such windows of a phase share each core
 //! sync, and those of a page share each write: between them it stores what it read. If the tracer dies
@@ -150,15 +163,26 @@
 //! |---|---|---|
 //! | R1 | seize; state Removing | `recover` starts here again |
 //! | R2 | semaphores lowered, each unmarked in the journal | its mark says whether |
-//! | R2a | if windows change in steps: quiesce as in R4, for traps of an earlier seizure; the actions of traps are read, so that a reset one is put back as it was (PATCH-13) | as R2 |
-//! | R3 | entries, then exits, then islands (PATCH-3 backwards): sites that still hold *new* get *old* in one write; others are left alone and reported | restored sites hold *old* and are skipped |
-//! | R3a | the word that says that faults of our loads are served is cleared, then the tables of pages that they load from (`plan`'s `stub::text`) | texts are copied by the kernel from then on, as without a handler |
-//! | R4 | quiesce: no thread is between a load's look and the load; and none is between a guard's trap and its stop | handler and guards are still there |
-//! | R4b | if faults are delivered (docs/design/faults.md): all threads stop, again and again, until none is in our code; then the handlers' entries get the old bytes | as R3 |
-//! | R4a | if return addresses were replaced: all threads stop, and real addresses go back into the stack words that still hold ours (`trampolines`); the registration with unwinders is undone (`unwinder`) | each word holds the one or the other, and both work: trampolines stay |
-//! | R5 | one thread stops: dispositions are put back, if they are still ours | the same; a second try sees that they are not ours |
-//! | R6 | state Removed; children that map the same memory follow, each a batch of its own | a child's own text shows what is left |
-//! | R7 | once everything is read: what is proven to be unused is unmapped, of this session and of earlier ones (`free`: P1 to P4) | mapped and Removed: the next tracer frees it |
+//! | R2a | if windows change in steps: quiesce as in R4, for traps of an earlier seizure; | as R2 |
+//! | | the actions of traps are read, so that a reset one is put back as it was (PATCH-13) | |
+//! | R3 | entries, then exits, then islands (PATCH-3 backwards): | restored sites hold *old* and are skipped |
+//! | | sites that still hold *new* get *old* in one write; | |
+//! | | others are left alone and reported | |
+//! | R3a | the word that says that faults of our loads are served is cleared, | texts are copied by the kernel |
+//! | | then the tables of pages that they load from (`plan`'s `stub::text`) | from then on, as without a handler |
+//! | R4 | quiesce: no thread is between a load's look and the load; | handler and guards are still there |
+//! | | and none is between a guard's trap and its stop | |
+//! | R4b | if faults are delivered (docs/design/faults.md): all threads stop, again and again, | as R3 |
+//! | | until none is in our code; then the handlers' entries get the old bytes | |
+//! | R4a | if return addresses were replaced: all threads stop, | each word holds the one |
+//! | | and real addresses go back into the words that still hold ours (`trampolines`); | or the other, and both work: |
+//! | | the registration with unwinders is undone (`unwinder`) | trampolines stay |
+//! | R5 | one thread stops: | the same; a second try sees that they are not ours |
+//! | | dispositions are put back, if they are still ours | |
+//! | R6 | state Removed; | a child's own text shows what is left |
+//! | | children that map the same memory follow, each a batch of its own | |
+//! | R7 | once everything is read: what is proven to be unused is unmapped, | mapped and Removed: |
+//! | | of this session and of earlier ones (`free`: P1 to P4) | the next tracer frees it |
 //! *A seccomp filter that came after us* may forbid all calls that R2a, R4a's unwinders, R5 and unmapping
 //! need (`clean::barred`). Then R3 runs with all threads stopped, by the tracer's writes alone, and the
 //! steps that need calls are left out. The handler stays, finds no guard's trap, and passes others on;

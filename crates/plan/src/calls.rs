@@ -73,7 +73,8 @@ pub struct ExtendedState {
 pub struct CallInput<'a> {
     /// The functions that all stubs call.
     pub functions: CallFunctions,
-    /// Indexed by [`ActionRequest::probe`](crate::ActionRequest::probe): the argument of the call, and what is saved around it.
+    /// Indexed by [`ActionRequest::probe`](crate::ActionRequest::probe): the argument of the call, and what is saved
+    /// around it.
     pub callees: &'a [Callee],
     /// A site that no jump reaches gets an int3, from which the guard table leads to the stub.
     pub may_trap: bool,

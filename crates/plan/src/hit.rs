@@ -1,8 +1,8 @@
 //! What a hit does if it runs a program: a script's block that reads and writes maps.
 //!
-//! In: a program, whose inputs are numbered here; how a clock's ticks become nanoseconds. Out: [`HitProgram`], which a filter
-//! carries ([`TargetFilter::program`](crate::filter::TargetFilter::program)).
-//! Does not: know scripts, or where maps are; whether a program has code says [`fits`](crate::fits()).
+//! In: a program, whose inputs are numbered here; how a clock's ticks become nanoseconds. Out: [`HitProgram`], which a
+//! filter carries ([`TargetFilter::program`](crate::filter::TargetFilter::program)). Does not: know scripts, or where
+//! maps are; whether a program has code says [`fits`](crate::fits()).
 
 use trapline_code::{Memory, Op};
 

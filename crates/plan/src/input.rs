@@ -39,8 +39,8 @@ pub struct ModuleInput<'a> {
     pub far: RemoteAddr,
     /// How many separate small code regions the module may take.
     pub regions: u32,
-    /// Required if a request [`is_timed`](crate::Action::is_timed), or is a filtered [`Action::Record`](crate::Action::Record) with
-    /// returns.
+    /// Required if a request [`is_timed`](crate::Action::is_timed), or is a filtered
+    /// [`Action::Record`](crate::Action::Record) with returns.
     pub latency: Option<LatencyInput>,
     /// Required if a request calls a consumer.
     pub calls: Option<CallInput<'a>>,

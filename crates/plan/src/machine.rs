@@ -117,8 +117,8 @@ pub struct ProcessTraits {
     /// The program catches SIGSEGV or SIGBUS. Then no instruction is displaced that may fault on a
     /// register-based operand.
     pub has_fault_handler: bool,
-    /// x86-64: those handlers see the original addresses of faults in copies ([`Action::Deliver`](crate::Action::Deliver)), so such
-    /// an instruction may be displaced.
+    /// x86-64: those handlers see the original addresses of faults in copies
+    /// ([`Action::Deliver`](crate::Action::Deliver)), so such an instruction may be displaced.
     pub faults_delivered: bool,
     /// A shadow stack is on, so no call is displaced.
     pub shadow_stack: bool,

@@ -165,12 +165,14 @@ pub enum Action {
     /// Write a record, without values but maybe with a stack, whenever this instruction is about to run.
     RecordAt(Svma, Unwind),
     /// Write a record whenever this instruction, a USDT probe, is about to run. The request's filter names
-    /// its values ([`TargetFilter::operands`](crate::filter::TargetFilter::operands)): the record holds the first six, and this many words of fields follow.
+    /// its values ([`TargetFilter::operands`](crate::filter::TargetFilter::operands)): the record holds the first six,
+    /// and this many words of fields follow.
     RecordMark(Svma, u16),
     /// Add one to a value's row in the counter's table, at every entry or at every exit. The request's filter
     /// names the value.
     Tally {
-        /// At exits. With [`TargetFilter::late`](crate::filter::TargetFilter::late), the entries keep for them what is known only at the entry.
+        /// At exits. With [`TargetFilter::late`](crate::filter::TargetFilter::late), the entries keep for them what is
+        /// known only at the entry.
         exits: bool,
     },
     /// Call a consumer at every entry.

@@ -13,10 +13,15 @@
 //! |---|---|
 //! | D1 | find the thread's line; if there is none: missed, done |
 //! | D2 | enter; if a hit of this thread goes on: missed (nested), done |
-//! | D3 | load the list. If a consumer in it has a return handler: take a return trampoline, if the probe arms its calls (`trampolines`, A1 to A4), and an instance (`instances`, A1 to A4). Count: missed if there was none, a hit otherwise |
-//! | D4 | call each consumer with a filter that accepts the hit; note the verdicts. Without an instance, consumers with return handlers are not called |
+//! | D3 | load the list. If a consumer in it has a return handler: |
+//! | | take a return trampoline, if the probe arms its calls |
+//! | | (`trampolines`, A1 to A4), and an instance (`instances`, A1 to A4). |
+//! | | Count: missed if there was none, a hit otherwise |
+//! | D4 | call each consumer with a filter that accepts the hit; note the verdicts. |
+//! | | Without an instance, consumers with return handlers are not called |
 //! | D5 | if all verdicts were *remove*, flag the probe for the writer |
-//! | D6 | if no consumer waits for the return, or the instruction pointer moved, give back the instance and the trampoline. Otherwise write the trampoline's address into the stack word |
+//! | D6 | if no consumer waits for the return, or the instruction pointer moved, give back the instance |
+//! | | and the trampoline. Otherwise write the trampoline's address into the stack word |
 //! | D7 | leave |
 //!
 //! A consumer may change the list that it is in: the hit goes on in the old list (`probe`, H2). It may call a

@@ -16,8 +16,10 @@
 //! | writer | reader, inside an epoch |
 //! |---|---|
 //! | S1 store the value (release) | G1 load the table (acquire) |
-//! | S2 at a new place: store the key (release) | G2 load keys from the key's first bucket on (acquire), until it, or a bucket with a 0 |
-//! | X1 when full: fill a new table with what has a value; X2 store the pointer (release); X3 the old one is unlinked | G3 load the value (acquire); 0 is none |
+//! | S2 at a new place: store the key (release) | G2 load keys from the key's first bucket on (acquire), |
+//! | | until it, or a bucket with a 0 |
+//! | X1 when full: fill a new table with what has a value; | G3 load the value (acquire); 0 is none |
+//! | X2 store the pointer (release); X3 the old one is unlinked | |
 //!
 //! - *G2 reads the place between S1 and S2*: key 0, so none, as before the insertion. (Between S2 and S1, if
 //!   they were the other way round: value 0, so none as well. One store takes effect: S1 at an old place, S2

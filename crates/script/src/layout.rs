@@ -144,22 +144,14 @@ impl Layouts {
             }
             let align = if def.packed { 1 } else { self.alignment(&ty) };
             let (unit, size) = (u64::from(align) * 8, u64::from(ty.size()) * 8);
-            let mut place = if def.union { 0 } else { at };
-            let bits = match field.bits {
-                None => {
-                    place = place.next_multiple_of(unit);
-                    None
-                }
-                Some(count) if u64::from(count) > size || count > 64 || size == 0 => {
-                    return Err(fail(format!(
-                        "width of bit-field ({count} bits) exceeds the width of its type"
-                    )));
-                }
+            let behind = if def.union { 0 } else { at };
+            let (place, bits) = match field.bits {
+                None => (behind.next_multiple_of(unit), None),
                 Some(count) => {
-                    if count == 0 || place / size != (place + u64::from(count) - 1) / size {
-                        place = place.next_multiple_of(size);
-                    }
-                    Some(Bits { from: (place % size) as u32, count })
+                    let wide =
+                        || fail(format!("width of bit-field ({count} bits) exceeds the width of its type"));
+                    let place = bit_field(behind, count, size).ok_or_else(wide)?;
+                    (place, Some(Bits { from: (place % size) as u32, count }))
                 }
             };
             let width = field.bits.map_or(size, u64::from);
@@ -197,6 +189,15 @@ fn array(of: Type, count: u32) -> Type {
         Type::Buffer(0) => Type::Buffer(count),
         of => Type::Array(Rc::new(of), count),
     }
+}
+
+/// Where a bit field begins, in bits: behind what came before, and within one unit of its type. `None` if it is wider.
+fn bit_field(behind: u64, count: u32, size: u64) -> Option<u64> {
+    if u64::from(count) > size || count > 64 || size == 0 {
+        return None;
+    }
+    let crosses = || behind / size != (behind + u64::from(count) - 1) / size;
+    Some(if count == 0 || crosses() { behind.next_multiple_of(size) } else { behind })
 }
 
 /// A type that needs no definition.

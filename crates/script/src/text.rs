@@ -71,6 +71,26 @@ fn histogram(buckets: &Histogram, out: &mut Vec<u8>) {
     }
 }
 
+/// The line of a graph from `least` to `most`: a star for the value, a point for zero.
+fn marked(value: Option<i128>, least: i128, most: i128) -> Vec<u8> {
+    let mut line = vec![b' '; GRAPH];
+    line[0] = b'|';
+    line[GRAPH - 1] = b'|';
+    let width = (most - least) as f32;
+    if least < 0 && most > 0 {
+        // As bpftrace computes it, from the negative distance.
+        let zero = (GRAPH as f32 * -(least as f32) / width) as usize;
+        if zero > 0 && zero < GRAPH {
+            line[zero] = b'.';
+        }
+    }
+    if let Some(value) = value {
+        let at = ((GRAPH - 1) as f32 * ((value - least) as f32 / width)) as usize;
+        line[at.min(GRAPH - 1)] = b'*';
+    }
+    line
+}
+
 fn series(series: &Series, out: &mut Vec<u8>) {
     if series.points.is_empty() {
         out.extend(b"<no data>");
@@ -93,26 +113,9 @@ fn series(series: &Series, out: &mut Vec<u8>) {
     let head = format!("hh:mm:ss{unit}");
     out.extend(format!("{:indent$} {ends}\n", "").bytes());
     out.extend(format!("{head:<width$}|{}|\n", "_".repeat(GRAPH - 2), width = indent + 1).bytes());
-    let share = |value: i128| (value - least) as f32 / (most - least) as f32;
-    let zero = (least < 0 && most > 0).then(|| {
-        // As bpftrace computes it, from the negative distance.
-        (GRAPH as f32 * -(least as f32) / (most - least) as f32) as usize
-    });
     for (moment, value) in &series.points {
-        let mut line = vec![b' '; GRAPH];
-        line[0] = b'|';
-        line[GRAPH - 1] = b'|';
-        if let Some(zero) = zero.filter(|zero| *zero > 0 && *zero < GRAPH) {
-            line[zero] = b'.';
-        }
-        let shown = match value {
-            Some(value) => {
-                let at = ((GRAPH - 1) as f32 * share(*value)) as usize;
-                line[at.min(GRAPH - 1)] = b'*';
-                value.to_string()
-            }
-            None => "-".to_owned(),
-        };
+        let line = marked(*value, least, most);
+        let shown = value.map_or_else(|| "-".to_owned(), |value| value.to_string());
         let fraction = match digits {
             0 => String::new(),
             digits => format!(".{:0digits$}", moment.nanos / 10u32.pow(9 - digits as u32)),

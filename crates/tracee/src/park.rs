@@ -42,9 +42,12 @@
 //!
 //! | step | what | if the tracer dies right after |
 //! |---|---|---|
-//! | F1 | the thread is stopped somewhere in the code that waits; a frame with its state is written below its stack | nothing leads to the frame; it waits on, and then goes to its entry point |
-//! | F2 | its registers lead to the frame's rt_sigreturn, then its signals are blocked | it comes back into the code that waits, with its own mask |
-//! | F3 | its registers lead to the function, which will return to that rt_sigreturn | it ends the function first; the rest is as in F2 |
+//! | F1 | the thread is stopped somewhere in the code that waits; | nothing leads to the frame; |
+//! | | a frame with its state is written below its stack | it waits on, and then goes to its entry point |
+//! | F2 | its registers lead to the frame's rt_sigreturn, | it comes back into the code that waits, |
+//! | | then its signals are blocked | with its own mask |
+//! | F3 | its registers lead to the function, which will return to that rt_sigreturn | it ends the function first; |
+//! | | | the rest is as in F2 |
 //! | F4 | it is stopped behind its rt_sigreturn, and gets its registers again | as F1 |
 //! | F5 | the batch ends, and later [`Parked::release`] puts the thread to its entry point | as above: registers first |
 //!

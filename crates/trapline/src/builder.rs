@@ -216,10 +216,9 @@ impl Builder {
         let hit_action = self.timing();
         self.start(hit_action)
     }
-    /// Starts recording each hit: with the first `arguments` integer arguments of a function (six at most), or arguments of a
-    /// USDT probe,
-    /// and, if `returns`, with what it returned and when. [`Session::calls`] reports them. Values that
-    /// filters need later, at the return or in the reader, are recorded too: then there may be more
+    /// Starts recording each hit: with the first `arguments` integer arguments of a function (six at most), or
+    /// arguments of a USDT probe, and, if `returns`, with what it returned and when. [`Session::calls`] reports them.
+    /// Values that filters need later, at the return or in the reader, are recorded too: then there may be more
     /// arguments, and more [`floats`](Self::floats), than requested.
     ///
     /// # Errors

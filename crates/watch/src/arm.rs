@@ -7,10 +7,15 @@
 //!
 //! | a thread born | has | so |
 //! |---|---|---|
-//! | after all events of its parent were open | all of them, inherited | it is whole ([`crate::births`] determines that) and left alone: a program that creates threads without end is armed all the same |
-//! | while its parent's were being opened | some or all | a later listing shows it, and it is armed as well. Then some of its accesses give two samples, one with an identifier of its own, one with its parent's. The reader drops the latter ([`crate::watching`]), so every access counts once |
+//! | after all events of its parent were open | all, inherited | it is whole (as [`crate::births`] finds) and left |
+//! | | | alone: a program that creates threads without end is armed all the same |
+//! | while its parent's were being opened | some or all | a later listing shows it, and it is armed as well. |
+//! | | | Then some of its accesses give two samples: one with an identifier of its own, |
+//! | | | one with its parent's. The reader drops the latter ([`crate::watching`]), |
+//! | | | so every access counts once |
 //! | before its parent was armed | none | a later listing shows it, and it is armed; or it has ended |
-//! | partly, where what it inherited leaves no debug register for its own events | too few | everything of the process is closed, and arming begins again: it is an ordinary thread then |
+//! | partly; no debug register is left for its own events | too few | everything of the process is closed, |
+//! | | | and arming begins again: it is an ordinary thread then |
 //!
 //! Where the kernel cannot inherit events, no thread is whole. Births are armed one by one as they are
 //! reported, and counted as late.

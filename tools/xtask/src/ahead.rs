@@ -1,8 +1,8 @@
 //! What runs beside the tests, which wait more than they compute: builds that later steps need, and steps that only compute.
 //!
-//! In: cargo commands that build and run nothing, and names of steps. Out: each step's lines and outcome, when it is asked for. What fails to build
-//! fails again in its own step, and says why there.
-//! All are as nice as can be, so that tests hardly notice. Builds have folders of their own; steps wait for cargo's lock where a test step builds, and
+//! In: cargo commands that build and run nothing, and names of steps. Out: each step's lines and outcome, when it is
+//! asked for. What fails to build fails again in its own step, and says why there. All are as nice as can be, so that
+//! tests hardly notice. Builds have folders of their own; steps wait for cargo's lock where a test step builds, and
 //! tests never build. They are not left to idle processors alone, which on a busy machine never come.
 
 use std::collections::BTreeMap;

@@ -29,8 +29,8 @@ const PORTABLE: &[&str] = &[
     "trapline-tracee",
     "trapline",
 ];
-/// Their test programs that run there; the others run x86-64 code, or read this machine's x86-64 programs through tools that would not be
-/// emulated.
+/// Their test programs that run there; the others run x86-64 code, or read this machine's x86-64 programs through tools
+/// that would not be emulated.
 const TARGETS: &[&str] = &[
     "--lib",
     "--test=native",
@@ -46,13 +46,13 @@ const TARGETS: &[&str] = &[
     "--test=lookup",
     "--test=pool",
 ];
-/// One that runs its tests one by one. Its forked children make threads, and the emulator (qemu 7.2) holds a lock of its own while a thread
-/// is made. A child that is forked at such a moment waits for that lock for ever.
+/// One that runs its tests one by one. Its forked children make threads, and the emulator (qemu 7.2) holds a lock of
+/// its own while a thread is made. A child that is forked at such a moment waits for that lock for ever.
 const ONE_BY_ONE: &str = "--test=inside_aarch64";
 /// Those that only a whole system runs (`arm64-system`) are checked here, so that it finds them whole.
 const BOOTED: &[&str] = &["--test=outside_aarch64", "--test=live"];
-/// What an emulator of user mode has not, or has in another way: ptrace, perf, seals, times, other programs of this machine. Outside attach runs under a whole system
-/// (`arm64-system`).
+/// What an emulator of user mode has not, or has in another way: ptrace, perf, seals, times, other programs of this
+/// machine. Outside attach runs under a whole system (`arm64-system`).
 const NOT_EMULATED: &[&str] = &[
     "launch::tests::",
     "follow::tests::",
@@ -131,7 +131,8 @@ pub(crate) fn tests(packages: &[&str], targets: &[&str], runs: u64, end: &[&str]
     command
 }
 
-/// This build is not shipped, and building it takes longer than its tests. What handles a hit is optimised, as a test looks for panics in its code.
+/// This build is not shipped, and building it takes longer than its tests. What handles a hit is optimised, as a test
+/// looks for panics in its code.
 const PROFILE: [&str; 5] = [
     "profile.release.debug=0",
     "profile.release.opt-level=1",

@@ -9,8 +9,8 @@ use crate::cargo::cargo_path;
 use crate::outcome::Outcome;
 use crate::test;
 
-/// Packages, and where their models are (`--lib` if they look at what is private). Words of `record` become loom's by a feature and not by
-/// the flag of the others: crates that live on real shared memory would not build with them.
+/// Packages, and where their models are (`--lib` if they look at what is private). Words of `record` become loom's by a
+/// feature and not by the flag of the others: crates that live on real shared memory would not build with them.
 const MODELS: [(&str, &[&str]); 4] = [
     ("trapline-record", &["--features", "loom_words", "--test", "interleavings"]),
     ("trapline-watch", &["--test", "constraints_loom"]),

@@ -1,7 +1,7 @@
 //! A Python that knows Perfetto's and OpenTelemetry's own schemas, to judge our timelines and what we send to collectors.
 //!
-//! In: where Python's packages come from. Out: an interpreter of its own with these packages, made once under the target folder.
-//! What fails on the way is reported, and the test that needs it skips itself.
+//! In: where Python's packages come from. Out: an interpreter of its own with these packages, made once under the
+//! target folder. What fails on the way is reported, and the test that needs it skips itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};

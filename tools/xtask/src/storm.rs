@@ -25,7 +25,8 @@ const NO_CLEAN_UP: &str = "a thread ends without the C library's clean-up, and t
 pub(crate) fn run(seconds: u64) -> Result<Outcome> {
     let mut command = sanitized();
     command
-        // Probes, and the words of the tests' handlers, stay for good. A hit is known by where it is on the stack: no frames on the heap.
+        // Probes, and the words of the tests' handlers, stay for good. A hit is known by where it is on the stack: no
+        // frames on the heap.
         .env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=0")
         .env("TRAPLINE_STORM_SECONDS", seconds.to_string())
         .env("TRAPLINE_COMBINATIONS_STRIDE", "15")

@@ -57,9 +57,10 @@ pub(crate) fn run_and_count(mut command: Command) -> Result<Outcome> {
     Ok(unsteady::judge(first, &second))
 }
 
-/// Runs a test command; its lines are shown as they come, and counted. Errors come through the same pipe: cargo names the binaries there.
-/// It is over when the command is, even if another process still holds its output; after [`SILENCE`] it counts as stuck, and is ended with all that
-/// it started. What it came to, and the names of tests that failed.
+/// Runs a test command; its lines are shown as they come, and counted. Errors come through the same pipe: cargo names
+/// the binaries there. It is over when the command is, even if another process still holds its output; after
+/// [`SILENCE`] it counts as stuck, and is ended with all that it started. What it came to, and the names of tests that
+/// failed.
 fn run_once(command: &mut Command) -> Result<(Outcome, Vec<String>)> {
     let (output, writer) = std::io::pipe().context("a pipe")?;
     command.stdout(writer.try_clone().context("a pipe")?).stderr(writer);

@@ -1,8 +1,9 @@
 //! Tests that failed, run once more with nothing beside them.
 //!
-//! In: the command that ran them, and what it came to. Out: the same, with those that pass alone called *unsteady*: by name, with their output
-//! when they failed, never silently. Few are let through ([`MOST`]): beyond that, and where a test binary died, the failures stand.
-//! An unsteady test is a defect, of the test or of what it tests; what this spares is that a machine that others keep busy hides all else that was found.
+//! In: the command that ran them, and what it came to. Out: the same, with those that pass alone called *unsteady*: by
+//! name, with their output when they failed, never silently. Few are let through ([`MOST`]): beyond that, and where a
+//! test binary died, the failures stand. An unsteady test is a defect, of the test or of what it tests; what this
+//! spares is that a machine that others keep busy hides all else that was found.
 
 use std::process::Command;
 

@@ -5,8 +5,10 @@
 //! | rule | why |
 //! |---|---|
 //! | an address begins at a pointer, and a variable leads to one kind of memory | the other rules know what is stored to |
-//! | the commit is to this CPU's table; no other store has its base and offset | no other CPU writes it, and it counts once |
-//! | in a sequence's body, stores are to this CPU's table, and nothing is atomic but looks | a sequence that begins again finds its inputs |
+//! | the commit is to this CPU's table | no other CPU writes it |
+//! | no other store has the commit's base and offset | it counts once |
+//! | in a sequence's body, stores are to this CPU's table | a sequence that begins again finds its inputs |
+//! | in a sequence's body, nothing is atomic but looks | the same |
 //! | elsewhere nothing is stored to this CPU's table | only restartable sequences may |
 //! | atomic operations are about tables that others change; own words may be published | what they cost has a reason |
 //! | plain stores to those stand between a claim and its end | others see whole rows |

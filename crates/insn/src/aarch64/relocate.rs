@@ -12,8 +12,10 @@
 //! | `bl` | the original return address into x30, `b` as above: no address of the copy is left anywhere |
 //! | `blr` | the same, `br` |
 //! | `adr`, `adrp` | `adr`, `adrp`, `adrp`+`add`, or `movz`+`movk`, the shortest that reaches |
-//! | `ldr`, `ldrsw` of a literal | the same if in reach, else the literal's address into the destination and a load from there |
-//! | `ldr` of a literal to a vector or xzr, `prfm` | the same if in reach, else through x16, which is pushed and popped if it is not free |
+//! | `ldr`, `ldrsw` of a literal | the same if in reach, |
+//! | | else the literal's address into the destination and a load from there |
+//! | `ldr` of a literal to a vector or xzr, `prfm` | the same if in reach, |
+//! | | else through x16, which is pushed and popped if it is not free |
 //!
 //! x16 and x17 are free where AAPCS64 6.1.1 allows a linker to insert a veneer: at a `bl`, and at the entry
 //! of a function that is called through one. Only the caller knows this; see [`Options::ip_free`]. AAPCS64

@@ -17,7 +17,9 @@
 //! | step | what | if the tracer dies right after |
 //! |---|---|---|
 //! | S1 | all threads are stopped | the kernel releases all; a call that only a repair would have hidden gives EINTR |
-//! | S2 | each site is compared with the file's word, then written whole: eight bytes inside its line, of which the other four are what was read since S1 | each word is old or new, and both work: what new leads to exists (PATCH-4) |
+//! | S2 | each site is compared with the file's word, then written whole: | each word is old or new, and both work: |
+//! | | eight bytes inside its line, | what new leads to exists (PATCH-4) |
+//! | | of which the other four are what was read since S1 | |
 //! | S3 | calls that the stop broke off are made again (`trapline_tracee::Regs`); all threads run | |
 //!
 //! # Where threads may be at S1

@@ -28,7 +28,8 @@
 //! | step | what | why it stays true |
 //! |---|---|---|
 //! | P1 | no other process runs on this memory | a child of `vfork` that begins later begins in the program's own text |
-//! | P2 | for each thread: its pc is not in the code. For a blocked one /proc shows it, another is stopped for a moment | it can come back by F2 alone |
+//! | P2 | for each thread: its pc is not in the code. | it can come back by F2 alone |
+//! | | For a blocked one /proc shows it, another is stopped for a moment | |
 //! | P3 | private memory is read: none of F2 to F5 is there, except below all stack pointers of P2 | see below |
 //! | P4 | one thread unmaps | |
 //!

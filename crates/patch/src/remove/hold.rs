@@ -18,11 +18,16 @@
 //!
 //! | step | by | what | if T dies right after |
 //! |---|---|---|---|
-//! | H0 | T | before a batch's first site is written: `CLOSED` = all facts on which nothing relies (H0 of each later batch writes it anew) | detach, or `recover`, sets all bits |
+//! | H0 | T | before a batch's first site is written: `CLOSED` = all facts | detach, or `recover`, sets all bits |
+//! | | | on which nothing relies (H0 of each later batch writes it anew) | |
 //! | H1 | C | looks at its arguments; passes if they change no fact, or a closed one | – |
-//! | H2 | C | sets the fact's bit in `ASKED` | C waits its turns, closes the fact itself (HOLD-2), goes on as without H; no later call waits |
-//! | H3 | T | sees the bit at its next poll; all threads stop; those at boundaries are moved out; sites that rely on the fact get the file's bytes; threads go on | as H2; the journal names the sites, `recover` finds them restored |
-//! | H4 | T | does the same in children that map the segment; what another tactic reaches is probed anew as if the fact had changed already | as H2 |
+//! | H2 | C | sets the fact's bit in `ASKED` | C waits its turns, closes the fact itself (HOLD-2), |
+//! | | | | goes on as without H; no later call waits |
+//! | H3 | T | sees the bit at its next poll; | as H2; the journal names the sites, |
+//! | | | all threads stop; those at boundaries are moved out; | `recover` finds them restored |
+//! | | | sites that rely on the fact get the file's bytes; threads go on | |
+//! | H4 | T | does the same in children that map the segment; | as H2 |
+//! | | | what another tactic reaches is probed anew as if the fact had changed already | |
 //! | H5 | T | sets the bit in `CLOSED` | C goes on |
 //! | H6 | C | goes on: the displaced instructions, the system call | – |
 //!
@@ -30,10 +35,13 @@
 //!
 //! | fact | relied on by | taken out |
 //! |---|---|---|
-//! | `FAULTS` | copies that may fault: there is no handler, or the handlers are known whose entries are patched | probes with such a copy |
+//! | `FAULTS` | copies that may fault: | probes with such a copy |
+//! | | there is no handler, or the handlers are known whose entries are patched | |
 //! | `FILTER` | texts, fields, thread numbers by a call | all |
 //! | `CLOCK` | times | all; return addresses are put back too |
-//! | `TRAPS` | guards, if our handler serves traps | probes with a boundary at which a saved context stands (PATCH-9), or to which a handler of faults may return; the threads that stand at boundaries are moved out first |
+//! | `TRAPS` | guards, if our handler serves traps | probes with a boundary |
+//! | | | at which a saved context stands (PATCH-9), or to which a handler of faults may return; |
+//! | | | the threads that stand at boundaries are moved out first |
 //!
 //! After `TRAPS` has changed, later batches and the removal run as in a program that owns SIGTRAP: with all
 //! threads stopped, and without windows into which a saved context points. `ASKED` tells this to a tracer that

@@ -17,7 +17,7 @@
 //! |---|---|
 //! | this trampoline | := the real return address, through all trampolines that lie under it |
 //! | a trampoline that lies over this one (a tail call) | done with that one |
-//! | anything else: the call was left by `longjmp`, or its stack is copied away | nothing; if it comes back, it goes through the trampoline, which stays |
+//! | anything else: a `longjmp`, or the stack is copied away | nothing; if it comes back, the trampoline is still there |
 //!
 //! On arm64 WORD is only the stack pointer at the entry, and the address may be signed. There
 //! `aarch64::returns` says which words are examined, and which calls are left to return through their

@@ -7,7 +7,8 @@
 //!
 //! | step | what | if the tracer dies right after |
 //! |---|---|---|
-//! | T1 | the address of `__deregister_frame`, then the first bit of `UNWIND_REGISTERED` | nothing is taken back, the memory stays |
+//! | T1 | the address of `__deregister_frame`, | nothing is taken back, the memory stays |
+//! | | then the first bit of `UNWIND_REGISTERED` | |
 //! | T2 | `__register_frame` runs in the target | the same |
 //! | T3 | the second bit | a later detach takes it back |
 //! | T4 (detach) | the second bit is cleared | the same: the unwinder keeps the registration, which stays mapped and true |

@@ -15,8 +15,10 @@
 //!
 //! | proof | |
 //! |---|---|
-//! | it begins by reading through x28 itself | nearly all functions do: they check whether their stack suffices. If it were not g, the function would have failed without us |
-//! | Go's table lists it, and by its name it is in no package of the runtime | leaf functions of some package, which only Go's code calls. The runtime's own may run before a handler has found its g |
+//! | it begins by reading through x28 itself | nearly all functions do: they check whether their stack suffices. |
+//! | | If it were not g, the function would have failed without us |
+//! | Go's table has it, under a name outside the runtime | leaf functions of some package, which only Go's code calls. |
+//! | | The runtime's own may run before a handler has found its g |
 //!
 //! # What lies below the stack pointer
 //!

@@ -4,17 +4,21 @@
 //! is in exactly one entry of its key or counted as without one; what a thread assigned is what it reads.
 //!
 //! Two kinds of maps. *Added up*: the hit's CPU has entries of its own, and each word is changed by one atomic addition.
-//! *Of a thread*: the key holds the thread's number, so no other thread of its PID namespace changes the entry's value. A child
-//! in another namespace may have a thread of the same number: the two share the entry, and either's value is there.
+//! *Of a thread*: the key holds the thread's number, so no other thread of its PID namespace changes the entry's value.
+//! A child in another namespace may have a thread of the same number: the two share the entry, and either's value is
+//! there.
 //!
 //! # An entry is found
 //!
 //! | step | what | another thread, or a signal handler, meanwhile |
 //! |---|---|---|
-//! | M1 | the state is looked at. TAKING: the next entry | it may store the same key there, and a second entry for it is taken: the reader adds up |
+//! | M1 | the state is looked at. TAKING: the next entry | it may store the same key there, |
+//! | | | and a second entry for it is taken: the reader adds up |
 //! | M2 | 0, and the key is only looked for: there is none | it may take the entry: then that comes later |
-//! | M3 | 0: the entry is claimed, 0 becomes TAKING by one access. If it is not 0 any more: the key is compared, or the next entry | it sees TAKING, and goes on |
-//! | M4 | claimed: the key is stored; then LIVE (added up) or GONE (of a thread) is published | it sees TAKING until all is stored |
+//! | M3 | 0: the entry is claimed, 0 becomes TAKING by one access. | it sees TAKING, and goes on |
+//! | | If it is not 0 any more: the key is compared, or the next entry | |
+//! | M4 | claimed: the key is stored; | it sees TAKING until all is stored |
+//! | | then LIVE (added up) or GONE (of a thread) is published | |
 //! | M5 | other states: the key is compared: found, or the next entry | what is compared stays: an entry keeps its key |
 //! | M6 | no entry left: one more update without an entry, by an atomic addition | - |
 //!
@@ -25,16 +29,19 @@
 //!
 //! | step | what | meanwhile |
 //! |---|---|---|
-//! | A1 | added up: each word of the value by an atomic addition | all additions count. A reader may see one word with a hit and another one without it |
-//! | A2 | an extreme: the word becomes the value if that is less, or greater; the first value is stored in M4 | the word is compared again. It is the extreme of all values whose A2 is done |
-//! | T1 | assigned: the value is stored, then LIVE is published | only this thread's signal handlers: theirs happened before. The reader sees the value before or after |
+//! | A1 | added up: each word of the value by an atomic addition | all additions count. A reader may |
+//! | | | see one word with a hit and another one without it |
+//! | A2 | an extreme: the word becomes the value if that is less, | the word is compared again. |
+//! | | or greater; the first value is stored in M4 | It is the extreme of all values whose A2 is done |
+//! | T1 | assigned: | only this thread's signal handlers: theirs happened before. |
+//! | | the value is stored, then LIVE is published | The reader sees the value before or after |
 //! | T2 | deleted: GONE is published | the same |
 //! | T3 | read: the state, then the value | the same; what a handler deletes in between is read as it was |
 //!
-//! In a map of a thread, M1 to M4 of one key are run by one thread and its signal handlers alone. A handler that comes between
-//! M3 and M4 with the same key finds TAKING, and takes another entry. That one is behind the first one, so later searches find
-//! the first: what the handler assigned is not seen. So a handler's first assignment of all may be lost, if it interrupts
-//! its thread's first assignment.
+//! In a map of a thread, M1 to M4 of one key are run by one thread and its signal handlers alone. A handler that comes
+//! between M3 and M4 with the same key finds TAKING, and takes another entry. That one is behind the first one, so
+//! later searches find the first: what the handler assigned is not seen. So a handler's first assignment of all may be
+//! lost, if it interrupts its thread's first assignment.
 
 use trapline_code::{Builder, Compare, Compute, Label, Place, Target, Value, Var};
 use trapline_record::maps::{BITS, FIRST, GONE, LIVE, MapShape};
@@ -102,8 +109,8 @@ impl Map {
         builder.bind(missing);
         (Value::Var(is_there), Value::Var(value))
     }
-    /// M1 to M6: pointer to the key's entry. `takes`: if the key may get an entry, its state, and a word that it begins with. Goes
-    /// to `missing` if there is none.
+    /// M1 to M6: pointer to the key's entry. `takes`: if the key may get an entry, its state, and a word that it begins
+    /// with. Goes to `missing` if there is none.
     fn find(
         self,
         builder: &mut Builder,

@@ -18,8 +18,10 @@
 //!
 //! | step | part | what | a signal handler, an abort or the thread's end behind it |
 //! |---|---|---|---|
-//! | W1 | `Find` | the CPU's number; none, or one that was not known: outcome 1. Head and tail; no room: outcome 2 | nothing has changed |
-//! | W2 | `Slot`, the stub, `Words` | the slot behind the head is filled, by plain stores | the ring is as before, since readers look at nothing behind the head |
+//! | W1 | `Find` | the CPU's number; none, or one that was not known: | nothing has changed |
+//! | | | outcome 1. Head and tail; no room: outcome 2 | |
+//! | W2 | `Slot`, the stub, `Words` | the slot behind the head | the ring is as before, |
+//! | | | is filled, by plain stores | since readers look at nothing behind the head |
 //! | W3 | `Words` | the commit: the head, and the length of the record | the record is there, once |
 //!
 //! - *A signal handler* between W1 and W3 writes its own records as a whole, into the same slot and further on. Then the

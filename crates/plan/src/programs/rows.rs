@@ -29,16 +29,18 @@
 //! |---|---|---|
 //! | W1 | `entry` walks from the first row of the key | nothing has changed |
 //! | W2 | a row with the key, the owner and hits: W5 | the same |
-//! | W3 | a row without hits: its key, owner and text are stored, each by a plain store | the row is as free as before, whatever it holds: the next one to take it stores all of it again |
+//! | W3 | a row without hits: its key, | the row is as free as before, whatever it holds: |
+//! | | owner and text are stored, each by a plain store | the next one to take it stores all of it again |
 //! | W4 | no row left: `entry` = the overflow | nothing has changed |
 //! | W5 | the commit: one more at `entry` | the hit is counted, once |
 //!
 //! - *A signal handler* between W1 and W5 runs its own hits as a whole; then the sequence begins again with W1, and sees the
 //!   rows that they have.
-//! - *A move to another CPU* begins again too, with that CPU's table. What W3 has stored stays in a free row. No other thread
-//!   is between W3 and W5 on a CPU without its sequence beginning again, so one thread's key never gets another one's hit.
-//! - *The reader*, on another CPU, looks at key, owner and text only if it has seen hits. W5 is ordered behind W3 (on arm64 by
-//!   a release), and a row with hits never changes its key: it sees a whole row, or none.
+//! - *A move to another CPU* begins again too, with that CPU's table. What W3 has stored stays in a free row. No other
+//!   thread is between W3 and W5 on a CPU without its sequence beginning again, so one thread's key never gets another
+//!   one's hit.
+//! - *The reader*, on another CPU, looks at key, owner and text only if it has seen hits. W5 is ordered behind W3 (on
+//!   arm64 by a release), and a row with hits never changes its key: it sees a whole row, or none.
 //! - *A fork* between W1 and W5: the child begins again, in the shared table, as another thread.
 //!
 //! Before W2, rows with owners or texts are looked at for hits first: a free row may hold the key of a sequence that began
@@ -48,10 +50,13 @@
 //!
 //! | step | what | another thread, or a signal handler, meanwhile |
 //! |---|---|---|
-//! | R1 | the hits are loaded: TAKING: the next row | it may publish the row then: this thread has gone on, and may claim a second row for the same key, which the reader adds up |
-//! | R2 | 0: the row is claimed, 0 becomes TAKING by one access. If it is not 0 any more: R1 again, for it never becomes 0 again | it sees TAKING, and goes on |
+//! | R1 | the hits are loaded: TAKING: the next row | it may publish the row then: this thread has gone on, and may |
+//! | | | claim a second row for the same key, which the reader adds up |
+//! | R2 | 0: the row is claimed, 0 becomes TAKING by one access. | it sees TAKING, and goes on |
+//! | | If it is not 0 any more: R1 again, for it never becomes 0 again | |
 //! | R2 | claimed: key, owner and text are stored; then 1 is published for the hits | it sees TAKING until all is stored |
-//! | R3 | other hits: the key and the owner are compared: one more by an atomic addition, or the next row | what is compared stays, as R1's load comes first |
+//! | R3 | other hits: the key and the owner are compared: | what is compared stays, as R1's load comes first |
+//! | | one more by an atomic addition, or the next row | |
 //! | R4 | no row left: one more overflow, by an atomic addition | - |
 //!
 //! A thread that ends between R2 and the publishing leaves a row that is not used again. Its hit has not run. A forked

@@ -22,17 +22,20 @@
 //! |---|---|---|
 //! | S1 | `entry` walks to the row with the key and hits whose lock is 0, or to one without hits | nothing has changed |
 //! | S2 | a row without hits: its key and text are stored, and version 1: v, v, v | the row is as free as before |
-//! | S3 | a row with n hits: version n + 1 mod 2 is stored, word by word, from version n mod 2 | n and version n mod 2 are as before; the next hit stores all of the other version again |
+//! | S3 | a row with n hits: version n + 1 mod 2 is stored, | n and version n mod 2 are as before; |
+//! | | word by word, from version n mod 2 | the next hit stores all of the other version again |
 //! | S4 | no row left: `entry` = the overflow | nothing has changed |
 //! | S5 | the commit: n + 1 | the hit is counted and its value is in the sum, once |
 //!
-//! - *A signal handler* between S1 and S5 runs its own hits as a whole; then the sequence begins again, with the n that it finds.
+//! - *A signal handler* between S1 and S5 runs its own hits as a whole; then the sequence begins again, with the n that
+//!   it finds.
 //! - *A move to another CPU* begins again too, in that CPU's table.
 //! - *The reader*, on another CPU, reads n, then version n mod 2, then n again, until both are the same (D1 to D3 of
 //!   `record::tally::sums`). S5 is ordered behind S3. The stores of the next S3 are ordered behind S5, since S1 looks at n:
 //!   what follows a look is behind the commit before it.
-//! - If the row never rests, the reader claims its lock for a moment (D4). Hits find it in S1, and go to the key's next row; the
-//!   reader adds up rows of one key. A hit that had looked before adds to this row: by D3, the reader sees it or not.
+//! - If the row never rests, the reader claims its lock for a moment (D4). Hits find it in S1, and go to the key's next
+//!   row; the reader adds up rows of one key. A hit that had looked before adds to this row: by D3, the reader sees it
+//!   or not.
 //! - *A fork* between S1 and S5: the child begins again, as another thread.
 //!
 //! # A table that others change
@@ -40,18 +43,21 @@
 //! | step | what | another thread, or a signal handler, meanwhile |
 //! |---|---|---|
 //! | L1 | the hits are loaded. 0, or the key is this one: L2; else the next row | a row with hits keeps its key |
-//! | L2 | the lock is claimed, 0 becomes TAKING by one access. If it is not 0 (another thread, or the reader's D4): the next row | it goes on to its next row, and may begin a second row for the same key, which the reader adds up |
-//! | L3 | the lock is looked at, so all that follows is behind the claim. The hits are loaded again: 0: S2. The key is this one: S3. Else 0 is published for the lock: the next row | - |
+//! | L2 | the lock is claimed, 0 becomes TAKING by one access. | it goes on to its next row, and may begin a second |
+//! | | If it is not 0 (another thread, or the reader's D4): | row for the same key, which the reader adds up |
+//! | | the next row | |
+//! | L3 | the lock is looked at, so all that follows is behind the claim. The hits are loaded again: | - |
+//! | | 0: S2. The key is this one: S3. Else 0 is published for the lock: the next row | |
 //! | L4 | n + 1 is published | it sees the lock claimed. The reader sees the hit as a whole |
 //! | L5 | 0 is published for the lock | it may claim it, and then sees n + 1 |
 //! | L6 | no row left: one more overflow, by an atomic addition | - |
 //!
-//! No thread waits for another one: a claimed row is passed over, at most `PROBES` times, and then the hit is overflow. A thread
-//! that ends between L2 and L5 leaves a row that gets no more hits. Those that it has stay as they are, and the reader
-//! counts them; the ended thread's hit is among them if it had passed L4. A forked child's copy of the thread is the one
-//! case that this does not cover: if a *signal handler* between L2 and L5 forks, parent and child hold one claim.
-//! One hit of both may be lost then; and if the parent's next hits come before the child ends its S3, the child overwrites
-//! what they gave. Restartable sequences have no such case.
+//! No thread waits for another one: a claimed row is passed over, at most `PROBES` times, and then the hit is overflow.
+//! A thread that ends between L2 and L5 leaves a row that gets no more hits. Those that it has stay as they are, and
+//! the reader counts them; the ended thread's hit is among them if it had passed L4. A forked child's copy of the
+//! thread is the one case that this does not cover: if a *signal handler* between L2 and L5 forks, parent and child
+//! hold one claim. One hit of both may be lost then; and if the parent's next hits come before the child ends its S3,
+//! the child overwrites what they gave. Restartable sequences have no such case.
 
 use trapline_code::{Builder, Compare, Compute, Memory, Place, Program, Target, Unsound, Value};
 use trapline_record::tally::sums::{LOCK, VERSIONS, WORDS};

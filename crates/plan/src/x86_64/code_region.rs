@@ -1,7 +1,7 @@
 //! Where a module's generated code and its data may lie.
 //!
-//! In: what is mapped, what is requested. Out: a displacement K, of which all bytes trap, and the module space that it leads to.
-//! Invariant: SPACE-2 module, data alias and code region lie within 2 GiB of each other, end to end.
+//! In: what is mapped, what is requested. Out: a displacement K, of which all bytes trap, and the module space that it
+//! leads to. Invariant: SPACE-2 module, data alias and code region lie within 2 GiB of each other, end to end.
 //!
 //! ```text
 //!   K                 CC CC k2 k3, lowest byte first; k2 and k3 are of TRAPPING

@@ -2,15 +2,15 @@
 //! defines, whether fields can be read, in part, or not at all. Every hit is recorded or counted as filtered,
 //! and machine state is preserved.
 
+use trapline_plan::Read;
 use trapline_plan::filter::{Facts, Float, Int, Known, MAX_TEMPORARIES, TargetFilter, Tree};
 use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, Traced};
-use trapline_plan::{Floats, Read, Unwind};
 use trapline_record::counters::filtered::REJECTED_LATE;
 use trapline_record::ring::{RecordKind, RingArea};
 
 use crate::arena::{Arena, LINES, get, machines};
 use crate::filters::{leaf, number, tree};
-use crate::records::{PROBE, Reader, built, rings_for};
+use crate::records::{Reader, built, every_hit, rings_for};
 use crate::stages::{entry, exit, holds, late, leaf_at_return};
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
 use crate::texts::edge;
@@ -116,19 +116,11 @@ fn decide(machine: &Machine, at: Option<RecordKind>) {
         };
         let marked = round.is_multiple_of(3).then(|| arena.latency());
         let traced = Traced {
-            machine,
-            rings: &rings,
-            probe: PROBE,
-            dropped: arena.word(0),
             site: Liveness { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 },
             filter: Some(Filtered { filter: &filter, words: arena.word(FILTERED), names: None }),
-            texts: 0,
-            floats: Floats::default(),
             fields: &reads,
             marks: if at.is_some() { Some(arena.deferred(slot)) } else { marked },
-            unwind: Unwind::None,
-            at_entry: true,
-            trampolines: None,
+            ..every_hit(machine, &rings, arena.word(0))
         };
         let code = match at {
             Some(kind) => {

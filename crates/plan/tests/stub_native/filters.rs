@@ -5,11 +5,10 @@
 use trapline_plan::filter::{Binary, Facts, Float, Int, Known, TargetFilter, Tree, Unary, parse, registers};
 use trapline_plan::x86_64::stub::filter::code_bytes;
 use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, Rings, Traced, trace};
-use trapline_plan::{Floats, Unwind};
 use trapline_record::ring::{Record, RecordKind};
 
 use crate::arena::{Arena, LINES, call, get, machines, unregister};
-use crate::records::{PROBE, Reader, built, rings_for};
+use crate::records::{Reader, built, every_hit, rings_for};
 use crate::state::{ONE, Random, assert_kept, back, sets_vectors, tl_run};
 
 /// The counter of filtered hits; the next word is the sample's.
@@ -124,21 +123,7 @@ struct Set<'a> {
 impl<'a> Set<'a> {
     fn traced(&self, arena: &Arena, site: Liveness) -> Traced<'a> {
         let filtered = Filtered { filter: self.filter, words: arena.word(FILTERED), names: None };
-        Traced {
-            machine: self.machine,
-            rings: self.rings,
-            probe: PROBE,
-            dropped: arena.word(0),
-            site,
-            filter: Some(filtered),
-            texts: 0,
-            floats: Floats::default(),
-            fields: &[],
-            marks: None,
-            unwind: Unwind::None,
-            at_entry: true,
-            trampolines: None,
-        }
+        Traced { site, filter: Some(filtered), ..every_hit(self.machine, self.rings, arena.word(0)) }
     }
 }
 

@@ -3,14 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapline_plan::x86_64::stub::{Liveness, Machine, PageNotes, Rings, Traced, trace};
-use trapline_plan::{Floats, Unwind};
 use trapline_record::control::at;
 use trapline_record::pages::{ENTRIES, FILLED, STRIDE_BITS};
 use trapline_record::ring::{HEAD, RecordKind, RingArea, TAIL, TEXT_BYTES, TEXT_WORDS};
 use trapline_tests::alone;
 
 use crate::arena::{LINES, get, machines, set};
-use crate::records::{PROBE, Reader, rings_for};
+use crate::records::{Reader, every_hit, rings_for};
 use crate::state::{Random, State, back, tl_run};
 use crate::texts::EFAULT;
 use crate::traps::Served;
@@ -38,19 +37,9 @@ impl Loading {
         let known = PageNotes { tables, handler: control + at::FAULT_HANDLER };
         let rings = Rings { known: Some(known), ..rings_for(arena, &machine, 64 * slot, slot) };
         let traced = Traced {
-            machine: &machine,
-            rings: &rings,
-            probe: PROBE,
-            dropped: arena.word(0),
             site: Liveness { flags_dead: false, dead: 0, red_zone_live: true },
-            filter: None,
             texts: 1,
-            floats: Floats::default(),
-            fields: &[],
-            marks: None,
-            unwind: Unwind::None,
-            at_entry: true,
-            trampolines: None,
+            ..every_hit(&machine, &rings, arena.word(0))
         };
         let mut out = Vec::new();
         let pending = trace(&mut out, arena.next(), &traced, RecordKind::Entry, 6);

@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapline_plan::filter::Sort;
-use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, Traced};
-use trapline_plan::{Floats, Unwind};
+use trapline_plan::x86_64::stub::{Liveness, Machine, Rings};
 use trapline_record::ring::{HEAD, LOCKED, RecordKind, TRIES};
 use trapline_record::tally::Rest;
 
 use crate::arena::{Arena, call, machines};
 use crate::counts::pin;
-use crate::records::{PROBE, Reader, built, rings_for, view};
+use crate::records::{PROBE, Reader, built, every_hit, rings_for, view};
 use crate::state::ONE;
 use crate::tallies::{Set, argument, of};
 
@@ -25,21 +24,7 @@ fn without_rseq() -> Machine {
 }
 
 fn recorded(arena: &mut Arena, machine: &Machine, rings: &Rings) -> u64 {
-    let traced = Traced {
-        machine,
-        rings,
-        probe: PROBE,
-        dropped: arena.word(0),
-        site: Liveness::default(),
-        filter: None,
-        texts: 0,
-        floats: Floats::default(),
-        fields: &[],
-        marks: None,
-        unwind: Unwind::None,
-        at_entry: true,
-        trampolines: None,
-    };
+    let traced = every_hit(machine, rings, arena.word(0));
     built(arena, &traced, RecordKind::Entry, 1, &BODY)
 }
 

@@ -4,13 +4,13 @@
 use trapline_image::Extend;
 use trapline_plan::x86_64::stub::arguments::ArgumentForm;
 use trapline_plan::x86_64::stub::{Liveness, Machine, Traced, trace};
-use trapline_plan::{Floats, Operand, Read, Unwind};
+use trapline_plan::{Operand, Read};
 use trapline_record::Svma;
 use trapline_record::addr::Bias;
 use trapline_record::ring::{FIRST_TEXT, RecordKind, RingArea, first_float};
 
 use crate::arena::{Arena, machines};
-use crate::records::{PROBE, built, rings_for, view};
+use crate::records::{built, every_hit, rings_for, view};
 use crate::state::{ONE, Random, State, assert_kept, back, tl_run};
 
 const BIAS: u64 = 0x1000;
@@ -46,19 +46,9 @@ fn traced<'a>(
     dropped: u64,
 ) -> Traced<'a> {
     Traced {
-        machine,
-        rings,
-        probe: PROBE,
-        dropped,
         site: Liveness { flags_dead: false, dead: 0, red_zone_live: true },
-        filter: None,
-        texts: 0,
-        floats: Floats::default(),
-        fields: &[],
-        marks: None,
-        unwind: Unwind::None,
         at_entry: false,
-        trampolines: None,
+        ..every_hit(machine, rings, dropped)
     }
 }
 

@@ -3,14 +3,13 @@
 
 use trapline_plan::filter::{TargetFilter, parse, registers};
 use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, ThreadId, Traced};
-use trapline_plan::{Floats, Unwind};
 use trapline_record::names::{NameArea, PLACES};
 use trapline_record::ring::RecordKind;
 use trapline_record::sync::AtomicU64;
 use trapline_record::view::View;
 
 use crate::arena::{Arena, call, machines, set};
-use crate::records::{PROBE, Reader, built, rings_for};
+use crate::records::{Reader, built, every_hit, rings_for};
 use crate::state::{ONE, Random, assert_kept, back};
 
 const FILTERED: u64 = 1;
@@ -41,19 +40,10 @@ fn passed_over(machine: &Machine) {
         let filter = TargetFilter { condition, sample, by_name: true, ..TargetFilter::default() };
         let site = Liveness { red_zone_live: sample == 1, ..Liveness::default() };
         let traced = Traced {
-            machine,
-            rings: &rings,
-            probe: PROBE,
-            dropped: arena.word(0),
             site,
             filter: Some(Filtered { filter: &filter, words: arena.word(FILTERED), names: Some(names) }),
-            texts: 0,
-            floats: Floats::default(),
-            fields: &[],
             marks: marked.then(|| arena.latency()),
-            unwind: Unwind::None,
-            at_entry: true,
-            trampolines: None,
+            ..every_hit(machine, &rings, arena.word(0))
         };
         let code = built(&mut arena, &traced, RecordKind::Entry, 1, &BODY);
         let mut reader = Reader::new(&rings);
@@ -110,19 +100,8 @@ fn a_thread_with_an_unknown_number_has_no_name(machine: &Machine) {
     (0..u64::from(PLACES)).for_each(|n| set(names + n * 8, n + 1));
     let filter = TargetFilter { by_name: true, ..TargetFilter::default() };
     let traced = Traced {
-        machine,
-        rings: &rings,
-        probe: PROBE,
-        dropped: arena.word(0),
-        site: Liveness::default(),
         filter: Some(Filtered { filter: &filter, words: arena.word(FILTERED), names: Some(names) }),
-        texts: 0,
-        floats: Floats::default(),
-        fields: &[],
-        marks: None,
-        unwind: Unwind::None,
-        at_entry: true,
-        trampolines: None,
+        ..every_hit(machine, &rings, arena.word(0))
     };
     let code = built(&mut arena, &traced, RecordKind::Entry, 1, &BODY);
     (0..30).for_each(|n| assert_eq!(call(code, n), n));

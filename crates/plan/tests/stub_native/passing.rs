@@ -7,13 +7,12 @@ use trapline_plan::filter::{
 };
 use trapline_plan::x86_64::stub::filter::code_bytes;
 use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, Rings, Traced, count, count_filtered};
-use trapline_plan::{Floats, Unwind};
 use trapline_record::ring::RecordKind;
 
 use crate::arena::{Arena, LINES, call, get, machines, unregister};
 use crate::counts::{THREADS, everywhere, storm};
 use crate::filters::{float, leaf, number, tree};
-use crate::records::rings_for;
+use crate::records::{every_hit, rings_for};
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
 
 const FILTERED: u64 = 1;
@@ -33,19 +32,10 @@ impl Set {
     }
     fn code(&self, arena: &Arena, site: Liveness, kind: RecordKind, body: &[u8]) -> Vec<u8> {
         let traced = Traced {
-            machine: &self.machine,
-            rings: &self.rings,
             probe: 0,
-            dropped: arena.word(0),
             site,
             filter: Some(Filtered { filter: &self.filter, words: arena.word(FILTERED), names: None }),
-            texts: 0,
-            floats: Floats::default(),
-            fields: &[],
-            marks: None,
-            unwind: Unwind::None,
-            at_entry: true,
-            trampolines: None,
+            ..every_hit(&self.machine, &self.rings, arena.word(0))
         };
         let mut out = Vec::new();
         let pending = count_filtered(&mut out, arena.next(), &traced, kind);

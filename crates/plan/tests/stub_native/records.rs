@@ -70,6 +70,25 @@ fn sites() -> impl Iterator<Item = Liveness> {
     })
 }
 
+/// A stub that records each hit at an entry, and nothing but arguments.
+pub(crate) fn every_hit<'a>(machine: &'a Machine, rings: &'a Rings, dropped: u64) -> Traced<'a> {
+    Traced {
+        machine,
+        rings,
+        probe: PROBE,
+        dropped,
+        site: Liveness::default(),
+        filter: None,
+        texts: 0,
+        floats: Floats::default(),
+        fields: &[],
+        marks: None,
+        unwind: Unwind::None,
+        at_entry: true,
+        trampolines: None,
+    }
+}
+
 pub(crate) fn built(
     arena: &mut Arena,
     traced: &Traced<'_>,
@@ -112,21 +131,7 @@ fn records_hold_what_was_there(machine: &Machine) {
         let rings = rings_for(&arena, machine, 2 * slot, slot);
         let dropped = arena.word(0);
         for site in sites() {
-            let traced = Traced {
-                machine,
-                rings: &rings,
-                probe: PROBE,
-                dropped,
-                site,
-                filter: None,
-                texts: 0,
-                floats,
-                fields: &[],
-                marks: None,
-                unwind: Unwind::None,
-                at_entry: true,
-                trampolines: None,
-            };
+            let traced = Traced { site, floats, ..every_hit(machine, &rings, dropped) };
             let code = built(&mut arena, &traced, kind, values, &back());
             let mut reader = Reader::new(&rings);
             for ring in 0..rings.area.rings {
@@ -187,21 +192,7 @@ fn every_hit_is_one_or_the_other(machine: &Machine) {
     let mut arena = Arena::new();
     let rings = rings_for(&arena, machine, 64 * 256, 64);
     let dropped = arena.word(0);
-    let traced = Traced {
-        machine,
-        rings: &rings,
-        probe: PROBE,
-        dropped,
-        site: Liveness::default(),
-        filter: None,
-        texts: 0,
-        floats: Floats::default(),
-        fields: &[],
-        marks: None,
-        unwind: Unwind::None,
-        at_entry: true,
-        trampolines: None,
-    };
+    let traced = every_hit(machine, &rings, dropped);
     let code = built(&mut arena, &traced, RecordKind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
     let over = AtomicBool::new(false);
     let (records, by_thread, handled) = std::thread::scope(|scope| {
@@ -242,21 +233,7 @@ fn threads_without_an_area_are_counted_as_dropped() {
     let Some(machine) = with_rseq() else { return };
     let mut arena = Arena::new();
     let rings = rings(&arena, 64 * 256, 64);
-    let traced = Traced {
-        machine: &machine,
-        rings: &rings,
-        probe: PROBE,
-        dropped: arena.word(0),
-        site: Liveness::default(),
-        filter: None,
-        texts: 0,
-        floats: Floats::default(),
-        fields: &[],
-        marks: None,
-        unwind: Unwind::None,
-        at_entry: true,
-        trampolines: None,
-    };
+    let traced = every_hit(&machine, &rings, arena.word(0));
     let code = built(&mut arena, &traced, RecordKind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]);
     std::thread::scope(|scope| {
         scope.spawn(|| {

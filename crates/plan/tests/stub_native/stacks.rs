@@ -4,14 +4,14 @@
 use std::cell::Cell;
 
 use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, Traced};
-use trapline_plan::{Floats, Stacks, Unwind};
+use trapline_plan::{Stacks, Unwind};
 use trapline_record::ring::{HEAD, LEAST_SLOT, Record, RecordKind, TAIL};
 use trapline_record::stack::{FIRST, Stack, room_for_copy, room_for_frames};
 use trapline_record::trampolines::{Trampolines, at};
 
 use crate::aborted::at_each_instruction;
 use crate::arena::{Arena, machines, thread_pointer};
-use crate::records::{PROBE, built, rings_for, view, with_rseq};
+use crate::records::{PROBE, built, every_hit, rings_for, view, with_rseq};
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
 
 const FRAMES: u8 = 10;
@@ -59,19 +59,11 @@ impl Bench {
     }
     fn code(&mut self, unwind: Unwind, site: Liveness, at_entry: bool) -> u64 {
         let traced = Traced {
-            machine: &self.machine,
-            rings: &self.rings,
-            probe: PROBE,
-            dropped: self.arena.word(0),
             site,
-            filter: None,
-            texts: 0,
-            floats: Floats::default(),
-            fields: &[],
-            marks: None,
             unwind,
             at_entry,
             trampolines: self.trampolines,
+            ..every_hit(&self.machine, &self.rings, self.arena.word(0))
         };
         built(&mut self.arena, &traced, RecordKind::Entry, 6, &back())
     }

@@ -2,16 +2,16 @@
 //! language lets pass, with entry and exit beside each other. Written, dropped, filtered and not ended add up
 //! to the begun calls, exactly.
 
+use trapline_plan::Floats;
 use trapline_plan::filter::{Facts, Float, Int, Known, Late, Symbol, TargetFilter, Tree, parse, registers};
 use trapline_plan::x86_64::stub::{Filtered, Latency, Liveness, Machine, Rings, Traced, trace};
-use trapline_plan::{Floats, Unwind};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
 use trapline_record::ring::{Record, RecordKind, RingArea, TEXT_BYTES, TEXT_WORDS, first_float};
 
 use crate::aborted::at_each_instruction;
 use crate::arena::{Arena, LINES, call, get, machines, set};
 use crate::filters::{float, leaf, number, tree};
-use crate::records::{PROBE, Reader, rings_for, view, with_rseq};
+use crate::records::{PROBE, Reader, every_hit, rings_for, view, with_rseq};
 use crate::state::{Goroutine, ONE, Random, assert_kept, back, runs, sets_vectors, tl_run};
 
 /// Number of the group of lines that holds the filter's words.
@@ -49,19 +49,8 @@ pub(crate) fn traced<'a>(
     filter: &'a TargetFilter,
 ) -> Traced<'a> {
     Traced {
-        machine,
-        rings,
-        probe: PROBE,
-        dropped: arena.word(0),
-        site: Liveness::default(),
         filter: Some(Filtered { filter, words: arena.word(WORDS), names: None }),
-        texts: 0,
-        floats: Floats::default(),
-        fields: &[],
-        marks: None,
-        unwind: Unwind::None,
-        at_entry: true,
-        trampolines: None,
+        ..every_hit(machine, rings, arena.word(0))
     }
 }
 

@@ -5,17 +5,17 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
+use trapline_plan::Stacks;
 use trapline_plan::filter::{GroupBy, Int, Known, Late, Sort, Tally, TargetFilter, Tree, parse};
 use trapline_plan::x86_64::stub::tally::TableLocation;
 use trapline_plan::x86_64::stub::{Filtered, Latency, Liveness, Machine, Rings, Traced, tally};
-use trapline_plan::{Stacks, Unwind};
 use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::tally::{PROBES, Rest, TableShape, TallyArea};
 use trapline_record::view::View;
 
 use crate::arena::{Arena, LINES, call, machines, unregister};
 use crate::counts::{THREADS, everywhere, storm};
-use crate::records::id_for;
+use crate::records::{every_hit, id_for};
 use crate::stages::TICK;
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
 
@@ -58,19 +58,14 @@ impl Set {
         let filtered = Filtered { filter: &self.filter, words: arena.word(FILTERED), names: None };
         let tallied = self.filter.tally.as_ref().expect("as set");
         let traced = Traced {
-            machine: &self.machine,
-            rings: &self.rings,
             probe: 0,
-            dropped: arena.word(0),
             site,
             filter: Some(filtered).filter(|_| !self.filter.passes_all()),
             texts: tallied.texts(),
             floats: self.filter.left_floats(),
             fields: &self.filter.reads,
             marks: self.places,
-            unwind: Unwind::None,
-            at_entry: true,
-            trampolines: None,
+            ..every_hit(&self.machine, &self.rings, arena.word(0))
         };
         let mut out = Vec::new();
         let pending = tally(&mut out, arena.next(), &traced, (tallied, self.table), kind);

@@ -4,12 +4,12 @@
 use std::cell::Cell;
 
 use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, Traced};
-use trapline_plan::{Floats, Read, Stacks, Unwind};
+use trapline_plan::{Read, Stacks};
 use trapline_record::ring::{RecordKind, RingArea, TEXT_BYTES, TEXT_WORDS};
 use trapline_tests::alone;
 
 use crate::arena::{Arena, machines, thread_pointer};
-use crate::records::{PROBE, Reader, built, rings_for};
+use crate::records::{Reader, built, every_hit, rings_for};
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
 
 pub(crate) const EFAULT: i64 = 14;
@@ -66,21 +66,7 @@ fn texts_are_there(machine: &Machine) {
         for n in 0..4 {
             let site = Liveness { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
             let dropped = arena.word(0);
-            let traced = Traced {
-                machine,
-                rings: &rings,
-                probe: PROBE,
-                dropped,
-                site,
-                filter: None,
-                texts,
-                floats: Floats::default(),
-                fields: &[],
-                marks: None,
-                unwind: Unwind::None,
-                at_entry: true,
-                trampolines: None,
-            };
+            let traced = Traced { site, texts, ..every_hit(machine, &rings, dropped) };
             let code = built(&mut arena, &traced, RecordKind::Entry, 6, &back());
             assert_kept(&format!("{texts:b} {site:?}"), code, &site, &mut random);
             reader.take(|_| ());
@@ -170,21 +156,7 @@ fn fields_are_read(machine: &Machine) {
         let rings = rings_for(&arena, machine, 64 * slot, slot);
         let mut reader = Reader::new(&rings);
         let site = Liveness { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
-        let traced = Traced {
-            machine,
-            rings: &rings,
-            probe: PROBE,
-            dropped: arena.word(0),
-            site,
-            filter: None,
-            texts: 0,
-            floats: Floats::default(),
-            fields: &reads,
-            marks: None,
-            unwind: Unwind::None,
-            at_entry: true,
-            trampolines: None,
-        };
+        let traced = Traced { site, fields: &reads, ..every_hit(machine, &rings, arena.word(0)) };
         let code = built(&mut arena, &traced, RecordKind::Entry, 6, &back());
         assert_kept(&format!("{site:?}"), code, &site, &mut random);
         reader.take(|_| ());
@@ -242,19 +214,9 @@ fn without_room(machine: &Machine) {
     let rings = Rings { stacks, ..rings_for(&arena, machine, 64 * slot, slot) };
     let (dropped, mut random) = (arena.word(0), Random(0x6060_0001));
     let traced = Traced {
-        machine,
-        rings: &rings,
-        probe: PROBE,
-        dropped,
         site: Liveness { flags_dead: false, dead: 0, red_zone_live: false },
-        filter: None,
         texts: TEXTS,
-        floats: Floats::default(),
-        fields: &[],
-        marks: None,
-        unwind: Unwind::None,
-        at_entry: true,
-        trampolines: None,
+        ..every_hit(machine, &rings, dropped)
     };
     let code = built(&mut arena, &traced, RecordKind::Entry, 6, &back());
     let bounds = BOUNDS.with(|bounds| [0, 1].map(|n| core::ptr::from_ref(&bounds[n])));

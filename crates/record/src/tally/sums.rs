@@ -16,12 +16,14 @@
 //! | step | reader | hits meanwhile |
 //! |---|---|---|
 //! | D1 | n is loaded | - |
-//! | D2 | the words of version n mod 2 are loaded | the next hit writes the other version; the one behind it writes this one, and before that n has changed |
+//! | D2 | the words of version n mod 2 are loaded | the next hit writes the other version; |
+//! | | | the one behind it writes this one, and before that n has changed |
 //! | D3 | n is loaded again: the same n: what D2 loaded is what n hits gave; else D1 again, at most [`TRIES`] times | - |
-//! | D4 | it never was the same: LOCK is claimed, D1 to D3, and LOCK = 0 | hits that find LOCK go to the key's next row; those that had looked at it before add to this one, a few at most |
+//! | D4 | it never was the same: LOCK is | hits that find LOCK go to the key's next row; |
+//! | | claimed, D1 to D3, and LOCK = 0 | those that had looked at it before add to this one, a few at most |
 //!
-//! D4 is for rows with a hit every few nanoseconds. It holds no thread up, and a tracer that ends in it leaves a row that gets
-//! no more hits. If another thread has LOCK, D1 to D3 go on: it changes the row once.
+//! D4 is for rows with a hit every few nanoseconds. It holds no thread up, and a tracer that ends in it leaves a row
+//! that gets no more hits. If another thread has LOCK, D1 to D3 go on: it changes the row once.
 //!
 //! Loads have acquire order, and n is seen before what is written behind it. So D3 sees another n if D2 saw a word of
 //! a later hit.

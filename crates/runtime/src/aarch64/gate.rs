@@ -10,8 +10,10 @@
 //! | step | what |
 //! |---|---|
 //! | G1 | store the way back and the jump in the frame's last words; x2 to x29, sp, the address and the flags in `Regs` |
-//! | A | if there is only one probe, at its own site: call its consumer, if there is nothing else to do and it uses general registers only (below). Then G5 to G7 |
-//! | G2 | store vectors, FPSR and FPCR below. With SVE: all of Z, P and FFR, since a store to a vector register clears what lies above its 128 bits; without: V |
+//! | A | if there is only one probe, at its own site: call its consumer, if there is nothing else to do |
+//! | | and it uses general registers only (below). Then G5 to G7 |
+//! | G2 | store vectors, FPSR and FPCR below. With SVE: all of Z, P and FFR, |
+//! | | since a store to a vector register clears what lies above its 128 bits; without: V |
 //! | G3 | `jumped`: from entering the thread's line to leaving it, this is a hit like any other (`epoch`) |
 //! | G4 | load what G2 stored. FPCR only if it was changed, since writing it waits for all instructions in progress |
 //! | G5 | answer 0: load flags and registers, back to the stub |

@@ -20,7 +20,8 @@
 //!
 //! | step | what |
 //! |---|---|
-//! | R1 | load `active`; if it names a frame that has not been left (below), the hit is *nested* and the outer hit covers the rest |
+//! | R1 | load `active`; if it names a frame that has not been left (below), the hit is *nested*, |
+//! | | and the outer hit covers the rest |
 //! | R2 | store `active` := own frame, next turn (release) |
 //! | R3 | compiler barrier |
 //! | R4 | load pointers, read what they lead to, call consumers |

@@ -16,11 +16,11 @@
 //!
 //! | word | changed by |
 //! |---|---|
-//! | `instance.sp`: the key; 0: free, or held and not yet in use | its call; code that has proof that the call is over (`claim`) |
+//! | `instance.sp`: the key; 0: free, or held and not yet in use | its call; code with proof that it is over (`claim`) |
 //! | `instance.*`: address, thread, cookies | its call |
-//! | place, by hash of the stack pointer: `hint`: (stack pointer, number of an instance, or *no consumer*) | any call, by one store |
-//! | `bound`: the stack pointer of the calls that may be kept there; 0: not bound | the first call that needs it (compare-and-swap), for good |
-//! | `keeps`: the probe of the call that is kept there, or 0; `site`: its address | calls at the stack word that it is bound to |
+//! | place, by hash of the stack pointer: `hint` (stack pointer, instance or *no consumer*) | any call, by one store |
+//! | `bound`: the stack pointer of calls that may be kept there, or 0 | the first one (compare-and-swap), for good |
+//! | `keeps`: the probe of the call that is kept there, or 0; `site`: its address | calls at that stack word |
 //!
 //! A hint is a guess. It names the instance of the pool that a stack pointer had last; the instance itself
 //! decides. If the hint does not help, all instances of the probe are searched. So hints need no protocol.
@@ -38,8 +38,10 @@
 //!
 //! | step | entry (`general` of the processors) | | exit |
 //! |---|---|---|---|
-//! | K1 | the place is not bound: bind it (`dispatch`), and go on at A1 | L1 | the place is bound to this stack word and keeps a call of this probe: read `site`, `keeps` := 0, go on at B5. Else B1 |
-//! | K2 | it is bound to this stack word, and keeps nothing, or a call of this probe: `site`, `keeps` := the probe (release). Else A1 | | |
+//! | K1 | the place is not bound: | L1 | the place is bound to this stack word and keeps a call of |
+//! | | bind it (`dispatch`), and go on at A1 | | this probe: read `site`, `keeps` := 0, go on at B5. Else B1 |
+//! | K2 | it is bound to this stack word, and keeps nothing, or a call of this probe: | | |
+//! | | `site`, `keeps` := the probe (release). Else A1 | | |
 //! | K3 | before A1: if it keeps a call of this probe at this stack word, that call was left. `keeps` := 0 | | |
 //!
 //! - *two at once for one place*: only calls at the stack word that the place is bound to store to `keeps`
@@ -61,9 +63,11 @@
 //!
 //! | entry | exit |
 //! |---|---|
-//! | A1 the hint names an instance with this key: its call never returned; claim it, go on at A4 | B1 the hint says *no consumer*: done. It names an instance with this key: that one. Else the one with the key, if any |
+//! | A1 the hint names an instance with this key: | B1 the hint says *no consumer*: done. It names an instance |
+//! | its call never returned; claim it, go on at A4 | with this key: that one. Else the one with the key, if any |
 //! | A2 take one from the pool, go on at A4 | B2 copy what it holds |
-//! | A3 there is none: claim one of a call that is over (below). None: missed, hint := *no consumer* | B3 `sp` := 0 (release), hint := 0 |
+//! | A3 there is none: claim one of a call that is over (below). | B3 `sp` := 0 (release), hint := 0 |
+//! | None: missed, hint := *no consumer* | |
 //! | A4 write the rest, `sp` (release), hint | B4 put it back |
 //! | A5 consumers are called, and leave cookies | B5 consumers are called |
 //! | A6 if no consumer waits after all: B3 and B4 at once, hint := *no consumer* | |

@@ -38,9 +38,9 @@
 //!
 //! | word | changed by |
 //! |---|---|
-//! | `magazine.word`: up to four objects of 16 bits, the last one lowest | sequences on that CPU; the closer, after step C2 |
+//! | `magazine.word`: up to four objects of 16 bits, the last one lowest | sequences on that CPU; the closer after C2 |
 //! | `magazine.limit`: there is room if the word is less; 0 closed | the closer |
-//! | `set[w]`: bit *b* set: object 63*w* + *b* is free here; bit 63: closed, other bits have no meaning | any thread, atomically |
+//! | `set[w]`: bit *b*: object 63*w* + *b* is free here; bit 63: closed, others mean nothing | any thread, atomically |
 //! | `refs`: objects that are not dropped, and 1 until closed | threads that drop, and the closer, atomically |
 //!
 //! # Taking
@@ -49,7 +49,8 @@
 //! |---|---|
 //! | G1 | sequence: load the CPU; magazine closed or empty: G3 |
 //! | G2 | store the word without its lowest object (commit): the object is ours |
-//! | G3 | the own bitmap: load a word; if it has a free bit and is open, compare-and-swap it without the lowest (acquire). Failed: again |
+//! | G3 | the own bitmap: load a word; if it has a free bit and is open, |
+//! | | compare-and-swap it without the lowest (acquire). Failed: again |
 //! | G4 | the same for the next CPU's bitmap, and so on round |
 //! | G5 | `None` |
 //!
@@ -67,7 +68,7 @@
 //! | step | what |
 //! |---|---|
 //! | C1 | claim the closing (once only); `limit` := 0 on every CPU |
-//! | C2 | restart every sequence in progress in this process (membarrier(2), PRIVATE_EXPEDITED_RSEQ). Not possible: undo C1, refuse |
+//! | C2 | restart all sequences in progress in this process (membarrier, PRIVATE_EXPEDITED_RSEQ), or undo C1, refuse |
 //! | C3 | count the objects in the magazines, and empty them |
 //! | C4 | swap every word of every bitmap for "closed"; count the bits |
 //! | C5 | subtract the count, and 1, from `refs`; at 0, the closer is the last |

@@ -7,7 +7,8 @@
 //! | at | what |
 //! |---|---|
 //! | 0 | header: what the pool is, and its counts |
-//! | 256 | for each CPU its magazine, then its free bitmap, each on 128 bytes of its own or a multiple (lines are fetched in pairs) |
+//! | 256 | for each CPU its magazine, then its free bitmap, |
+//! | | each on 128 bytes of its own or a multiple (lines are fetched in pairs) |
 //! | then | objects, each on cache lines of its own |
 //!
 //! ```text

@@ -43,7 +43,8 @@
 //! | step | what |
 //! |---|---|
 //! | C1 | a fresh entry, filled (F), for what is left of each region that the range cuts, and for the new region |
-//! | C2 | store the words of all granules of the range and of the regions that it touches, as they will be; a leaf is filled before it is published (release) |
+//! | C2 | store the words of all granules of the range and of the regions that it touches, as they will be; |
+//! | | a leaf is filled before it is published (release) |
 //! | C3 | each region that the range touched: death := version + 1; `seq` := dead (release) |
 //! | C4 | version := version + 1 (release) |
 //!

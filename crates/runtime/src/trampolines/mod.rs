@@ -22,12 +22,20 @@
 //!
 //! | step | entry (`dispatch`, D3 to D6) | | return (`dispatch::returned`) |
 //! |---|---|---|---|
-//! | A1 | real := the stack word. If that is a trampoline, the function was reached by a tail call: `UNDER` := the other's `UNDER` + 1, at most CHAIN | B1 | the trampoline's code has put its number into the stack word |
-//! | A2 | a hint names a trampoline; its `WORD` is this word and its `REAL` is real: take that one. If its `WHAT` is not 0, its last call was left, and it is *reused*; `BOUND` := 1. Go on at A4 | B2 | read `REAL` and `WHAT`; end the call's instance |
-//! | A3 | find a free one: exchange its byte with LENT, and the byte was 0. `REAL`, `UNDER`, `BOUND` := 0, `WORD` (release), hint | B3 | if it is bound, or becomes bound now (`BOUND` := 1; below): quick hint, `WHAT` := 0. Else hint := 0, `WORD` := 0, byte := 0 |
-//! | A4 | `SITE` := 0, `GO` := 0, `WHAT` := the probe. Take the instance, with the trampoline's address as key (or none: below) | B4 | the stack word := `REAL`; the instruction pointer := `REAL` |
+//! | A1 | real := the stack word. | B1 | the trampoline's code has put |
+//! | | If that is a trampoline, the function was reached by a tail call: | | its number into the stack word |
+//! | | `UNDER` := the other's `UNDER` + 1, at most CHAIN | | |
+//! | A2 | a hint names a trampoline; its `WORD` is this word and its `REAL` is real: | B2 | read `REAL` and `WHAT`; |
+//! | | take that one. If its `WHAT` is not 0, | | end the call's instance |
+//! | | its last call was left, and it is *reused*; `BOUND` := 1. Go on at A4 | | |
+//! | A3 | find a free one: exchange its byte with LENT, | B3 | if it is bound, or becomes bound now (`BOUND` := 1; |
+//! | | and the byte was 0. | | below): quick hint, `WHAT` := 0. |
+//! | | `REAL`, `UNDER`, `BOUND` := 0, `WORD` (release), hint | | Else hint := 0, `WORD` := 0, byte := 0 |
+//! | A4 | `SITE` := 0, `GO` := 0, `WHAT` := the probe. Take the instance, | B4 | the stack word := `REAL`; |
+//! | | with the trampoline's address as key (or none: below) | | the instruction pointer := `REAL` |
 //! | A5 | consumers are called | B5 | consumers are called |
-//! | A6 | if a consumer waits, and the stack word still is real: the stack word := the trampoline. Else as B3 | B6 | the last instruction of the trampolines' code jumps to the address in the stack word |
+//! | A6 | if a consumer waits, and the stack word still is real: | B6 | the last instruction of the trampolines' |
+//! | | the stack word := the trampoline. Else as B3 | | code jumps to the address in the stack word |
 //!
 //! - *a signal handler between any two steps* runs below on the same stack, or on another one. Its calls have
 //!   other stack words, and take other trampolines. The code of the return runs below the word, so B4's store

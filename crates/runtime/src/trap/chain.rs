@@ -11,7 +11,8 @@
 //!
 //! | thread A | thread B | |
 //! |---|---|---|
-//! | delivers, SA_RESETHAND: takes the handler by exchange | the same | one of them calls it, the other meets the default, as in the kernel |
+//! | delivers, SA_RESETHAND: takes the handler by exchange | the same | one of them calls it, |
+//! | | | the other meets the default, as in the kernel |
 //! | delivers | `uninstall` puts the action back | A calls what it loaded: as if the signal had come a moment earlier |
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -16,7 +16,8 @@
 //! | T2 | the address is a guard: go on at the matching place. Where a patch is one word, there are no guards ([`GUARDS`]) |
 //! | T3 | a probe is there: consumers run ([`hit`](super::Traps::hit)). If the mapping there is changing: back to the trap |
 //! | T4 | a consumer moved the instruction pointer: go on there |
-//! | T5 | simulate, or go on at the copy. Instructions that nearly every function begins with or ends in are [done](Answer::Done) after T3 already |
+//! | T5 | simulate, or go on at the copy. |
+//! | | Instructions that nearly every function begins with or ends in are [done](Answer::Done) after T3 already |
 //! | T6 | no guard and no probe: see below |
 //!
 //! T6. Meanwhile a writer may publish probes (table, then code) and remove them (code, then table) while a

@@ -16,7 +16,9 @@
 //! | S4 | of another file or offset: not ours |
 //! | S5 | call the consumers of the probes that the entry names (`dispatch`); none, once their lists are empty |
 //! | S6 | leave |
-//! | S7 | unless a consumer moved the instruction pointer: if the instruction is one that nearly every function begins with or ends in, carry it out in the registers themselves ([`Quick`]). That was decided when the entry was made. Other instructions, and those that fault, are left to the handler |
+//! | S7 | unless a consumer moved the instruction pointer: if the instruction is one that nearly every function |
+//! | | begins with or ends in, carry it out in the registers themselves ([`Quick`]). |
+//! | | That was decided when the entry was made. Other instructions, and those that fault, are left to the handler |
 //!
 //! An entry names its probes. It also names the region where its site was when it was added, as one word:
 //! mapping entry and generation (`Regions::mark`, `Marks`). If the mapping entry still has that generation

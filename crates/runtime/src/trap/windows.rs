@@ -8,7 +8,7 @@
 //!
 //! | writer | handler |
 //! |---|---|
-//! | W1 code is written, and reported here with its guards ([`Windows::add`]) | H1 a byte inside a window traps, or code faults |
+//! | W1 code is written, and its guards are added ([`Windows::add`]) | H1 a byte in a window traps, or code faults |
 //! | W2 the bytes that trap are written | H2 look up |
 //!
 //! H1 is after W2 of that byte. If another batch leads the same address elsewhere between H1 and H2, the

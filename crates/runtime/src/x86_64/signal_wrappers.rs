@@ -24,9 +24,11 @@
 //! | thread A | thread B | |
 //! |---|---|---|
 //! | is in a wrapper | changes the disposition | A calls the handler that the kernel chose, as without us |
-//! | `put`: reads an action, sets it with a wrapper | sets another between the two | A gets B's from the exchange, and sets that with its wrapper |
+//! | `put`: reads an action, sets it with a wrapper | sets another between the two | A gets B's from the exchange, |
+//! | | | and sets that with its wrapper |
 //! | the same | a signal arrives; its action has SA_RESETHAND | the exchange gives the default, which is put back |
-//! | claims a place for a handler | the same handler | one of both compare-and-swaps wins; a second place for one handler would do no harm |
+//! | claims a place for a handler | the same handler | one of both compare-and-swaps wins; |
+//! | | | a second place for one handler would do no harm |
 //! | a child of `vfork` sets actions | its parent, asleep | the kernel keeps them separate, and places are only ever added |
 //!
 //! # What is not hidden

@@ -42,25 +42,23 @@ impl<'a> Checker<'a> {
                 }
                 None => Typed::nothing(&at),
             },
-            Type::Pointer(to) => match &*to {
-                Type::Struct(owner, _) => match self.field_of(owner, &to, name, span) {
-                    Some(field) => {
-                        let by = Typed::int(i64::from(field.offset), Type::int(8), &at);
-                        let ty = value.ty.clone();
-                        let address = Typed::new(Op::Offset { pointer: value, by, scale: 1 }, ty, &at);
-                        self.load(address, field.ty, field.bits, span)
-                    }
-                    None => Typed::nothing(&at),
-                },
-                other => {
-                    let message = format!("Can not access field '{name}' on expression of type '{other}'");
-                    self.fail(message, span)
-                }
-            },
-            other => {
-                self.fail(format!("Can not access field '{name}' on expression of type '{other}'"), span)
-            }
+            Type::Pointer(to) => self.field_behind(value, &to, name, span),
+            other => self.fields_of_none(&other, name, span),
         }
+    }
+    /// `pointer->name`; `to` is what the pointer leads to.
+    fn field_behind(&mut self, pointer: Typed, to: &Type, name: &str, span: Span) -> Typed {
+        let at = self.at(span);
+        let Type::Struct(owner, _) = to else { return self.fields_of_none(to, name, span) };
+        let Some(field) = self.field_of(owner, to, name, span) else { return Typed::nothing(&at) };
+        let by = Typed::int(i64::from(field.offset), Type::int(8), &at);
+        let ty = pointer.ty.clone();
+        let address = Typed::new(Op::Offset { pointer, by, scale: 1 }, ty, &at);
+        self.load(address, field.ty, field.bits, span)
+    }
+    /// A type that has no fields.
+    fn fields_of_none(&mut self, ty: &Type, name: &str, span: Span) -> Typed {
+        self.fail(format!("Can not access field '{name}' on expression of type '{ty}'"), span)
     }
     fn no_field(&mut self, owner: &Type, name: &str, near: Option<&str>, span: Span) -> Typed {
         let at = self.at(span);
@@ -144,15 +142,11 @@ impl<'a> Checker<'a> {
                 Some(index) => self.item(value, usize::try_from(index).unwrap_or(usize::MAX), span),
                 None => self.fail("the index of a tuple must be known before the script runs", index_span),
             },
-            Type::Array(of, count) => {
-                if let Some(constant) = constant.filter(|constant| *constant >= i64::from(count))
-                    && count > 0
-                {
-                    let message = format!("the index {constant} is out of bounds for array of size {count}");
-                    return self.fail(message, span);
-                }
-                self.array_element(value, index, (*of).clone(), span)
+            Type::Array(_, count) if count > 0 && constant.is_some_and(|nth| nth >= i64::from(count)) => {
+                let nth = constant.unwrap_or_default();
+                self.fail(format!("the index {nth} is out of bounds for array of size {count}"), span)
             }
+            Type::Array(of, _) => self.array_element(value, index, (*of).clone(), span),
             Type::Text(_) | Type::Buffer(_) => {
                 let slice = Op::Slice { of: value, offset: index, scale: 1, bits: None };
                 Typed::new(slice, Type::int(1), &at)

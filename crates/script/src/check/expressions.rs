@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use super::checker::{Bound, Checker};
 use crate::calls::{self, FUNCTIONS};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{At, Diagnostic};
 use crate::program::{Op, Typed};
 use crate::source::Span;
 use crate::suggest::nearest;
-use crate::tree::{Expr, ExprKind};
+use crate::tree::{Block, Expr, ExprKind};
 use crate::types::{Int, Type};
 
 impl<'a> Checker<'a> {
@@ -44,30 +44,19 @@ impl<'a> Checker<'a> {
             }
             ExprKind::Element { of, index } => self.element(of, index, span),
             ExprKind::If { condition, then, other } => self.choice(condition, then, other.as_deref(), span),
-            ExprKind::Block(block) => self.scoped(|checker| {
-                let steps = checker.statements(&block.statements);
-                let value = match &block.value {
-                    Some(value) => checker.expr(value),
-                    None => Typed::nothing(&at),
-                };
-                let ty = value.ty.clone();
-                Typed::new(Op::Block { steps, value }, ty, &at)
-            }),
+            ExprKind::Block(block) => self.scoped(|checker| checker.block_value(block, &at)),
             ExprKind::Cast { ty, of } => self.cast(ty, of, span),
             ExprKind::AddressOf(of) => self.address_of(of, span),
             ExprKind::Tuple(parts) => {
-                let parts: Vec<Typed> = parts.iter().map(|part| self.part(part)).collect();
-                let types: Vec<Type> = parts.iter().map(|part| part.ty.clone()).collect();
-                let ty = if types.iter().any(Type::is_none) { Type::None } else { Type::Tuple(types.into()) };
-                Typed::new(Op::Tuple(parts), ty, &at)
+                let types = |parts: &[Typed]| Type::Tuple(parts.iter().map(|part| part.ty.clone()).collect());
+                self.parts(parts.iter(), types, &at)
             }
             ExprKind::Record(fields) => {
-                let parts: Vec<Typed> = fields.iter().map(|(_, part)| self.part(part)).collect();
-                let unknown = parts.iter().any(|part| part.ty.is_none());
-                let named =
-                    fields.iter().zip(&parts).map(|((name, _), part)| (name.clone(), part.ty.clone()));
-                let ty = if unknown { Type::None } else { Type::Record(named.collect()) };
-                Typed::new(Op::Tuple(parts), ty, &at)
+                let types = |parts: &[Typed]| {
+                    let named = fields.iter().zip(parts);
+                    Type::Record(named.map(|((name, _), part)| (name.clone(), part.ty.clone())).collect())
+                };
+                self.parts(fields.iter().map(|(_, part)| part), types, &at)
             }
             ExprKind::SizeOf(ty) => {
                 let ty = self.type_of(ty);
@@ -79,6 +68,27 @@ impl<'a> Checker<'a> {
             ExprKind::OffsetOf(ty, fields) => self.offset_of(ty, fields, span),
             ExprKind::Type(_) => self.fail("a type cannot be used as a value here", span),
         }
+    }
+    /// A block with a value.
+    fn block_value(&mut self, block: &'a Block, at: &At) -> Typed {
+        let steps = self.statements(&block.statements);
+        let value = match &block.value {
+            Some(value) => self.expr(value),
+            None => Typed::nothing(at),
+        };
+        let ty = value.ty.clone();
+        Typed::new(Op::Block { steps, value }, ty, at)
+    }
+    /// A tuple, or a record: its parts, and the type that they make.
+    fn parts(
+        &mut self,
+        parts: impl Iterator<Item = &'a Expr>,
+        types: impl FnOnce(&[Typed]) -> Type,
+        at: &At,
+    ) -> Typed {
+        let parts: Vec<Typed> = parts.map(|part| self.part(part)).collect();
+        let ty = if parts.iter().any(|part| part.ty.is_none()) { Type::None } else { types(&parts) };
+        Typed::new(Op::Tuple(parts), ty, at)
     }
     /// A part of a tuple: maps that add up are read.
     fn part(&mut self, expr: &'a Expr) -> Typed {

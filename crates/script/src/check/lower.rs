@@ -38,8 +38,28 @@ struct Wanted {
 impl Checker<'_> {
     /// Notes what a block's loads need.
     pub(super) fn lower(&mut self, body: &[Step], sort: &'static str) {
-        let parts = Parts::of(body);
-        let mut finder = Finder::new(&parts);
+        let mut wanted = self.wanted(&Parts::of(body));
+        let reads = wanted.reads();
+        let Wanted { texts, returned, wrong, .. } = wanted;
+        for Unknown { why, at } in wrong {
+            let message =
+                format!("what is behind a pointer of the program is not recorded at hits of {sort} probes");
+            self.say(Diagnostic::error(message, at).hint(why));
+        }
+        if reads.len() > MOST_READS {
+            let (at, count) = (self.tree.probes[self.block].body.span, reads.len());
+            self.error(
+                format!("the block needs {count} loads of the program's memory; a record holds {MOST_READS}"),
+                at,
+            );
+        }
+        self.needs.reads = reads;
+        self.needs.texts = texts;
+        self.needs.returned_text = self.needs.returned_text.max(returned as u16);
+    }
+    /// What the loads of a block's expressions want, and which of them nothing can give.
+    fn wanted(&self, parts: &Parts<'_>) -> Wanted {
+        let mut finder = Finder::new(parts);
         let (at_mark, at_entry) = (self.sorts.contains(&"usdt"), self.sorts.contains(&"uprobe"));
         let mut wanted = Wanted::default();
         for expr in &parts.exprs {
@@ -61,23 +81,7 @@ impl Checker<'_> {
                 _ => {}
             }
         }
-        let reads = wanted.reads();
-        let Wanted { texts, returned, wrong, .. } = wanted;
-        for Unknown { why, at } in wrong {
-            let message =
-                format!("what is behind a pointer of the program is not recorded at hits of {sort} probes");
-            self.say(Diagnostic::error(message, at).hint(why));
-        }
-        if reads.len() > MOST_READS {
-            let (at, count) = (self.tree.probes[self.block].body.span, reads.len());
-            self.error(
-                format!("the block needs {count} loads of the program's memory; a record holds {MOST_READS}"),
-                at,
-            );
-        }
-        self.needs.reads = reads;
-        self.needs.texts = texts;
-        self.needs.returned_text = self.needs.returned_text.max(returned as u16);
+        wanted
     }
 }
 

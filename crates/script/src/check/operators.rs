@@ -208,17 +208,7 @@ fn fold(op: Binary, left: &Typed, right: &Typed) -> Option<Typed> {
         Binary::BitXor => a ^ b,
         Binary::Left => a.checked_shl(shift()?)?,
         Binary::Right if a >= 0 => a >> shift()?,
-        _ if op.compares() => {
-            let is = match op {
-                Binary::Equal => a == b,
-                Binary::Unequal => a != b,
-                Binary::Less => a < b,
-                Binary::LessEqual => a <= b,
-                Binary::Greater => a > b,
-                _ => a >= b,
-            };
-            return Some(Typed::int(i64::from(is), Type::Bool, &left.at));
-        }
+        _ if op.compares() => return Some(Typed::int(i64::from(holds(op, a, b)), Type::Bool, &left.at)),
         _ => return None,
     };
     let ty = match u64::try_from(result) {
@@ -230,6 +220,18 @@ fn fold(op: Binary, left: &Typed, right: &Typed) -> Option<Typed> {
         return None;
     }
     Some(Typed::int(result as i64, ty, &left.at))
+}
+
+/// Whether a comparison holds.
+fn holds(op: Binary, a: i128, b: i128) -> bool {
+    match op {
+        Binary::Equal => a == b,
+        Binary::Unequal => a != b,
+        Binary::Less => a < b,
+        Binary::LessEqual => a <= b,
+        Binary::Greater => a > b,
+        _ => a >= b,
+    }
 }
 
 /// Whether a constant has the type that its value gives it.

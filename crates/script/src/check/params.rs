@@ -39,6 +39,17 @@ impl<'a> Checker<'a> {
             };
             return Typed::int(i64::from(value), Type::Bool, &at);
         };
+        self.given_for(default, given, &wrong, span)
+    }
+    /// The value of a parameter: as it was given, if it was, and of the default's type.
+    fn given_for(
+        &mut self,
+        default: Typed,
+        given: Option<&str>,
+        wrong: &dyn Fn(&str, &str) -> String,
+        span: Span,
+    ) -> Typed {
+        let at = self.at(span);
         match (&default.ty, given) {
             (Type::Int(_), None) if default.constant().is_some_and(|value| value >= 0) => {
                 Typed::int(default.constant().unwrap_or(0), Type::uint(8), &at)

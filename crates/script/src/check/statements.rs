@@ -78,26 +78,28 @@ impl<'a> Checker<'a> {
             StatementKind::ForMap { variable, map, body, declared } => {
                 steps.extend(self.for_map(variable, map, body, *declared));
             }
-            StatementKind::Break | StatementKind::Continue => {
-                let is_break = matches!(statement.kind, StatementKind::Break);
-                if self.loops == 0 {
-                    let word = if is_break { "break" } else { "continue" };
-                    self.error(format!("{word} statement outside of a loop"), span);
-                }
-                steps.push(if is_break { Step::Break } else { Step::Continue });
-            }
+            StatementKind::Break => steps.push(self.within_loop("break", Step::Break, span)),
+            StatementKind::Continue => steps.push(self.within_loop("continue", Step::Continue, span)),
             StatementKind::Return(value) => {
-                if let Some(value) = value {
-                    let value = self.expr(value);
-                    if !value.ty.is_number() && !value.ty.is_none() {
-                        let ty = &value.ty;
-                        self.error(format!("Probe return values can only be integers. Found {ty}"), span);
-                    }
-                    steps.push(Step::Do(value));
-                }
+                steps.extend(value.as_ref().map(|value| self.returned(value, span)));
                 steps.push(Step::Return);
             }
         }
+    }
+    /// A step that only a loop may hold.
+    fn within_loop(&mut self, word: &str, step: Step, span: Span) -> Step {
+        if self.loops == 0 {
+            self.error(format!("{word} statement outside of a loop"), span);
+        }
+        step
+    }
+    /// The value behind `return`; it is computed, and nothing uses it.
+    fn returned(&mut self, value: &'a Expr, span: Span) -> Step {
+        let value = self.expr(value);
+        if !value.ty.is_number() && !value.ty.is_none() {
+            self.error(format!("Probe return values can only be integers. Found {}", value.ty), span);
+        }
+        Step::Do(value)
     }
     /// An expression as a statement: its value is not used.
     fn expression_step(&mut self, expr: &'a Expr) -> Step {
@@ -121,25 +123,25 @@ impl<'a> Checker<'a> {
                 let steps = self.scoped(|checker| checker.steps(block));
                 Typed::new(Op::Block { steps, value: Typed::nothing(&at) }, Type::None, &at)
             }
-            kind => {
-                let value = self.expr(expr);
-                let silent = match kind {
-                    ExprKind::Step { .. } => true,
-                    ExprKind::Call { name, .. } => {
-                        !matches!(name.as_str(), "has_key" | "len" | "str" | "strlen")
-                    }
-                    _ => false,
-                };
-                if !silent && !value.ty.is_none() {
-                    self.warn("Return value discarded.", expr.span);
-                }
-                if matches!(value.ty, Type::Sum(..)) && matches!(&*value.op, Op::Sum(..)) {
-                    self.error("an aggregation must be assigned to a map", expr.span);
-                }
-                value
-            }
+            _ => self.unused(expr),
         };
         Step::Do(value)
+    }
+    /// An expression whose value is not used; a warning, unless that is how it is used mostly.
+    fn unused(&mut self, expr: &'a Expr) -> Typed {
+        let value = self.expr(expr);
+        let silent = match &expr.kind {
+            ExprKind::Step { .. } => true,
+            ExprKind::Call { name, .. } => !matches!(name.as_str(), "has_key" | "len" | "str" | "strlen"),
+            _ => false,
+        };
+        if !silent && !value.ty.is_none() {
+            self.warn("Return value discarded.", expr.span);
+        }
+        if matches!(value.ty, Type::Sum(..)) && matches!(&*value.op, Op::Sum(..)) {
+            self.error("an aggregation must be assigned to a map", expr.span);
+        }
+        value
     }
     fn declaration(
         &mut self,

@@ -111,25 +111,7 @@ impl<'a> Checker<'a> {
                 format!("tseries() num_intervals must be >= 1 and <= {MOST_INTERVALS} ({count} provided)");
             self.error(message, span);
         }
-        let by = match args.get(3).map(|arg| self.argument("tseries", Arg::Literal, arg)) {
-            None => Sum::Tseries,
-            Some(by) => match by.literal().unwrap_or_default() {
-                b"avg" => Sum::Avg,
-                b"min" => Sum::Min,
-                b"max" => Sum::Max,
-                b"sum" => Sum::Total,
-                other => {
-                    let other = String::from_utf8_lossy(other).into_owned();
-                    if self.last {
-                        let message = format!(
-                            "tseries() expects one of the following aggregation functions: avg, max, min, sum (\"{other}\" provided)"
-                        );
-                        self.error(message, span);
-                    }
-                    Sum::Tseries
-                }
-            },
-        };
+        let by = args.get(3).map_or(Sum::Tseries, |by| self.tseries_by(by, span));
         match self.config.unstable_tseries.as_str() {
             "error" => self.error("tseries() is not enabled (unstable_tseries=error)", span),
             "warn" => {
@@ -142,5 +124,25 @@ impl<'a> Checker<'a> {
         }
         let (interval, count) = (interval.max(1) as u64, count.clamp(1, MOST_INTERVALS) as u64);
         SumArgs::Tseries { interval, count, by }
+    }
+    /// What `tseries` does with the values of an interval.
+    fn tseries_by(&mut self, by: &'a Expr, span: Span) -> Sum {
+        let by = self.argument("tseries", Arg::Literal, by);
+        match by.literal().unwrap_or_default() {
+            b"avg" => Sum::Avg,
+            b"min" => Sum::Min,
+            b"max" => Sum::Max,
+            b"sum" => Sum::Total,
+            other => {
+                let other = String::from_utf8_lossy(other).into_owned();
+                if self.last {
+                    let message = format!(
+                        "tseries() expects one of the following aggregation functions: avg, max, min, sum (\"{other}\" provided)"
+                    );
+                    self.error(message, span);
+                }
+                Sum::Tseries
+            }
+        }
     }
 }

@@ -180,18 +180,8 @@ impl Parser<'_> {
             stars += 1;
             ty = wrap(TypeKind::Pointer(Box::new(ty)), self.since(begin));
         }
-        // A pointer to a function: all that is known of it is that it is a pointer.
         if self.accept("(") {
-            self.expect("*")?;
-            let name = self.name("a field")?;
-            self.expect(")")?;
-            self.expect("(")?;
-            while !self.sees(")") {
-                if let (Token::End | Token::Bad(_), span) = self.take() {
-                    return Err(Self::error("missing ')'", span));
-                }
-            }
-            self.take();
+            let name = self.function_pointer()?;
             let nothing = wrap(TypeKind::Named("void".to_owned()), self.since(begin));
             let ty = wrap(TypeKind::Pointer(Box::new(nothing)), self.since(begin));
             return Ok(FieldDef { name: Some(name), ty, bits: None });
@@ -213,6 +203,20 @@ impl Parser<'_> {
             false => None,
         };
         Ok(FieldDef { name: Some(name), ty, bits })
+    }
+    /// The name of a pointer to a function, behind the first bracket: all that is known of it is that it is a pointer.
+    fn function_pointer(&mut self) -> Parsed<String> {
+        self.expect("*")?;
+        let name = self.name("a field")?;
+        self.expect(")")?;
+        self.expect("(")?;
+        while !self.sees(")") {
+            if let (Token::End | Token::Bad(_), span) = self.take() {
+                return Err(Self::error("missing ')'", span));
+            }
+        }
+        self.take();
+        Ok(name)
     }
     fn length(&mut self) -> Parsed<u64> {
         let span = self.peek().1;

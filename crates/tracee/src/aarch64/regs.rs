@@ -10,7 +10,8 @@
 //!
 //! | the call returned | x0 | pc | if the thread goes on with just the registers shown |
 //! |---|---|---|---|
-//! | one of the kernel's own codes for "again" | the argument | at the `svc` | it is made again; a call that the kernel would have continued begins its timeout anew |
+//! | one of the kernel's own codes for "again" | the argument | at the `svc` | it is made again |
+//! | | | | (what the kernel would have continued begins its timeout anew) |
 //! | EINTR | −4 | behind the `svc` | the program sees EINTR |
 //! | anything else | the result | behind the `svc` | the call is done |
 //!

@@ -14,10 +14,15 @@
 //!
 //! | between | what could go wrong | what happens |
 //! |---|---|---|
-//! | code placed, data not mapped yet | raised in what the loader has there for now | the maps show no writable mapping of that offset: delayed |
-//! | the maps read, the word written | the data is unmapped: no word | the write fails, and is delayed. Mapped anew: the word is 0 again |
-//! | two looks | the library was unloaded and loaded at the same place: the word is fresh | a word that is 0 though it was raised is raised again; groups that were let go of are not lowered |
-//! | the records taken, the maps read | the same, and no record has shown it yet: the maps look as before, and the group seems to be in place | only a group with the patch in its sites is counted; the fresh mapping is counted when a record shows it, once |
+//! | code placed, data not mapped yet | raised in what the loader has there for now | the maps show no |
+//! | | | writable mapping of that offset: delayed |
+//! | the maps read, the word written | the data is unmapped: no word | the write fails, and is delayed. |
+//! | | | Mapped anew: the word is 0 again |
+//! | two looks | the library was unloaded and loaded | a word that is 0 though it was raised is raised again; |
+//! | | at the same place: the word is fresh | groups that were let go of are not lowered |
+//! | the records taken, the maps read | the same, and no record has shown it yet: | only a group with the patch |
+//! | | the maps look as before, | in its sites is counted; the fresh mapping |
+//! | | and the group seems to be in place | is counted when a record shows it, once |
 //! | data records asked for, after the maps were read | the mapping came between | the maps are read once more |
 
 use std::collections::{BTreeMap, BTreeSet};

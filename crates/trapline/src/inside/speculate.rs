@@ -7,11 +7,11 @@
 //!
 //! | thread | batch |
 //! |---|---|
-//! | E1 opens the file: identity and stamp | B1 starts noticing mappings (`notice`): puts the engine's own probes on the loader's notice |
+//! | E1 opens the file: identity and stamp | B1 starts noticing mappings (`notice`): probes the loader's notice |
 //! | E2 parses it | B2 asks for that file (`RegisteredFiles::file`), and waits for E3 |
 //! | E3 hands it over | B3 takes it if identity and stamp are what it finds itself; makes sites, adds consumers |
 //! | E4 makes the file's map of the code near the sites | B4 plans: asks for the map; E4 holds its lock |
-//! | E5 plans speculatively (`trapline_plan`'s `plan_speculatively` describes meeting B4) | B5 waits for the thread's end; drops speculative plans that were not used |
+//! | E5 plans speculatively (meeting B4: `plan_speculatively`) | B5 waits for the thread's end; drops plans not used |
 //!
 //! - *E4 has not begun at B4*: the batch makes the map; E4 finds that all is in it.
 //! - *The file is written to, or replaced, between E1 and B3*: stamp or identity differ. It is parsed anew.

@@ -15,11 +15,19 @@
 //! | kind | holds |
 //! |---|---|
 //! | 1 `Begin` | nanoseconds since 1970; the tick at which time begins; nanoseconds of a tick (64-bit float); a note |
-//! | 2 `Probes` | process (its number in the file, from 0 on), pid, name; whether exits name no thread; number of probes, and for each: segment, number, whether its exits are recorded (bit 0), whether its values are others than those in registers (bit 1), its site, what its records hold besides integers, and with bit 1 what its values are (`crate::values`) |
-//! | 3 `Slots` | process, segment, ring, bytes of a slot; slots, oldest first, as [`trapline_record::ring`] lays them out, packed (`pack`) |
+//! | 2 `Probes` | process (its number in the file, from 0 on), pid, name; whether exits name no thread; |
+//! | | number of probes, and for each: segment, number, whether its exits are recorded (bit 0), |
+//! | | whether its values are others than those in registers (bit 1), its site, |
+//! | | what its records hold besides integers, and with bit 1 what its values are (`crate::values`) |
+//! | 3 `Slots` | process, segment, ring, bytes of a slot; |
+//! | | slots, oldest first, as [`trapline_record::ring`] lays them out, packed (`pack`) |
 //! | 4 `Names` | process; number of threads, and for each: its number, whether it had a name, the name |
-//! | 5 `Losses` | process; number of counters, and for each: segment, probe, CPU (all ones: none), records dropped since the begin |
-//! | 6 `Round` | the clock as in `Begin`, as exactly as it is known by now; the tick at which the round began (what happened before the begin of the previous round is reported now); number of processes that were looked at; 1 for the last round, which reports all, else 0 |
+//! | 5 `Losses` | process; number of counters, and for each: |
+//! | | segment, probe, CPU (all ones: none), records dropped since the begin |
+//! | 6 `Round` | the clock as in `Begin`, as exactly as it is known by now; |
+//! | | the tick at which the round began |
+//! | | (what happened before the begin of the previous round is reported now); |
+//! | | number of processes that were looked at; 1 for the last round, which reports all, else 0 |
 //! | 7 `End` | a note |
 //!
 //! `Begin` is first, `End` is last, and each comes once. A process' `Probes` come before its other blocks,

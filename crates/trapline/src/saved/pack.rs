@@ -15,7 +15,8 @@
 //! |---|---|
 //! | 1 | its row, 0 to 15, as the writer chooses |
 //! | one for each two words | how many bytes each has, 0 to 8: the first in the low half |
-//! | as many as these state | the words' differences, low byte first: twice the difference, with all bits inverted if it is negative |
+//! | as many as these state | the words' differences, low byte first: |
+//! | | twice the difference, with all bits inverted if it is negative |
 //!
 //! The first record of a row differs from zeros; rows begin anew in each block.
 

@@ -1,9 +1,9 @@
 //! Kernel uprobes for the places that no jump reaches, if the user asked for them.
 //!
-//! In: entries and single instructions whose hits are all counted. Out: links that count there, and a refusal for each place on which the kernel sets no uprobe.
-//! One link serves all places of a file. The kernel takes it whole or not at all, so a refused one is halved
-//! until the culprits stand alone. Semaphores of USDT probes are left to the kernel: it lowers them even when
-//! the tracer is killed (SAFE-3).
+//! In: entries and single instructions whose hits are all counted. Out: links that count there, and a refusal for each
+//! place on which the kernel sets no uprobe. One link serves all places of a file. The kernel takes it whole or not at
+//! all, so a refused one is halved until the culprits stand alone. Semaphores of USDT probes are left to the kernel: it
+//! lowers them even when the tracer is killed (SAFE-3).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

@@ -24,7 +24,8 @@
 //!
 //! | target | fits if |
 //! |---|---|
-//! | *t*, any CPU | `any[t] + weight + most ≤ registers`, where `most` is the largest `pinned`; and for each CPU that *t* has a bound breakpoint on, `pinned[c] + any[t] + bound[t][c] + weight ≤ registers` |
+//! | *t*, any CPU | `any[t] + weight + most ≤ registers`, where `most` is the largest `pinned`; and for each |
+//! | | CPU that *t* has a bound breakpoint on, `pinned[c] + any[t] + bound[t][c] + weight ≤ registers` |
 //! | *t* on *c* | `pinned[c] + any[t] + bound[t][c] + weight ≤ registers` |
 //! | *c* | `pinned[c] + top[c] + weight ≤ registers`, where `top[c]` is the largest count of any task on *c* |
 //!
@@ -41,7 +42,7 @@
 //! | data | written | read |
 //! |---|---|---|
 //! | a task's own account, a mutex (`many`) | by operations on that task, under its mutex | the same |
-//! | `spread`, one copy for each lane; the sum over the lanes counts | adds and subtracts, by any operation in a lane | with all lanes closed |
+//! | `spread`, a copy for each lane: summed up | adds and subtracts, by any operation in a lane | with all lanes closed |
 //! | `bound[c]` | adds and subtracts, by any operation in a lane | with all lanes closed |
 //! | `pinned[c]`, `most` | with all lanes closed | in a lane |
 //!

@@ -1,7 +1,8 @@
 //! One boot: files in, console lines out.
 //!
-//! In: the kernel, an archive of files. Out: each line of the console, as it comes, and kept in a log. Nothing limits how long a boot takes, as a
-//! busy machine makes it ten times as long; one that has printed nothing for long is ended ([`PATIENCE`]). Does not: know tests.
+//! In: the kernel, an archive of files. Out: each line of the console, as it comes, and kept in a log. Nothing limits
+//! how long a boot takes, as a busy machine makes it ten times as long; one that has printed nothing for long is ended
+//! ([`PATIENCE`]). Does not: know tests.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -33,8 +34,9 @@ impl Drop for Running {
 }
 
 impl System {
-    /// An emulated machine with these files; the same for all boots. Pointers are signed by a quick function of the emulator's own: the
-    /// architected one takes it longer than all the rest. No network card: its ROM is part of another package, and no test uses a network.
+    /// An emulated machine with these files; the same for all boots. Pointers are signed by a quick function of the
+    /// emulator's own: the architected one takes it longer than all the rest. No network card: its ROM is part of
+    /// another package, and no test uses a network.
     pub(super) fn emulator(&self, initrd: &Path) -> Command {
         let mut command = Command::new("qemu-system-aarch64");
         command.args(["-M", "virt", "-cpu", "max,pauth-impdef=on", "-m", "1G", "-nographic", "-no-reboot"]);
@@ -43,7 +45,8 @@ impl System {
         command.args(["-append", "console=ttyAMA0 rdinit=/init panic=-1 quiet"]).stdin(Stdio::null());
         command
     }
-    /// Boots; its console is shown, kept in `NAME.log` and handed on. False: it was ended, as it had printed nothing for too long.
+    /// Boots; its console is shown, kept in `NAME.log` and handed on. False: it was ended, as it had printed nothing
+    /// for too long.
     pub(super) fn boot(&self, mut emulator: Command, name: &str, mut each: impl FnMut(&str)) -> Result<bool> {
         let child = emulator.stdout(Stdio::piped()).spawn().context("the emulator")?;
         let mut child = Running(child);

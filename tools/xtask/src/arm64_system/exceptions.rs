@@ -1,7 +1,7 @@
 //! Exceptions of each row of figures, from the emulator's own account of what its processor took (`-d int`).
 //!
-//! In: that account; a row begins at a `brk #0x700 + ROW` and ends at `brk #0x6ff`. Out: for each row how many traps, single steps, system
-//! calls, and others; and what is not as the seed has it. Interrupts belong to no row.
+//! In: that account; a row begins at a `brk #0x700 + ROW` and ends at `brk #0x6ff`. Out: for each row how many traps,
+//! single steps, system calls, and others; and what is not as the seed has it. Interrupts belong to no row.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -98,7 +98,8 @@ fn are(expected: [f64; 3], taken: [f64; 3]) -> bool {
     taken[..2] == [traps, steps] && (calls..calls + OTHERS).contains(&taken[2])
 }
 
-/// A push that may reach into the signal's frame: where that ends is looked up first, which takes more than a copy that jumps back.
+/// A push that may reach into the signal's frame: where that ends is looked up first, which takes more than a copy that
+/// jumps back.
 const DEEP: &str = "push-64";
 
 /// Each bench with each of its cases.
@@ -107,8 +108,10 @@ fn benches() -> impl Iterator<Item = (&'static str, &'static str)> {
     ["uprobe", "uretprobe"].into_iter().flat_map(cases)
 }
 
-/// What is not as the seed has it, each by the row that it is about. A kernel that steps takes two exceptions, one that simulates one; ours take the trap and the return from
-/// its handler. What is simulated takes half of what is stepped, and less than a copy that jumps back but for a deep push. A jump leaves the kernel alone, and without vectors it is the least of all.
+/// What is not as the seed has it, each by the row that it is about. A kernel that steps takes two exceptions, one that
+/// simulates one; ours take the trap and the return from its handler. What is simulated takes half of what is stepped,
+/// and less than a copy that jumps back but for a deep push. A jump leaves the kernel alone, and without vectors it is
+/// the least of all.
 pub(super) fn judge(rows: &[Value]) -> Vec<String> {
     let mut faults = Vec::new();
     for row in rows {
@@ -129,7 +132,8 @@ pub(super) fn judge(rows: &[Value]) -> Vec<String> {
             (few, many) => faults
                 .push(format!("{one}: {few:?} {field}, which is not below {times} of {other}: {many:?}")),
         };
-    // The kernel's part is the same, and now and then an interrupt's more: of what differs by so little, user space's are counted, which nothing changes.
+    // The kernel's part is the same, and now and then an interrupt's more: of what differs by so little, user space's
+    // are counted, which nothing changes.
     for (bench, case) in benches().filter(|(_, case)| *case != DEEP) {
         let row = |how: &str| format!("{bench}-{case} {how}");
         less_by("user_instructions", row("simulated"), 1.0, row("out-of-line"));
@@ -147,7 +151,8 @@ pub(super) fn judge(rows: &[Value]) -> Vec<String> {
     faults
 }
 
-/// Of rows where nothing was simulated, but done in this way: those that [`judge`] does not object to. A deep push that is done out of line takes no more.
+/// Of rows where nothing was simulated, but done in this way: those that [`judge`] does not object to. A deep push that
+/// is done out of line takes no more.
 pub(super) fn unnoticed(rows: &[Value], way: &str) -> Vec<String> {
     let faults = judge(rows);
     let is_simulated = |case: &str| case != "ret" && (case != DEEP || way == "stepped");

@@ -1,5 +1,5 @@
-//! The files of a system that runs a few programs and stops: an archive as the kernel unpacks it ("newc", initramfs-buffer-format in its
-//! documentation).
+//! The files of a system that runs a few programs and stops: an archive as the kernel unpacks it ("newc",
+//! initramfs-buffer-format in its documentation).
 //!
 //! In: files. Out: the archive's bytes. Does not: compress them.
 

@@ -1,11 +1,11 @@
 //! arm64 under a whole system: the distribution's own kernel, booted in an emulator, with our tests as its only programs.
 //!
-//! In: the distribution's kernel and shell for arm64, which are fetched and not installed; names of parts, or none for all. Out: the tests' lines, counted like
-//! any others; for each way to do a hit, instructions and exceptions. Each part is a boot of its own with a
-//! log of its own, so one that failed can be repeated alone. One is every test program, all at once, on two
-//! processors. The other is `figures`, which is `trapline-bench uprobe` and `uretprobe`, on one that counts
-//! instructions exactly. Emulated, not silicon. What cannot be fetched or built is a skip by name, never a
-//! pass.
+//! In: the distribution's kernel and shell for arm64, which are fetched and not installed; names of parts, or none for
+//! all. Out: the tests' lines, counted like any others; for each way to do a hit, instructions and exceptions. Each
+//! part is a boot of its own with a log of its own, so one that failed can be repeated alone. One is every test
+//! program, all at once, on two processors. The other is `figures`, which is `trapline-bench uprobe` and `uretprobe`,
+//! on one that counts instructions exactly. Emulated, not silicon. What cannot be fetched or built is a skip by name,
+//! never a pass.
 
 mod boot;
 mod exceptions;
@@ -46,8 +46,8 @@ const TARGETS: &[&str] = &[
 const LIBRARIES: [&str; 2] = ["trapline_runtime-", "trapline_watch-"];
 /// The part that `trapline-bench` is: the only one that is no test program.
 const FIGURES: &str = "figures";
-/// What does not come to an end in reasonable time where every instruction is emulated, while four threads trap as fast as they can: run under
-/// user-mode emulation alone.
+/// What does not come to an end in reasonable time where every instruction is emulated, while four threads trap as fast
+/// as they can: run under user-mode emulation alone.
 const TOO_SLOW: &str = "storm::traps_that_come_and_go";
 
 /// What is run.
@@ -230,7 +230,8 @@ fn boot_test(system: &System, name: &str, test: &Path, programs: &Programs) -> R
     Ok(outcome)
 }
 
-/// The figures, on one processor that counts; then with what is simulated stepped instead, and again with it out of line instead, where the judge must object.
+/// The figures, on one processor that counts; then with what is simulated stepped instead, and again with it out of
+/// line instead, where the judge must object.
 fn boot_figures(system: &System, bench: &Path) -> Result<Outcome> {
     /// The first rows of each bench; the rows of one are fewer than a bench may have.
     const ROWS: u64 = 40;

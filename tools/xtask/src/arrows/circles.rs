@@ -1,8 +1,8 @@
 //! Circles of files: which file of a crate uses which, and the groups in which each uses each.
 //!
 //! In: a crate's root file. Out: each circle, with the names that tie it.
-//! A file uses another if it names an item that the other defines. Re-exports are followed to the definition, and are no use by themselves.
-//! Methods are not seen, only names. Tests are left out.
+//! A file uses another if it names an item that the other defines. Re-exports are followed to the definition, and are
+//! no use by themselves. Methods are not seen, only names. Tests are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -2,7 +2,8 @@
 //!
 //! In: a file. Out: the ids that it defines, each with its text.
 //! - In a `.rs` file only the first lines (`//!`) define. An id that begins a list's item defines, and so does one that
-//!   begins a sentence or a clause behind `Invariants:`, up to `Does not:` or the paragraph's end. Its text follows behind a space.
+//!   begins a sentence or a clause behind `Invariants:`, up to `Does not:` or the paragraph's end. Its text follows
+//!   behind a space.
 //! - In PROMISES.md a row defines the id that is alone in its first cell.
 //!
 //! Everything else refers: `TAB-1:` (what it means there), `TAB-1, …`, `(TAB-1)`, `TAB-1 to TAB-3`.

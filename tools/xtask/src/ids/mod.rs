@@ -1,5 +1,5 @@
-//! Ids of invariants and promises: each has one definition, each that is named has one, and each document that is named exists.
-//! Promises have tests, or say that they have none.
+//! Ids of invariants and promises: each has one definition, each that is named has one, and each document that is named
+//! exists. Promises have tests, or say that they have none.
 //!
 //! In: the sources and documents. Out: what is wrong; docs/design/invariants.md and docs/promises-tests.md, compared or
 //! written (`--write`).

@@ -2,11 +2,12 @@
 //!
 //! In: three runs. Out: a verdict. Does not: run anything.
 //!
-//! Standard output, standard error and exit status are compared one by one, each at the strictest [`Measure`] by which the two bare runs
-//! agree. What the command itself says on standard error, in lines that begin with `trapline: `, is taken out and kept as its reason.
+//! Standard output, standard error and exit status are compared one by one, each at the strictest [`Measure`] by which
+//! the two bare runs agree. What the command itself says on standard error, in lines that begin with `trapline: `, is
+//! taken out and kept as its reason.
 //!
-//! A program that prints its own stack may show return trampolines as frames (docs/guide/returns.md). So a frame without a name is taken out
-//! where the bare run has none like it ([`without_trampolines`]).
+//! A program that prints its own stack may show return trampolines as frames (docs/guide/returns.md). So a frame
+//! without a name is taken out where the bare run has none like it ([`without_trampolines`]).
 
 use super::sandbox::Ran;
 
@@ -135,8 +136,8 @@ fn messages(own: &[String]) -> String {
 
 /// The traced text without the frames that return trampolines add to a printed stack.
 ///
-/// Such a line has the form `#7  0x7fffbb989000 in ???`, and the bare text has another frame in its place. Frames are compared by the
-/// offset within their page, which is the same in each run.
+/// Such a line has the form `#7  0x7fffbb989000 in ???`, and the bare text has another frame in its place. Frames are
+/// compared by the offset within their page, which is the same in each run.
 fn without_trampolines(bare: &[u8], traced: &[u8]) -> Vec<u8> {
     let mut frames = bare.split(|&byte| byte == b'\n').filter_map(frame).peekable();
     let mut rest = Vec::with_capacity(traced.len());

@@ -2,9 +2,9 @@
 //!
 //! In: the list's text. Out: packages with their jobs. Does not: know which programs a package holds (`programs`).
 //!
-//! A line is `PACKAGE` or `PACKAGE: PROGRAM ARGUMENTS…`. The second form may stand several times, and adds a job to the package. Words are
-//! separated by blanks; single quotes keep blanks together. A last word `<FILE` gives the job its standard input.
-//! Jobs run in a folder that holds the files of [`super::sandbox::SAMPLES`].
+//! A line is `PACKAGE` or `PACKAGE: PROGRAM ARGUMENTS…`. The second form may stand several times, and adds a job to the
+//! package. Words are separated by blanks; single quotes keep blanks together. A last word `<FILE` gives the job its
+//! standard input. Jobs run in a folder that holds the files of [`super::sandbox::SAMPLES`].
 
 use std::process::{Command, Stdio};
 
@@ -94,8 +94,8 @@ const SPARE_BYTES: u64 = 8 << 30;
 /// Packages of one call of apt-get.
 const BATCH: usize = 16;
 
-/// Installs those that are missing. A batch that fails is tried again one by one: a package that the distribution no longer has, or that
-/// would remove another one, costs that one alone.
+/// Installs those that are missing. A batch that fails is tried again one by one: a package that the distribution no
+/// longer has, or that would remove another one, costs that one alone.
 pub(super) fn install(packages: &[Package]) {
     let Some(_guard) = NoServices::new() else {
         println!("LOUD SKIP: world installs nothing: {POLICY} cannot be written, so services would start");

@@ -1,16 +1,16 @@
 //! Programs that are not ours, run bare and traced: what they print and how they end must be the same.
 //!
-//! In: a list of packages (`tools/xtask/world/packages.txt`), what to run them under, and where ([`setting`]). Out: a line for each difference, a report of all
-//! runs, and one closing line: `N programs, N runs, N differ, N refused`. Any difference fails the step.
-//! Does not: judge counts or durations; other tests do that beside the kernel's own probes.
+//! In: a list of packages (`tools/xtask/world/packages.txt`), what to run them under, and where ([`setting`]). Out: a
+//! line for each difference, a report of all runs, and one closing line: `N programs, N runs, N differ, N refused`. Any
+//! difference fails the step. Does not: judge counts or durations; other tests do that beside the kernel's own probes.
 //!
-//! Each run has namespaces of its own for processes, network and mounts. It may write to a scratch folder only, and everything that it
-//! started ends with it. Steps for one job of one program:
+//! Each run has namespaces of its own for processes, network and mounts. It may write to a scratch folder only, and
+//! everything that it started ends with it. Steps for one job of one program:
 //! 1. It runs bare twice, under different process numbers.
 //! 2. What differs between those two runs is not compared ([`compare`]).
 //! 3. It runs under each verb, with all of its functions probed from its start.
-//! 4. After a difference it runs bare again, up to four times, a second apart, and is judged each time. A clock in what it prints is no
-//!    difference, nor is the order in which its threads print.
+//! 4. After a difference it runs bare again, up to four times, a second apart, and is judged each time. A clock in what
+//!    it prints is no difference, nor is the order in which its threads print.
 
 mod compare;
 mod list;

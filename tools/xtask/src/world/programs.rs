@@ -1,7 +1,7 @@
 //! The programs that packages hold.
 //!
-//! In: packages, as far as they are installed. Out: their programs in machine code of this processor, each with its jobs; and what is left out, with the reason.
-//! Does not: run anything of them.
+//! In: packages, as far as they are installed. Out: their programs in machine code of this processor, each with its
+//! jobs; and what is left out, with the reason. Does not: run anything of them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -58,10 +58,12 @@ const EXCLUDED: [(&str, &str); 18] = [
     ("lsar", UNWRITTEN_WIDTH),
 ];
 
-/// `ioctl(TIOCGWINSZ)` fails without a terminal, and they use the structure anyway: 1 of 300 bare runs wraps differently, too.
+/// `ioctl(TIOCGWINSZ)` fails without a terminal, and they use the structure anyway: 1 of 300 bare runs wraps
+/// differently, too.
 const UNWRITTEN_WIDTH: &str = "wraps lines at a width that it never wrote: a dead word of its stack";
 
-/// Finds the programs of all packages that are installed. A file that several packages or links name is taken once, by its first name.
+/// Finds the programs of all packages that are installed. A file that several packages or links name is taken once, by
+/// its first name.
 pub(super) fn of(packages: &[Package]) -> Found {
     let mut found = Found::default();
     let mut seen = BTreeSet::new();
@@ -116,7 +118,8 @@ fn head(file: &Path) -> Option<[u8; 20]> {
     Some(head)
 }
 
-/// Whether it is an executable ELF file for the processor of `own`, this program's file: 64 bits, little-endian, EXEC or DYN.
+/// Whether it is an executable ELF file for the processor of `own`, this program's file: 64 bits, little-endian, EXEC
+/// or DYN.
 fn is_native(head: &[u8; 20], own: &[u8; 20]) -> bool {
     let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
     head.starts_with(b"\x7fELF\x02\x01") && matches!(half(16), 2 | 3) && head[18..] == own[18..]

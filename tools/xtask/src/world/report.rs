@@ -1,7 +1,7 @@
 //! What the runs came to, as they come.
 //!
-//! In: verdicts, from several threads. Out: a line for each difference on standard output, a line for each run in the log, and the
-//! sums. Does not: judge.
+//! In: verdicts, from several threads. Out: a line for each difference on standard output, a line for each run in the
+//! log, and the sums. Does not: judge.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -38,7 +38,8 @@ struct Sums {
 }
 
 impl Report {
-    /// `log` gets a line for each run. What packages lack is a skip if `all` of the list was asked for; an even part goes without it.
+    /// `log` gets a line for each run. What packages lack is a skip if `all` of the list was asked for; an even part
+    /// goes without it.
     pub(super) fn new(log: Option<&Path>, found: &Found, all: bool) -> Result<Self> {
         let log =
             log.map(|path| File::create(path).with_context(|| path.display().to_string())).transpose()?;

@@ -1,6 +1,7 @@
 //! One program: each of its jobs, bare and under each verb.
 //!
-//! In: a program, a setting, verbs, the command. Out: lines of the report. Does not: choose programs, or decide what a difference is.
+//! In: a program, a setting, verbs, the command. Out: lines of the report. Does not: choose programs, or decide what a
+//! difference is.
 
 use std::path::Path;
 use std::time::Duration;

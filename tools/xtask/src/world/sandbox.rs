@@ -2,8 +2,8 @@
 //!
 //! In: words, standard input, and a scratch folder. Out: what it printed and how it ended. Does not: compare.
 //!
-//! The run has its own process numbers, network, mounts and System V objects; everything that it started ends with it. The whole file
-//! system is read-only to it but for its scratch folder, which holds the samples, and `/var/tmp`.
+//! The run has its own process numbers, network, mounts and System V objects; everything that it started ends with it.
+//! The whole file system is read-only to it but for its scratch folder, which holds the samples, and `/var/tmp`.
 
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -100,8 +100,9 @@ exec 3>&2 2>/dev/null
 exit $?
 "#;
 
-/// Runs a command as a child, and ends as it did. Programs behave otherwise as process 1, or as its children; with this before a bare
-/// run, its parent is no more process 1 than the tracer is before a traced one. The shell's own words about a signal go nowhere.
+/// Runs a command as a child, and ends as it did. Programs behave otherwise as process 1, or as its children; with this
+/// before a bare run, its parent is no more process 1 than the tracer is before a traced one. The shell's own words
+/// about a signal go nowhere.
 pub(super) const PARENT: [&str; 4] =
     ["sh", "-c", "exec 3>&2 2>/dev/null; \"$@\" 2>&3 3>&-; exit $?", "world"];
 

@@ -1,16 +1,17 @@
 //! Services that answer while they are attached to and detached from, again and again.
 //!
-//! In: the list of services (`tools/xtask/world/services.sh`) and the command. Out: a line for each service, and a failed check for each
-//! that died, gave another answer than before, could not be left, or kept other code than its file has.
-//! Does not: compare counts; other tests do that beside the kernel's own probes.
+//! In: the list of services (`tools/xtask/world/services.sh`) and the command. Out: a line for each service, and a
+//! failed check for each that died, gave another answer than before, could not be left, or kept other code than its
+//! file has. Does not: compare counts; other tests do that beside the kernel's own probes.
 //!
 //! Steps for one service:
 //! 1. It starts in a folder and at a port of its own. Its first answer is the right one.
 //! 2. Two threads ask it without a pause. Each answer must be the right one.
 //! 3. It is attached to for 0.1 s and left, with all functions of its program, under one verb after the other.
-//!    Another tracer may work beside ([`super::setting`]); where that one holds the service at the moment, the attach is refused.
-//! 4. Nothing asks any more, and it is attached to and left once more. Its code must be what its files hold. It is ended with all
-//!    that it started.
+//!    Another tracer may work beside ([`super::setting`]); where that one holds the service at the moment, the attach
+//!    is refused.
+//! 4. Nothing asks any more, and it is attached to and left once more. Its code must be what its files hold. It is
+//!    ended with all that it started.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

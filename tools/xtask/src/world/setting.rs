@@ -1,7 +1,7 @@
 //! Where runs take place: alone, beside another tracer, within narrow limits, in a container, as another user.
 //!
-//! In: a setting's name. Out: words to put around the command and around the program ([`Setting`]), and a tracer that works beside the
-//! runs of one program ([`Beside`]). Does not: run programs, or judge.
+//! In: a setting's name. Out: words to put around the command and around the program ([`Setting`]), and a tracer that
+//! works beside the runs of one program ([`Beside`]). Does not: run programs, or judge.
 //!
 //! A bare run has the same words around it as a traced one. What a debugger prints is thus compared as well.
 

@@ -23,7 +23,8 @@ pub(crate) struct TypedTarget {
     pub(crate) names: Vec<String>,
     /// Run this command, and trace it from its start.
     ///
-    /// The text is split into words as a shell does, with quotes; nothing is expanded. The command keeps standard output for itself: reports go to standard error, or to -o FILE.
+    /// The text is split into words as a shell does, with quotes; nothing is expanded. The command keeps standard
+    /// output for itself: reports go to standard error, or to -o FILE.
     #[arg(short = 'c', long = "command", value_name = "CMD")]
     pub(crate) command: Option<String>,
     /// Follow fork and exec: trace the programs that the target runs, too
@@ -53,7 +54,8 @@ pub(crate) struct Common {
     pub(crate) json: bool,
     /// Write to FILE, in the format of its suffix.
     ///
-    /// All verbs have .json and text, which any other suffix means. Some have .csv, .html, .folded, .svg, .pb.gz, .perfetto-trace or .trapline; a suffix that the verb does not have is an error.
+    /// All verbs have .json and text, which any other suffix means. Some have .csv, .html, .folded, .svg, .pb.gz,
+    /// .perfetto-trace or .trapline; a suffix that the verb does not have is an error.
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub(crate) output: Option<PathBuf>,
     /// Print no closing summary and no notices
@@ -67,7 +69,8 @@ pub(crate) struct Common {
     pub(crate) strict: bool,
     /// Also move instructions that may fault.
     ///
-    /// For programs that catch SIGSEGV or SIGBUS only to report the fault and end, such as redis. Not for programs that look up the address of a fault: the JVM, Go, .NET, WebAssembly.
+    /// For programs that catch SIGSEGV or SIGBUS only to report the fault and end, such as redis. Not for programs that
+    /// look up the address of a fault: the JVM, Go, .NET, WebAssembly.
     #[arg(long, help_heading = "Patching")]
     pub(crate) faults_are_fatal: bool,
     /// Count by kernel uprobes where no jump fits.
@@ -97,7 +100,8 @@ pub(crate) struct TypedSink {
 pub(crate) struct TypedFilter {
     /// Only calls for which EXPR holds, for example 'n > 4096'.
     ///
-    /// EXPR is written as in C, over the names of arguments and tid; trace and hist also have ret, what was returned, and dur, how long the call took. docs/guide/filters.md has the grammar.
+    /// EXPR is written as in C, over the names of arguments and tid; trace and hist also have ret, what was returned,
+    /// and dur, how long the call took. docs/guide/filters.md has the grammar.
     #[arg(long = "if", value_name = "EXPR", allow_hyphen_values = true, help_heading = "Calls")]
     pub(crate) condition: Option<String>,
     /// Only this thread; may be given more than once
@@ -116,7 +120,8 @@ pub(crate) struct TypedEnds {
     pub(crate) ret: Option<TypedReturns>,
     /// Calls that can have a replaced return address at a time [default: 16384].
     ///
-    /// The number is for all threads together. Calls beyond it are not timed, and count as missed. Each takes 97 bytes of the target's memory.
+    /// The number is for all threads together. Calls beyond it are not timed, and count as missed. Each takes 97 bytes
+    /// of the target's memory.
     #[arg(long, value_name = "CALLS", help_heading = "Calls")]
     pub(crate) maxactive: Option<u32>,
 }

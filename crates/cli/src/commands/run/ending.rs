@@ -57,8 +57,8 @@ fn harm(summary: &Summary) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// Prints why a report could not be written or sent. If all was written, it waits for a launched command and returns that command's
-/// status.
+/// Prints why a report could not be written or sent. If all was written, it waits for a launched command and returns
+/// that command's status.
 pub(crate) fn outcome(
     reported: Result<(), Failure>,
     command: Option<Running>,

@@ -1,7 +1,8 @@
 //! What attach points mean.
 //!
 //! In: a program. Out: for each block its attach points, one for each file that a pattern matches; for each of them the
-//! functions or USDT probes, as the session's own search lists them; messages about those that mean nothing. Does not: attach.
+//! functions or USDT probes, as the session's own search lists them; messages about those that mean nothing. Does not:
+//! attach.
 
 use std::collections::HashMap;
 

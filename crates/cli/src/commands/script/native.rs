@@ -1,7 +1,7 @@
 //! Blocks as programs that hits run in the target.
 //!
-//! In: what the target must know of a script; the blocks of a place. Out: where its maps lie; a program for each place. Invariant: SCR-5, with
-//! `trapline_script::native`. Does not: attach, or read maps (`target_maps`).
+//! In: what the target must know of a script; the blocks of a place. Out: where its maps lie; a program for each place.
+//! Invariant: SCR-5, with `trapline_script::native`. Does not: attach, or read maps (`target_maps`).
 
 use trapline::maps::hit::{
     Builder, Compare, Compute, HitProgram, Label, Map, MapShape, StackTable, Target, Unary, Value, Var, fits,

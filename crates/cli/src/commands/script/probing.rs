@@ -1,7 +1,7 @@
 //! Probes of programs: a session that records hits, and lets those run blocks that can.
 //!
-//! In: a program's attach points. Out: hits with their blocks, in the order in which they happened; what the target's maps hold.
-//! Does not: run blocks.
+//! In: a program's attach points. Out: hits with their blocks, in the order in which they happened; what the target's
+//! maps hold. Does not: run blocks.
 
 use std::ffi::OsString;
 use std::path::Path;

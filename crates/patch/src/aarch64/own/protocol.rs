@@ -43,12 +43,18 @@
 //!
 //! | step | what | what other threads may meet |
 //! |---|---|---|
-//! | O1 | look: a tracer, maps, if there are to be traps also threads that block SIGTRAP; compare each word with the file's | nothing was changed |
-//! | O2 | stubs, and copies of words that trap and are not simulated, in rooms within reach of a `b`; if there are new stubs, `membarrier` (SYNC_CORE) | nothing leads there yet |
-//! | O3 | give the handler which copy stands for which original, and which probes each trap calls | a table that has more than the code |
-//! | O4 | for each page with words to change: a spare page of the file (S), filled with what the page holds, and `b` or `brk` in the words' places | as before |
-//! | O5 | `mremap` S over the page | the old page, or the new one; a thread that comes between waits for the kernel's lock on the mappings |
-//! | O6 | when all pages are done: `membarrier` (PRIVATE_EXPEDITED_SYNC_CORE) | behind it, no thread runs what was fetched from an old page |
+//! | O1 | look: a tracer, maps, if there are to be traps also threads that block SIGTRAP; | nothing was changed |
+//! | | compare each word with the file's | |
+//! | O2 | stubs, and copies of words that trap and are not simulated, | nothing leads there yet |
+//! | | in rooms within reach of a `b`; if there are new stubs, `membarrier` (SYNC_CORE) | |
+//! | O3 | give the handler which copy stands for which original, | a table that has more than the code |
+//! | | and which probes each trap calls | |
+//! | O4 | for each page with words to change: a spare page of the file (S), | as before |
+//! | | filled with what the page holds, and `b` or `brk` in the words' places | |
+//! | O5 | `mremap` S over the page | the old page, or the new one; |
+//! | | | a thread that comes between waits for the kernel's lock on the mappings |
+//! | O6 | when all pages are done: | behind it, no thread runs what was fetched from an old page |
+//! | | `membarrier` (PRIVATE_EXPEDITED_SYNC_CORE) | |
 //! Pages with returns are exchanged before those with entries, so that no call is seen entering and not
 //! returning (if both are in one page, both at once).
 //!
@@ -99,9 +105,13 @@
 //!
 //! | step | what | what a thread meets |
 //! |---|---|---|
-//! | S1 | the sites become *soft* ([`Own::soften`](super::Own)); the table gets which probes are called there; nothing is written | the patch; the probes called before |
-//! | S2 | O1 to O6 for what is planned now: a word with a soft patch reads as the file's, and is written again only if it becomes another one (another stub; a trap instead of a jump, or the other way round) | one patch or the other; the probes called before, or those called now |
-//! | S3 | soft patches that are no longer needed are taken out ([`Own::harden`](super::Own)); the table forgets what is no trap | the patch, or the word |
+//! | S1 | the sites become *soft* ([`Own::soften`](super::Own)); | the patch; the probes called before |
+//! | | the table gets which probes are called there; nothing is written | |
+//! | S2 | O1 to O6 for what is planned now: a word with a soft patch reads as the | one patch or the other; |
+//! | | file's, and is written again only if it becomes another one (another stub; | the probes called before, |
+//! | | a trap instead of a jump, or the other way round) | or those called now |
+//! | S3 | soft patches that are no longer needed are taken out | the patch, or the word |
+//! | | ([`Own::harden`](super::Own)); the table forgets what is no trap | |
 //!
 //! - *A thread has trapped, and a jump takes the trap's place before the handler looks*: it finds the table's
 //!   entry, and the hit is made by the trap. Or it finds none any more, sees that no trap stands there, and
@@ -114,7 +124,8 @@
 //! | step | what | what other threads may meet |
 //! |---|---|---|
 //! | Q1 | pages with entries, then those with returns: as O4 to O6, with the file's words | the patch, or the word |
-//! | Q2 | the traps are taken out of the table (the caller) | a thread that trapped before finds nothing, sees that there is no trap, and goes back to the word (`trap`, T6) |
+//! | Q2 | the traps are taken out | a thread that trapped before finds nothing, |
+//! | | of the table (the caller) | sees that there is no trap, and goes back to the word (`trap`, T6) |
 //!
 //! Copies and stubs stay, and serve again if the same word is requested at the same place for the same
 //! probes: registering and unregistering for ever takes no more memory than once.

@@ -21,8 +21,10 @@
 //!
 //! | step | what | what other threads may meet |
 //! |---|---|---|
-//! | O1 | look: segments, maps, threads that block signals; plan; compare every site with the file (I1 and I3) | nothing was changed |
-//! | O2 | memfd, data RW, code R-X at the planned addresses, where nothing was (MAP_FIXED_NOREPLACE); control block in state Building | mapped and inert |
+//! | O1 | look: segments, maps, threads that block signals; | nothing was changed |
+//! | | plan; compare every site with the file (I1 and I3) | |
+//! | O2 | memfd, data RW, code R-X at the planned addresses, | mapped and inert |
+//! | | where nothing was (MAP_FIXED_NOREPLACE); control block in state Building | |
 //! | O3 | look for an outside tracer (PATCH-1, below); if there is one, undo O2 | |
 //! | O4 | fill code, guard table, journal; link the segment; hand over guards, copies and traps; state Armed (I6, I7) | |
 //! | O5 | publish islands, exits, entries (I8), each with one write to /proc/self/mem | below |
@@ -77,8 +79,11 @@
 //!
 //! | step | what | what other code sees meanwhile |
 //! |---|---|---|
-//! | H1 | code: stubs behind those that are there; in the mirrored range one jump for each site, where nothing was | nothing leads there yet |
-//! | H2 | the old guard table is filled up with addresses that do not exist, the count is raised, the new table is written separately, one word switches to it | an outside tracer, or a child forked meanwhile, finds a whole sorted table |
+//! | H1 | code: stubs behind those that are there; | nothing leads there yet |
+//! | | in the mirrored range one jump for each site, where nothing was | |
+//! | H2 | the old guard table is filled up with addresses that do not exist, | an outside tracer, or a child forked |
+//! | | the count is raised, | meanwhile, finds a whole sorted table |
+//! | | the new table is written separately, one word switches to it | |
 //! | H3 | journal: entries, then the count | sites that hold *old*, and are skipped |
 //!
 //! then as above. If neither a space nor a common code region is within reach, sites become traps, with stubs
@@ -92,9 +97,15 @@
 //!
 //! | step | what | what a thread at a probed instruction meets |
 //! |---|---|---|
-//! | S1 | the handler is given each instruction in the old windows before which a consumer is called; the windows get *old* with int3 at those instructions, as in Q1 | the jump, or the trap: consumers are called, and the instruction is simulated or its copy in the old stub is run |
-//! | S2 | O1 to O5 for what is planned now: traps of S1 are compared as the bytes that they stand for, and stay until their window is written | the trap, or the new jump; a trap inside a new window has a guard from O4 on, which leads to before the call in the new stub |
-//! | S3 | traps of S1 that nothing covers get *old*; the handler forgets all that are not permanent | a trap that was executed before: its byte is no int3 now, so back to the instruction (`trap`, T6), which is whole, or to the new jump |
+//! | S1 | the handler is given each instruction in the old windows | the jump, or the trap: consumers are called, |
+//! | | before which a consumer is called; the windows get *old* | and the instruction is simulated, |
+//! | | with int3 at those instructions, as in Q1 | or its copy in the old stub is run |
+//! | S2 | O1 to O5 for what is planned now: traps of S1 | the trap, or the new jump; |
+//! | | are compared as the bytes that they stand for, | a trap inside a new window has a guard from O4 on, |
+//! | | and stay until their window is written | which leads to before the call in the new stub |
+//! | S3 | traps of S1 that nothing covers get *old*; | a trap that was executed before: its byte is no int3 now, |
+//! | | the handler forgets all that are not permanent | so back to the instruction |
+//! | | | (`trap`, T6), which is whole, or to the new jump |
 //!
 //! Each arrival runs the consumers once: the handler's answer is the guard's way (the stub calls them) or its
 //! own, never both, and T6 calls none. A thread that stands inside an old window at S1 finds the file's
@@ -131,7 +142,8 @@
 //!
 //! | step | what | what other threads may meet |
 //! |---|---|---|
-//! | Q1 | entries, then exits, then islands get *old* where they hold *new* (R3) | a thread in a stub or copy runs on there; one with the jump fetched runs the stub once more |
+//! | Q1 | entries, then exits, then islands | a thread in a stub or copy runs on there; |
+//! | | get *old* where they hold *new* (R3) | one with the jump fetched runs the stub once more |
 //! | Q2 | if no site is left: state Removed | |
 //!
 //! Actions stay: the handler passes on what is not ours (TRAP-1), and without stopping all threads it cannot

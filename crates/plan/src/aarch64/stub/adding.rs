@@ -7,8 +7,8 @@
 //! ```text
 //!   x16 A          the table; it stays. Of a text's key: the key
 //!   x12 VALUE      the cell's number or the row's key; it stays
-//!   sp + key_at    the owner, the group-by key, if rows have one; of rows with sums, the value; key_at = depth + waiting(0): sp is depth lower than
-//!                  `frame` left it
+//!   sp + key_at    the owner, the group-by key, if rows have one; of rows with sums, the value;
+//!                  key_at = depth + waiting(0): sp is depth lower than `frame` left it
 //!   uses           x17 B, x15 KEY, x14 D, x13 INDEX, x11 C, flags
 //! ```
 //!

@@ -7,8 +7,13 @@
 //!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
-//! | G2 | the counter is read if anything depends on the duration; the late condition decides. A call that does not pass is counted, and goes on at X4 | what is read belongs to the call, and stays as it is |
-//! | G3 | the value's cell or row is found as in `tally`, and one is added there by one commit. A text's key is that of the entry's copy. A tail call has returned nothing: a value that depends on the returned value is unseen then, as is one that depends on a field which the entry could not read | back to the section's beginning |
+//! | G2 | the counter is read if anything depends on the duration; | what is read belongs to the call, |
+//! | | the late condition decides. | and stays as it is |
+//! | | A call that does not pass is counted, and goes on at X4 | |
+//! | G3 | the value's cell or row is found as in `tally`, and one is added there | back to the section's beginning |
+//! | | by one commit. A text's key is that of the entry's copy. A tail call has | |
+//! | | returned nothing: a value that depends on the returned value is unseen then, | |
+//! | | as is one that depends on a field which the entry could not read | |
 //!
 //! ```text
 //!   X1   [sp + PLACE] = the call's cell                       sp = S - DEPTH to the end (`deferred::call`)

@@ -10,9 +10,13 @@
 //!
 //! | step | what | where a signal handler finds the thread |
 //! |---|---|---|
-//! | C1 | room on the stack ([`FRAME`]), x0, x1 and x30 into it | at the probed word, before the first instruction; then in the stub, sp lower |
-//! | C2 | the gate is called with the argument that identifies the stub in x0 (the way back is in x30): it stores the rest, calls, and loads all but x30 | in the stub, the gate, or the consumer |
-//! | C3 | x30 is loaded, and the room is given back. The gate has dealt with sp and pc as the consumers left them: it comes back on another stack, or not at all | in the stub |
+//! | C1 | room on the stack ([`FRAME`]), x0, x1 and x30 into it | at the probed word, before the first instruction; |
+//! | | | then in the stub, sp lower |
+//! | C2 | the gate is called with the argument that identifies the stub in x0 | in the stub, |
+//! | | (the way back is in x30): it stores the rest, calls, and loads all but x30 | the gate, or the consumer |
+//! | C3 | x30 is loaded, and the room is given back. | in the stub |
+//! | | The gate has dealt with sp and pc as the consumers left them: | |
+//! | | it comes back on another stack, or not at all | |
 //! | C4 | the displaced word (`relocate`), and a `b` to behind it | at the probed word; at the `b`, behind it |
 //!
 //! ```text

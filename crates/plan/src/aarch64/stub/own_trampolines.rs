@@ -10,7 +10,8 @@
 //!
 //! | step | what | what code sees that looks then |
 //! |---|---|---|
-//! | B1 | `ret` leads to the trampoline's second word, and that to the shared code (`trampolines`): x30 is its number | a signal handler finds the thread in the trampoline, or in the shared code, sp as at the entry |
+//! | B1 | `ret` leads to the trampoline's second word, and that | a signal handler finds the thread in the trampoline, |
+//! | | to the shared code (`trampolines`): x30 is its number | or in the shared code, sp as at the entry |
 //! | B2 | as a stub does (C1, C2 of `stub::call`): room, x0, x1 and x30 into it; the gate calls the consumers that wait | |
 //! | B4 | x30 := what the gate left there, the real address; the room is given back | |
 //! | B6 | `ret` | |

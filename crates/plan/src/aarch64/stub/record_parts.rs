@@ -25,19 +25,16 @@ use super::latency::{G, STACK_END};
 use super::rseq::CPU_ID;
 use super::saves::{A, AT, B, C, RING, SLOT, TIME};
 use crate::machine::ThreadId;
-use crate::programs::Kept;
 use crate::programs::records::{Part, input};
+use crate::programs::{Kept, Pieces};
 
 /// A part with its locations; and its code, if that is the same for all probes.
 #[derive(Debug)]
 struct Made {
     question: Question,
     allocated: Allocated,
-    pieces: RefCell<Pieces>,
+    pieces: Pieces<Piece>,
 }
-
-/// Code for each kind of place, with the outcomes of its jumps.
-type Pieces = Vec<Option<(Piece, Vec<u8>)>>;
 
 /// The part, and where the rings are.
 type Question = (Part, u64);
@@ -64,19 +61,15 @@ impl Made {
     /// Appends the part. Returns the jumps of its outcomes.
     fn append(&self, asm: &mut Asm, inputs: &RecordInputs) -> Vec<(u8, Fix)> {
         let (place, begin) = (Piece::place(asm), asm.here());
-        let mut pieces = self.pieces.borrow_mut();
-        if let Some(Some((piece, outcomes))) = pieces.get(place) {
-            return outcomes.iter().copied().zip(piece.append(asm)).collect();
+        if let Some(appended) = self.pieces.append(place, |piece| piece.append(asm)) {
+            return appended;
         }
         // Nothing is added by an atomic access.
         let frame = Frame { words: 0, lse: false };
         let leave = emit(asm, &self.allocated, inputs, frame);
         // The words of a record have the probe's number in them.
         if !matches!(self.question.0, Part::Words { .. }) {
-            let (outcomes, fixes): (Vec<u8>, Vec<Fix>) = leave.iter().copied().unzip();
-            let len = pieces.len().max(place + 1);
-            pieces.resize_with(len, || None);
-            pieces[place] = Some((Piece::since(asm, begin, &fixes), outcomes));
+            self.pieces.keep(place, &leave, |jumps| Piece::since(asm, begin, jumps));
         }
         leave
     }
@@ -105,7 +98,7 @@ impl RecordInputs {
         let appended = MADE.with_borrow_mut(|made| {
             let make = || {
                 let allocated = allocate(part.program()?, registers, 0, self)?;
-                Ok(Made { question, allocated, pieces: RefCell::default() })
+                Ok(Made { question, allocated, pieces: Pieces::new() })
             };
             made.answer(|made| made.question == question, make).map(|made| made.append(asm, self))
         });

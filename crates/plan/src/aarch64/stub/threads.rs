@@ -8,7 +8,8 @@
 //! | step | what | a signal there |
 //! |---|---|---|
 //! | T1 | the thread's number; the first row that may be its own | its handler's hits find the row, or claim it |
-//! | T2 | the row's tag is the thread's: T4. It is 0: exclusive load, exclusive store of ours | the store fails, and the row is looked at again: the handler of this thread may have claimed it |
+//! | T2 | the row's tag is the thread's: T4. It is 0: | the store fails, and the row is looked at again: |
+//! | | exclusive load, exclusive store of ours | the handler of this thread may have claimed it |
 //! | T3 | it is another thread's: the next row, at most `PROBES` of them; then the row of all others | |
 //! | T4 | one more, atomically | before it, or behind it |
 //!

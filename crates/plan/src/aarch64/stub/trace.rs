@@ -9,14 +9,20 @@
 //!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
-//! | T0 | if a filter decides: save what its code uses, decide (`pass`), load it again. A hit that does not pass adds one to the counter of those, and goes on behind T5. If exits are recorded too, the entry leaves a mark (`latency::mark`), and an exit that finds none goes on behind T5 | nothing was written |
-//! | T1 | save what is used; find the stack's end, or copy texts and fields (`text`), if requested; if fields decide, a hit that does not pass goes to T7 | its handler's hits write records of their own |
+//! | T0 | if a filter decides: save what its code uses, decide (`pass`), load it again. | nothing was written |
+//! | | A hit that does not pass adds one to the counter of those, and goes on behind T5. | |
+//! | | If exits are recorded too, the entry leaves a mark (`latency::mark`), | |
+//! | | and an exit that finds none goes on behind T5 | |
+//! | T1 | save what is used; find the stack's end, or copy texts and fields (`text`), | its handler's hits |
+//! | | if requested; if fields decide, a hit that does not pass goes to T7 | write records of their own |
 //! | T2 | announce the section; read the CPU's number, `HEAD` and `TAIL`. No area, or no room: T6 | back to T2 |
 //! | T3 | copy texts or the stack, read the counter, fill the slot behind the head | back to T2: the slot is written over |
 //! | T4 | store `HEAD`, with release: the commit, and the last of the section | before it, back to T2; behind it, written |
 //! | T5 | clear the announcement, load what was saved | written; the kernel clears it too |
-//! | T6 | add one to the probe's counter on this CPU's line, by a section of its own; without an area on the last line, atomically. T5 | once |
-//! | T7 | add one to the counter of what does not pass, take away what an abandoned call left in the cell of the mark; T5. If fields decide, T5 leaves the mark of a call that passes | once |
+//! | T6 | add one to the probe's counter on this CPU's line, by a section of its own; | once |
+//! | | without an area on the last line, atomically. T5 | |
+//! | T7 | add one to the counter of what does not pass, take away what an abandoned | once |
+//! | | call left in the cell of the mark; T5. If fields decide, T5 leaves the mark of a call that passes | |
 //!
 //! If a goroutine's stack has no room for what T1 copies: T7, but with the counter of T6.
 //!

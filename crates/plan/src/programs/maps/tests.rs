@@ -147,8 +147,8 @@ fn hit_1_hits_change_a_map_as_they_should() {
     }
 }
 
-/// Two threads run a program, in all orders. `check` sees each state: the memory, and how many threads have ended. At each step
-/// one may end for good.
+/// Two threads run a program, in all orders. `check` sees each state: the memory, and how many threads have ended. At
+/// each step one may end for good.
 fn in_all_orders(shape: MapShape, program: &Program, inputs: &[Vec<u64>; 2], check: &dyn Fn(&Bytes, u64)) {
     let begin = ([0, 1].map(|thread| Some(Run::new(program, &inputs[thread]))), memory(shape));
     let (mut seen, mut next) = (vec![begin.clone()], vec![begin]);

@@ -131,8 +131,8 @@ fn tally_every_value_is_in_its_rows_sum() {
     }
 }
 
-/// S1 to S5: the sequence is aborted before each step; another hit of this CPU runs then, as a whole. It may have come before
-/// as well, so that either version counts.
+/// S1 to S5: the sequence is aborted before each step; another hit of this CPU runs then, as a whole. It may have come
+/// before as well, so that either version counts.
 #[test]
 fn tally_an_aborted_sequence_adds_its_value_once() {
     for (kind, pair, before) in kinds()

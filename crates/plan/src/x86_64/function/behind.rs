@@ -19,7 +19,8 @@
 //!
 //! | first instruction | what the action does |
 //! |---|---|
-//! | changes flags, or registers that the action does not read | nothing: what is dead is determined at the second instruction |
+//! | changes flags, or registers that the action does not read | nothing: |
+//! | | what is dead is determined at the second instruction |
 //! | `sub rsp, n` | runs with rsp raised by n; nothing was written below it |
 //! | `push` | the same, and first steps over 128 bytes below rsp, where the pushed word is |
 //! | stores below rsp, into the red zone | first steps over 128 bytes below rsp |

@@ -328,9 +328,9 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Refuses a request that needs the goroutine where there is none yet, or where it is not known how Go does it. A program that begins has none:
-    /// `rt0_go` sets the thread pointer by `settls`, which threads of older versions also call first. All
-    /// that `rt0_go` calls later has a goroutine.
+    /// Refuses a request that needs the goroutine where there is none yet, or where it is not known how Go does it. A
+    /// program that begins has none: `rt0_go` sets the thread pointer by `settls`, which threads of older versions also
+    /// call first. All that `rt0_go` calls later has a goroutine.
     fn has_goroutine(&self, request: &ActionRequest) -> Result<(), Refusal> {
         let counts = matches!(request.action, Action::CountEntry | Action::CountExits | Action::CountAt(_))
             || request.action.is_for_us();

@@ -22,8 +22,11 @@
 //! | step | stack pointer | stack word | what code sees that looks then |
 //! |---|---|---|---|
 //! | at the stub, all registers as they were | below the word | the trampoline, at `ENTER` | SLOT-2 |
-//! | `lea rsp`, `jmp [rsp − 8]`, at `ENTER` | above it | the same | a signal handler lies 128 bytes below the stack pointer: the word is kept. An unwinder finds a frame of the trampoline, or code of ours, as in any stub |
-//! | the call; then the displaced instructions and the function | below it | the trampoline, at [`PAIRED`](trapline_record::trampolines::PAIRED) | SLOT-2 |
+//! | `lea rsp`, `jmp [rsp − 8]`, at `ENTER` | above it | the same | a signal handler lies 128 bytes |
+//! | | | | below the stack pointer: the word is kept. |
+//! | | | | An unwinder finds a frame of the trampoline, |
+//! | | | | or code of ours, as in any stub |
+//! | the call; then the displaced instructions and the function | below it | the trampoline, at `PAIRED` | SLOT-2 |
 //! | back at `PAIRED` | above it | anything | as behind any return to a trampoline |
 //!
 //! The 128 bytes below the stack pointer at a function's entry are unused; here eight bytes less are kept

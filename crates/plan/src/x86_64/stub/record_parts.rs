@@ -24,19 +24,16 @@ use super::rseq::CPU_ID;
 use super::saves::{SAVED_RAX, SAVED_RDX};
 use super::threads;
 use crate::machine::ThreadId;
-use crate::programs::Kept;
 use crate::programs::records::{Part, input};
+use crate::programs::{Kept, Pieces};
 
 /// A part with its locations; and its code, if that is the same for all probes.
 #[derive(Debug)]
 struct Made {
     question: Question,
     allocated: Allocated,
-    pieces: RefCell<Pieces>,
+    pieces: Pieces<Piece>,
 }
-
-/// Code for each kind of place, with the outcomes of its jumps.
-type Pieces = Vec<Option<(Piece, Vec<u8>)>>;
 
 /// The part, whether it is an entry's, where the rings and the areas are.
 type Question = (Part, bool, u64, i32);
@@ -58,9 +55,8 @@ impl Made {
     /// Appends the part. Returns the jumps of its outcomes.
     fn append(&self, asm: &mut Asm<'_>, inputs: &RecordInputs) -> Vec<(u8, Fix)> {
         let (place, begin) = (Piece::place(asm), asm.here());
-        let mut pieces = self.pieces.borrow_mut();
-        if let Some(Some((piece, outcomes))) = pieces.get(place) {
-            return outcomes.iter().copied().zip(piece.append(asm)).collect();
+        if let Some(appended) = self.pieces.append(place, |piece| piece.append(asm)) {
+            return appended;
         }
         // No program divides or claims.
         let none = Mem::At(RSP, SAVED_RDX);
@@ -68,10 +64,7 @@ impl Made {
         let leave = emit(asm, &self.allocated, inputs, frame);
         // The words of a record have the probe's number in them.
         if !matches!(self.question.0, Part::Words { .. }) {
-            let (outcomes, fixes): (Vec<u8>, Vec<Fix>) = leave.iter().copied().unzip();
-            let len = pieces.len().max(place + 1);
-            pieces.resize_with(len, || None);
-            pieces[place] = Some((Piece::since(asm, begin, &fixes), outcomes));
+            self.pieces.keep(place, &leave, |jumps| Piece::since(asm, begin, jumps));
         }
         leave
     }
@@ -104,7 +97,7 @@ impl RecordInputs {
         let appended = MADE.with_borrow_mut(|made| {
             let make = || {
                 let allocated = allocate(part.program()?, registers, 0, self)?;
-                Ok(Made { question, allocated, pieces: RefCell::default() })
+                Ok(Made { question, allocated, pieces: Pieces::new() })
             };
             made.answer(|made| made.question == question, make).map(|made| made.append(asm, self))
         });

@@ -32,7 +32,8 @@
 //! | Q1 | XINUSE before the call; if anything else is in use: XSAVEC, the call, XRSTOR |
 //! | Q2 | MXCSR and SSE registers; opmasks and registers 16 to 31 if they are in use |
 //! | Q3 | the call |
-//! | Q4 | XINUSE after the call: what the function brought into use, and was not in use before, goes back to its initial configuration: upper halves by VZEROUPPER, the rest by XRSTOR from an area that holds nothing |
+//! | Q4 | XINUSE after the call: what the function brought into use, and was not in use before, goes back to |
+//! | | its initial configuration: upper halves by VZEROUPPER, the rest by XRSTOR from an area that holds nothing |
 //! | Q5 | loads what Q2 stored |
 //!
 //! XINUSE may report a component in use that is in its initial configuration, but never the other way round.

@@ -11,13 +11,15 @@
 //!
 //! | step | what | which code may look in between |
 //! |---|---|---|
-//! | A1 | the trampoline's byte is exchanged with LENT; it was 0, so the trampoline is ours | a signal handler of this thread, other threads, a forked child: each takes another one |
+//! | A1 | the trampoline's byte is exchanged with LENT; | a signal handler of this thread, |
+//! | | it was 0, so the trampoline is ours | other threads, a forked child: each takes another one |
 //! | A2 | the entry is written: return address, function, time | none: no word names the trampoline yet |
 //! | A3 | the stack word := trampoline | an unwinder, a signal handler, a debugger: SLOT-2 |
 //! | A4 | the entry's WORD := the stack word's address | a detach before this step leaves the word armed, which works |
 //! | B1 | `ret` leads to the trampoline's code, which pushes its number where the stack word was | |
 //! | B2 | return address, function and time are read | |
-//! | B3 | WORD := 0, then the byte := 0 | a thread that takes the trampoline now finds nothing of ours in it, and we need nothing of it |
+//! | B3 | WORD := 0, then the byte := 0 | a thread that takes the trampoline now finds nothing of ours in it, |
+//! | | | and we need nothing of it |
 //! | B4 | a jump to the return address, with the stack pointer that `ret` would have left | |
 //!
 //! If returns are recorded, the trampoline leads on (`latency::armed`): the action of a return is code of its
@@ -26,9 +28,11 @@
 //!
 //! | step | what | which code may look in between |
 //! |---|---|---|
-//! | C3 | B3, while the stack word holds the trampoline's number | as at B3; a search for trampolines that no word names finds the number, which is right or names one too many |
+//! | C3 | B3, while the stack word | as at B3; a search for trampolines that no word names finds the number, |
+//! | | holds the trampoline's number | which is right or names one too many |
 //! | C4 | the stack word := the return address | an unwinder sees a frame that is about to return |
-//! | C5 | a jump to the function's own code: stack and registers are as at its `ret`; it records, and returns | detach and unmapping see a thread in our code (R4, P2) |
+//! | C5 | a jump to the function's own code: | detach and unmapping |
+//! | | stack and registers are as at its `ret`; it records, and returns | see a thread in our code (R4, P2) |
 //!
 //! The code that the entry's WHAT leads to stays mapped while a trampoline is taken (`patch`'s `free`, F6).
 //! If a tracer dies, all of it stays mapped.

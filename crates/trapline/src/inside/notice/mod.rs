@@ -11,14 +11,19 @@
 //!
 //! | source | sees | does not see |
 //! |---|---|---|
-//! | records: a dummy perf event on every CPU, inherited by threads | every `mmap` of code and every `mprotect` that makes code, by whatever call: libc's, ld.so's, musl's, Go's, a raw one | unmapping, `mremap` |
-//! | the loader's own notice (`_dl_debug_state`, which exists for debuggers; both libcs call it), probed | `dlopen`, `dlclose`, in the moment between mapping and constructors | raw calls |
-//! | calls: libc's `mmap`, `mprotect`, `mremap`, probed; only where there are no records | programs that load code by themselves, through libc | raw calls |
+//! | records | every `mmap` of code and every `mprotect` that makes code, | unmapping, `mremap` |
+//! | | by whatever call: libc's, ld.so's, musl's, Go's, a raw one | |
+//! | the loader's own notice, probed | `dlopen`, `dlclose`, between mapping and constructors | raw calls |
+//! | calls, probed | programs that load code by themselves, through libc | raw calls |
 //! | a look that the user asked for | everything | when |
-//! | a miss: the program asks what is mapped at an address ([`code_at`](super::code_at)), and no file's code is known there | everything | when; and what is never asked for |
+//! | a miss | everything | when; and what is never asked for |
 //!
-//! The loader's notice is probed even where there are records, since it comes at a moment when the thread
-//! that maps can wait (below).
+//! - *Records* come from a dummy perf event on every CPU, inherited by threads.
+//! - *The loader's own notice* is `_dl_debug_state`, which exists for debuggers; both libcs call it. It is probed
+//!   even where there are records, since it comes at a moment when the thread that maps can wait (below).
+//! - *Calls* are libc's `mmap`, `mprotect` and `mremap`. They are probed only where there are no records.
+//! - *A miss*: the program asks what is mapped at an address ([`code_at`](super::code_at)), and no file's code is
+//!   known there.
 //!
 //! # The thread that looks
 //!

@@ -1,8 +1,8 @@
 //! Deferred records: a call about which its return decides. Nothing is recorded before the return, and all of
 //! it then; the same as x86-64's twin.
 //!
-//! In: as for `trace`, with a filter that has a late part ([`Late`](crate::filter::Late)): a condition on the returned value, on
-//! the duration, and on the entry's arguments together with these. Out: the code of the entry, and of the
+//! In: as for `trace`, with a filter that has a late part ([`Late`](crate::filter::Late)): a condition on the returned
+//! value, on the duration, and on the entry's arguments together with these. Out: the code of the entry, and of the
 //! exits.
 //!
 //! The entry's record is written into a stamp cell of the call's own (its *place*) in private memory
@@ -12,12 +12,19 @@
 //!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
-//! | E1 | the early condition and the sample decide. For a call that does not pass, a mark that an abandoned call left in its cell is taken away; the call is counted as rejected, and goes on | its handler's calls have lower cells |
+//! | E1 | the early condition and the sample decide. | its handler's calls have lower cells |
+//! | | For a call that does not pass, a mark that an abandoned call left in | |
+//! | | its cell is taken away; the call is counted as rejected, and goes on | |
 //! | E2 | the call is counted as begun | back to E2's beginning: once |
 //! | E3 | its cell is found; without one the call is counted as dropped, and its exit finds no mark | as E1 |
-//! | E4 | the mark is taken away; texts and fields are copied onto the stack; the counter is read; the record is written into the cell, and with it the mark | as E1 |
-//! | X1 | an exit looks for the mark: without one, it is the exit of a call that E1 or E3 ended, or that began before the patch came. It goes on | as E1 |
-//! | X2 | in one section: the counter is read; the late condition decides; this CPU's ring must have room for two records, or the call is dropped; both records are written behind the head, the entry's first and then the exit's; the head is stored with release, two slots further | back to X2, with the present time: what is written is what was decided about |
+//! | E4 | the mark is taken away; texts and fields are copied onto the stack; | as E1 |
+//! | | the counter is read; the record is written into the cell, and with it the mark | |
+//! | X1 | an exit looks for the mark: without one, it is the exit of a call that E1 or E3 ended, | as E1 |
+//! | | or that began before the patch came. It goes on | |
+//! | X2 | in one section: the counter is read; the late condition decides; | back to X2, |
+//! | | this CPU's ring must have room for two records, or the call is dropped; | with the present time: |
+//! | | both records are written behind the head, the entry's first and then the exit's; | what is written is |
+//! | | the head is stored with release, two slots further | what was decided about |
 //! | X3 | a call that X2 rejected or dropped is counted | once |
 //! | X4 | the mark is taken away | a call is recorded once |
 //!

@@ -9,15 +9,20 @@
 //! | step | what | which code may look in between |
 //! |---|---|---|
 //! | A0 | if signed: authenticated, with the stack pointer that it was signed with | |
-//! | A1 | the trampoline's byte, by an exclusive store: it was 0, and becomes LENT. Acquires what was released when the trampoline was given back | a handler of this thread, other threads, a forked child: each takes another one |
+//! | A1 | the trampoline's byte, by an exclusive store: | a handler of this thread, other threads, |
+//! | | it was 0, and becomes LENT. | a forked child: each takes another one |
+//! | | Acquires what was released when the trampoline was given back | |
 //! | A2 | the entry is written: x30, function, time | none: no word names the trampoline yet |
-//! | A3 | x30 := trampoline | a search for trampolines: it is in a register from here on, then where the function puts it, signed perhaps |
+//! | A3 | x30 := trampoline | a search for trampolines: |
+//! | | | it is in a register from here on, then where the function puts it, signed perhaps |
 //! | A4 | the entry's WORD := the stack pointer at the entry: below it the function keeps x30, if it does | |
 //! | A5 | BEGUN + 1, by a commit of its own: what the twin says of calls that began and did not end | |
 //! | A6 | if signed: signed again, with the same stack pointer; the function authenticates the trampoline's address | |
-//! | B1 | `ret` leads to the trampoline, and that to the shared code (`stub::trampolines`): x30 = its number | a search for trampolines: pc is in the trampoline, or in the shared code |
+//! | B1 | `ret` leads to the trampoline, and that to the | a search for trampolines: |
+//! | | shared code (`stub::trampolines`): x30 = its number | pc is in the trampoline, or in the shared code |
 //! | B2 | return address, function and time are read | |
-//! | B3 | WORD := 0, then the byte := 0, which releases what was read | a thread that takes the trampoline now finds nothing of ours in it; x30 still has the number, so a search sees which one it was |
+//! | B3 | WORD := 0, then the byte := 0, | a thread that takes the trampoline now finds nothing of ours in it; |
+//! | | which releases what was read | x30 still has the number, so a search sees which one it was |
 //! | B4 | x30 := the return address; the duration is recorded as at any exit (`record`); `ret` | |
 //!
 //! ```text

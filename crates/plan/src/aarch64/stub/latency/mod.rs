@@ -24,12 +24,14 @@
 //!
 //! | step | what | a signal there |
 //! |---|---|---|
-//! | E1 | look up the cell; claim a block for the stack page if there is none | its handler's calls lie below sp, with cells of their own |
+//! | E1 | look up the cell; claim a block for the stack page if there is none | its handler's calls lie below sp, |
+//! | | | with cells of their own |
 //! | E2 | a stamp there is of a call that did not return: counted for its function | the same |
 //! | E3 | read the counter; store time and function at once | before it, the handler's time counts as before the call |
 //! | X1 | read the counter, look up the cell; it must be this function's | the handler's time counts as after the call |
 //! | X2 | take the stamp away | a call is recorded once: no code finds the stamp again |
-//! | X3 | count, bucket, sum, extremes: each by a commit of its own (see `record`) | back to the beginning of the one that it broke |
+//! | X3 | count, bucket, sum, extremes: | back to the beginning of the one that it broke |
+//! | | each by a commit of its own (see `record`) | |
 //!
 //! Stamp cells are private memory, a block of 512 to each stack page; see `record::latency`. A block is
 //! claimed by an exclusive store. A signal makes that fail, and the block is looked at again. The counter

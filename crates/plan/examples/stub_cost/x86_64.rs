@@ -1,9 +1,6 @@
-//! What generated code costs: a function is called in a loop, bare and with each stub, in interleaved rounds.
+//! The stubs of x86-64, measured in this process.
 //!
-//! `cargo run --release -p trapline-plan --example stub_cost [ROUNDS]`. Every row is the median over eight
-//! placements of the same code (branch predictors and decoded caches make one placement a lottery of ±1 ns).
-//! Each placement is the median of its rounds. The lowest and highest placement follow. `private` is the
-//! control: one plain increment of a word that no other code uses, reached by the same jump.
+//! In: how often each placement is measured. Out: a line for each stub. Does not: know how processes are probed.
 
 use std::arch::asm;
 use std::time::Instant;
@@ -132,8 +129,7 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-fn main() {
-    let rounds: usize = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(25);
+pub(crate) fn measure(rounds: usize) {
     let rw = libc::PROT_READ | libc::PROT_WRITE;
     let mut memory = Memory { base: map(SPACE, rw | libc::PROT_EXEC), used: 0, rows: Vec::new() };
     let stamps = map(STAMPS_LEN, rw);
