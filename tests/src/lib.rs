@@ -21,6 +21,7 @@ pub mod oracle;
 pub mod programs;
 pub mod running;
 pub mod scripts;
+pub mod servers;
 pub mod stacks;
 pub mod text;
 pub mod tracing;

@@ -81,9 +81,10 @@ impl Copies {
     fn script(&self, name: &str, marker: &Path) -> PathBuf {
         let mut text = fs::read_to_string(file(name)).expect("a script");
         for (name, copy) in &self.files {
-            text = text.replace(&format!(":{name}:"), &format!(":{}:", copy.display()));
+            text = text.replace(&format!(":{name}:"), &format!(":\"{}\":", copy.display()));
         }
-        let begins = |line: &&str| ["BEGIN", "uprobe:", "uretprobe:", "usdt:"].iter().any(|p| line.starts_with(p));
+        let begins =
+            |line: &&str| ["BEGIN", "uprobe:", "uretprobe:", "usdt:"].iter().any(|p| line.starts_with(p));
         let first = text.lines().find(begins).expect("a block").to_owned();
         let block = format!("uprobe:{}:main {{ printf(\"marker\\n\"); }}\n{first}", marker.display());
         let to = self.folder.join(format!("{name}.bt"));
@@ -149,7 +150,10 @@ impl Ran {
 /// A map whose keys have no spaces: in JSON, bpftrace 0.17 writes those of texts, and we do not.
 fn dense(map: &Value) -> Value {
     let Value::Object(keys) = map else { return map.clone() };
-    keys.iter().map(|(key, value)| (key.replace(' ', ""), value.clone())).collect::<serde_json::Map<_, _>>().into()
+    keys.iter()
+        .map(|(key, value)| (key.replace(' ', ""), value.clone()))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 /// A running tracer that has attached.

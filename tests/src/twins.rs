@@ -55,9 +55,8 @@ impl Both {
         let mut both = Self::alone(name, &words.iter().map(original).collect::<Vec<_>>(), start(None));
         both.theirs = bpftrace().ok().map(|()| {
             let copies = Copies::of(files);
-            let copied = |word: &&str| {
-                copies.get(word).map_or((*word).to_owned(), |path| path.display().to_string())
-            };
+            let copied =
+                |word: &&str| copies.get(word).map_or((*word).to_owned(), |path| path.display().to_string());
             let started = start(Some(&copies)).into();
             let words: Vec<String> = words.iter().map(copied).collect();
             let tracer = Tracer::kernels(name, started.pid, &words, &copies);
@@ -112,6 +111,11 @@ impl Both {
         all.iter_mut().for_each(|running| running.begin(times));
         let mut printed: Vec<Printed> = all.iter().map(|running| running.reported()).collect();
         printed.swap_remove(0)
+    }
+    /// What our process needs, by its type.
+    #[must_use]
+    pub fn kept<T: 'static>(&self) -> Option<&T> {
+        self.ours.1.kept.iter().find_map(|kept| kept.downcast_ref())
     }
     /// The PID of ours.
     #[must_use]

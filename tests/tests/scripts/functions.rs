@@ -99,11 +99,13 @@ fn memleak() {
     let script = scripts::file("memleak").display().to_string();
     let output = once(&["run", "-q", "-f", "json", "-c", &path.display().to_string(), &script]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let maps: Vec<serde_json::Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let maps: Vec<serde_json::Value> =
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let map = |name: &str| {
         let found = maps.iter().find(|line| !line["data"][name].is_null());
         found.map(|line| line["data"][name].clone()).unwrap_or_else(|| panic!("no {name}: {text}"))
     };
-    let blocks: u64 = map("@left").as_object().expect("a map").values().filter_map(|count| count.as_u64()).sum();
+    let blocks: u64 =
+        map("@left").as_object().expect("a map").values().filter_map(|count| count.as_u64()).sum();
     assert_eq!((map("@left_bytes").as_u64(), blocks), (Some(numbers[0]), numbers[1]), "{text}");
 }

@@ -17,7 +17,12 @@ const RUBY: &[(&str, &str)] = &[("libruby-3.1", "/usr/lib/x86_64-linux-gnu/libru
 
 #[test]
 fn pythoncalls() {
-    let mut both = or_skip!(Both::python("pythoncalls", &[], PYTHON, r"def inner(n): return n\ndef outer(n): return inner(n)"));
+    let mut both = or_skip!(Both::python(
+        "pythoncalls",
+        &[],
+        PYTHON,
+        r"def inner(n): return n\ndef outer(n): return inner(n)"
+    ));
     both.run("for n in range(25): outer(n)");
     both.run("inner(1)");
     let twice = both.stop();
@@ -31,8 +36,7 @@ fn pythongc() {
     let first = r"import gc; gc.disable(); gc.collect()\ndef cycle(): a = []; a.append(a)\nbefore = [one['collections'] for one in gc.get_stats()]";
     let mut both = or_skip!(Both::python("pythongc", &[], PYTHON, first));
     both.run("for n in [0, 1, 2, 2, 0, 2]: cycle(); gc.collect(n)");
-    let counted =
-        both.run("print(*[one['collections'] - was for one, was in zip(gc.get_stats(), before)])");
+    let counted = both.run("print(*[one['collections'] - was for one, was in zip(gc.get_stats(), before)])");
     let twice = both.stop();
     assert_eq!(counted[0], ["2 1 3"]);
     assert_eq!(twice.ours.maps["@collections"], json!({ "0": 2, "1": 1, "2": 3 }));
@@ -127,8 +131,7 @@ fn phpflow() {
     let words = twice.ours.words_from(2);
     let own: Vec<&String> =
         words.iter().filter(|line| line.contains("cost") || line.contains("Shop::")).collect();
-    let once =
-        ["-> Shop::price line 1", "-> cost line 1", "<- cost line 1", "<- Shop::price line 1"];
+    let once = ["-> Shop::price line 1", "-> cost line 1", "<- cost line 1", "<- Shop::price line 1"];
     assert_eq!(own, [once; 5].concat(), "{words:?}");
     or_skip!(twice.equal(|ran| ran.words_from(1)));
 }
@@ -199,7 +202,14 @@ fn javathreads() {
     let seen: Vec<String> = words
         .iter()
         .filter(own)
-        .map(|line| line.split(' ').enumerate().filter(|(nth, _)| *nth != 1).map(|(_, word)| word).collect::<Vec<_>>().join(" "))
+        .map(|line| {
+            line.split(' ')
+                .enumerate()
+                .filter(|(nth, _)| *nth != 1)
+                .map(|(_, word)| word)
+                .collect::<Vec<_>>()
+                .join(" ")
+        })
         .collect();
     assert_eq!(seen, ["start worker-11", "stop worker-11", "start worker-12", "stop worker-12"]);
 }

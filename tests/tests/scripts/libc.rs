@@ -17,7 +17,10 @@ fn getenvsnoop() {
     let printed = both.run("print(c.getenv(b'PATH') is None, c.secure_getenv(b'HOME') == 0)");
     assert!(printed.iter().all(|lines| lines == &["False False"]), "{printed:?}");
     let twice = both.stop();
-    assert_eq!(twice.ours.maps, json!({ "@unset": { "NO_SUCH_NAME": 20 }, "@set": { "PATH": 1, "HOME": 1 } }));
+    assert_eq!(
+        twice.ours.maps,
+        json!({ "@unset": { "NO_SUCH_NAME": 20 }, "@set": { "PATH": 1, "HOME": 1 } })
+    );
     or_skip!(twice.equal_maps());
 }
 
@@ -40,7 +43,8 @@ fn naptime() {
     let until = both.run("begun = time.monotonic(); time.sleep(0.01); print(begun, time.monotonic())");
     let twice = both.stop();
     let words = twice.ours.words_from(1);
-    let naps = ["for 0.001500000", "for 0.000002000", "for 0.000002000"].map(|nap| format!("python3.11 {nap}"));
+    let naps =
+        ["for 0.001500000", "for 0.000002000", "for 0.000002000"].map(|nap| format!("python3.11 {nap}"));
     assert_eq!(words[..3], naps);
     let bounds: Vec<f64> = until[0][0].split(' ').map(|word| word.parse().expect("a number")).collect();
     let moment: f64 = words[3].rsplit(' ').next().and_then(|word| word.parse().ok()).expect("a number");

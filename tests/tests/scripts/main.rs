@@ -4,4 +4,6 @@
 mod functions;
 mod languages;
 mod libc;
+mod libraries;
 mod locks;
+mod services;
