@@ -164,14 +164,16 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Ours, beside a process.
+    /// Ours, beside a process. Words that begin with two dashes are options.
     ///
     /// # Panics
     /// If it does not attach.
     #[must_use]
     pub fn ours(name: &str, pid: u32, args: &[String]) -> Self {
+        let (options, words): (Vec<&String>, Vec<&String>) =
+            args.iter().partition(|word| word.starts_with("--"));
         let mut command = Command::new(binary());
-        command.args(["run", "-f", "json", "-p", &pid.to_string()]).arg(file(name)).args(args);
+        command.args(["run", "-f", "json", "-p", &pid.to_string()]).args(options).arg(file(name)).args(words);
         let mut tracer = Self::spawn(command);
         tracer.wait_for("attached_probes", || {});
         tracer
@@ -187,7 +189,8 @@ impl Tracer {
         let script = copies.script(name, &marker);
         let mut command = Command::new("unshare");
         let run = format!("{MOUNT} exec bpftrace -f json -p \"$0\" \"$@\"");
-        command.args(["-m", "bash", "-c", &run, &pid.to_string()]).arg(script).args(args);
+        command.args(["-m", "bash", "-c", &run, &pid.to_string()]).arg(script);
+        command.args(args.iter().filter(|word| !word.starts_with("--")));
         let mut tracer = Self::spawn(command);
         tracer.wait_for("marker", || {
             let mut command = Command::new(&marker);

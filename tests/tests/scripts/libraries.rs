@@ -56,7 +56,7 @@ const PAIR: &str = r"import ssl\nto, back = ssl.MemoryBIO(), ssl.MemoryBIO()\nsa
 fn ssllatency() {
     let certificate = or_skip!(Certificate::new("ssllatency"));
     let first = PAIR.replace("PEM", &certificate.0.display().to_string());
-    let mut both = or_skip!(Both::python("ssllatency", &[], SSL, &first));
+    let mut both = or_skip!(Both::python("ssllatency", &["--ret=stack"], SSL, &first));
     both.run(r"while not all([shake(client), shake(server)]): pass");
     both.run(r"for n in range(20): client.write(b'x' * 100); server.read(100)");
     let tried = both.run(r"try: client.read(1)\nexcept ssl.SSLWantReadError: print(*shakes)");
