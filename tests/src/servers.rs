@@ -201,7 +201,9 @@ impl MariaDb {
         let made = Command::new("/usr/bin/mariadb-install-db")
             .args(["--no-defaults", &data, "--user=nobody", "--auth-root-authentication-method=normal"])
             .output();
-        made.map_err(|error| error.to_string())?;
+        let made = made.map_err(|error| error.to_string())?;
+        let text = || String::from_utf8_lossy(&made.stdout).into_owned() + &String::from_utf8_lossy(&made.stderr);
+        assert!(made.status.success(), "{}", text());
         let file = |name: &str| format!("{}/{name}", dir.display());
         let mut command = Command::new(server.unwrap_or(Path::new("/usr/sbin/mariadbd")));
         command.args(["--no-defaults", &data, "--user=nobody", "--skip-networking", "--general-log=1"]);

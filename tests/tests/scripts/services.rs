@@ -93,7 +93,7 @@ fn dbstat() {
     let counts = |maps: &serde_json::Value| {
         ["parse", "plan", "execute"].map(|phase| maps["@phase_us"][phase]["count"].as_u64().unwrap_or(0))
     };
-    assert_eq!(counts(&twice.ours.maps), [statements; 3]);
+    assert_eq!(counts(&twice.ours.maps), [statements; 3], "{}", twice.ours.messages);
     let slow = twice.ours.maps["@phase_us"]["execute"]["total"].as_u64();
     assert!(slow >= Some(60_000), "{}", twice.ours.maps);
     or_skip!(twice.equal(|ran| (ran.totals("@query_us"), counts(&ran.maps))));
