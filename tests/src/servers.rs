@@ -202,7 +202,8 @@ impl MariaDb {
             .args(["--no-defaults", &data, "--user=nobody", "--auth-root-authentication-method=normal"])
             .output();
         let made = made.map_err(|error| error.to_string())?;
-        let text = || String::from_utf8_lossy(&made.stdout).into_owned() + &String::from_utf8_lossy(&made.stderr);
+        let text =
+            || String::from_utf8_lossy(&made.stdout).into_owned() + &String::from_utf8_lossy(&made.stderr);
         assert!(made.status.success(), "{}", text());
         let file = |name: &str| format!("{}/{name}", dir.display());
         let mut command = Command::new(server.unwrap_or(Path::new("/usr/sbin/mariadbd")));

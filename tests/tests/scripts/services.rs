@@ -93,9 +93,16 @@ fn dbstat() {
     let counts = |maps: &serde_json::Value| {
         ["parse", "plan", "execute"].map(|phase| maps["@phase_us"][phase]["count"].as_u64().unwrap_or(0))
     };
-    assert_eq!(counts(&twice.ours.maps), [statements; 3], "{}", twice.ours.messages);
+    // A branch leads behind the end of planning's probe. Where no jump that allows for it finds room, the probe is refused.
+    let refused = twice.ours.messages.contains("refused: 1 branch-in; usdt:")
+        && twice.ours.messages.contains("query__plan__done");
+    let planned = if refused { 0 } else { statements };
+    assert_eq!(counts(&twice.ours.maps), [statements, planned, statements], "{}", twice.ours.messages);
     let slow = twice.ours.maps["@phase_us"]["execute"]["total"].as_u64();
     assert!(slow >= Some(60_000), "{}", twice.ours.maps);
+    if refused {
+        trapline_tests::skip!("a probe was refused, so the kernel's bpftrace sees more");
+    }
     or_skip!(twice.equal(|ran| (ran.totals("@query_us"), counts(&ran.maps))));
 }
 
