@@ -20,9 +20,12 @@ pub mod native;
 pub mod oracle;
 pub mod programs;
 pub mod running;
+pub mod scripts;
+pub mod servers;
 pub mod stacks;
 pub mod text;
 pub mod tracing;
+pub mod twins;
 pub mod victims;
 
 pub use alone::alone;

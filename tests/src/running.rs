@@ -63,13 +63,14 @@ impl Running {
         self.child.id()
     }
 
-    /// Sends one line.
+    /// Sends one line, by one write.
     ///
     /// # Panics
     /// If the process no longer reads.
     pub fn send(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().expect("not yet closed");
-        writeln!(stdin, "{line}").and_then(|()| stdin.flush()).expect("the victim reads its standard input");
+        let line = format!("{line}\n");
+        stdin.write_all(line.as_bytes()).expect("the victim reads its standard input");
     }
 
     /// The next line that it prints.

@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
+use trapline_tests::programs;
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{binary, errors, once, out};
 use trapline_tests::victims::{self, Variant};
@@ -231,6 +232,21 @@ fn hits_are_counted_as_often_as_they_happened() {
     // A leaf returns x * 3 + 1.
     assert_eq!(rest, format!("\n\n{rows}\n@leaf: {leaf}\n@thirds: {leaf}"));
     text::assert_clean(victim.pid(), &before);
+}
+
+/// With a process, a name without a folder means the file that this process maps.
+#[test]
+fn a_files_name_means_the_file_of_the_process() {
+    let folder = std::env::temp_dir().join(format!("trapline-own-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("true");
+    programs::copy(&or_skip!(victims::plain("counter")), &path).expect("room");
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let running = Script::start(&["-p", &pid, "-e", "uprobe:true:leaf { @ = count(); }"]);
+    let leaf = victim.run(TIMES)["leaf"];
+    assert_eq!(running.stop(), ["", "", &format!("@: {leaf}")]);
+    fs::remove_dir_all(folder).expect("removed");
 }
 
 #[test]

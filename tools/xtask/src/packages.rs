@@ -28,6 +28,14 @@ const NEEDS: &[Need] = &[
     Need { files: &["/usr/bin/make"], package: "make" },
     Need { files: &["/usr/bin/pkg-config"], package: "pkg-config" },
     Need { files: &["/usr/bin/python3.11"], package: "python3.11" },
+    // What the scripts of `scripts` look at, and the kernel's tool for the same scripts.
+    Need { files: &["/usr/bin/bpftrace"], package: "bpftrace" },
+    Need { files: &["/usr/bin/ruby3.1"], package: "ruby3.1" },
+    Need { files: &["/usr/bin/php8.2"], package: "php8.2-cli" },
+    Need { files: &["/usr/sbin/mariadbd"], package: "mariadb-server-core" },
+    Need { files: &["/usr/bin/mariadb"], package: "mariadb-client-core" },
+    Need { files: &["/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"], package: "libjemalloc2" },
+    Need { files: &["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"], package: "libtcmalloc-minimal4" },
     // Other tracers, which hold the program or us.
     Need { files: &["/usr/bin/gdb"], package: "gdb" },
     Need { files: &["/usr/bin/strace"], package: "strace" },

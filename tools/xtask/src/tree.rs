@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 /// Folders of sources and documents.
-const FOLDERS: &[&str] = &["crates", "docs", "fuzz", "tests", "tools"];
+const FOLDERS: &[&str] = &["crates", "docs", "fuzz", "scripts", "tests", "tools"];
 /// What is not read.
 const UNREAD: &[&str] = &["tools/bench/runs/", "tools/xtask/src/book/", "tools/xtask/src/ids/"];
 /// How the names of files end that are read.
-const READ: &[&str] = &["rs", "md", "toml", "c", "h", "js", "py", "sh"];
+const READ: &[&str] = &["rs", "md", "toml", "c", "h", "js", "py", "sh", "bt"];
 
 /// The repository: paths from its root on, with `/`.
 #[derive(Debug, Default)]

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use trapline::Returns;
+
 /// Where a script comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Input {
@@ -54,6 +56,8 @@ pub(crate) struct Script {
     pub(crate) shows_tree: bool,
     /// Whether the script is only checked.
     pub(crate) dry_run: bool,
+    /// How the ends of calls are seen.
+    pub(crate) returns: Returns,
     /// Whether all blocks are interpreted, also those that the target could count by itself.
     pub(crate) interpret: bool,
     /// Whether `bench` blocks are measured.

@@ -4,10 +4,12 @@
 
 use std::path::PathBuf;
 
+use trapline::Returns;
+
 use super::error::UsageError;
 use super::words::split_words;
 use crate::args::command::{Input, Script};
-use crate::args::typed::TypedScript;
+use crate::args::typed::{TypedReturns, TypedScript};
 
 /// Makes `run` ready. Without `-e` the first word is the file; what is behind `--` with two dashes has a name.
 pub(super) fn script(typed: TypedScript) -> Result<Script, UsageError> {
@@ -53,6 +55,7 @@ pub(super) fn script(typed: TypedScript) -> Result<Script, UsageError> {
         list,
         shows_tree: typed.debug.is_some(),
         dry_run: typed.dry_run,
+        returns: typed.ret.map_or_else(Returns::default, TypedReturns::ready),
         interpret: typed.interpret,
         bench: typed.bench || typed.mode.as_deref() == Some("bench"),
         test: typed.mode.as_deref() == Some("test"),

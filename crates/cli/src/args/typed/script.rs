@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::TypedReturns;
 use super::help::sections;
 
 /// Run a script in bpftrace's language
@@ -61,6 +62,9 @@ pub(crate) struct TypedScript {
     #[arg(short = 'l', long, value_name = "PATTERN", num_args = 0..=1, default_missing_value = "",
           help_heading = "Other modes")]
     pub(crate) list: Option<String>,
+    /// How the end of a call is seen, for uretprobe [default: auto]
+    #[arg(long, value_name = "FORM", value_enum, help_heading = "Targets")]
+    pub(crate) ret: Option<TypedReturns>,
     /// Show a stage of the compiler: ast
     #[arg(short = 'd', value_name = "STAGE", value_parser = ["ast"], help_heading = "Other modes")]
     pub(crate) debug: Option<String>,

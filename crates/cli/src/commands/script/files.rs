@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use trapline::probes::is_short_name;
 use trapline_script::is_match;
 
 /// Whether a name is a pattern.
@@ -22,6 +23,14 @@ pub(super) fn files(name: &str, pid: Option<u32>) -> Vec<String> {
         }
         None if is_pattern(name) => on_disk(name),
         _ => vec![name.to_owned()],
+    }
+}
+
+/// Files from which a process runs code, and that a name without a folder means: `libc`, `bash`.
+pub(super) fn named(name: &str, pid: u32) -> Vec<String> {
+    match name.contains('/') || name.is_empty() || is_pattern(name) {
+        true => Vec::new(),
+        false => mapped(pid).into_iter().filter(|path| is_short_name(path, name)).collect(),
     }
 }
 
@@ -78,7 +87,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{files, mapped};
+    use super::{files, mapped, named};
 
     #[test]
     fn a_pattern_means_the_files_that_it_matches() {
@@ -95,6 +104,9 @@ mod tests {
         let pid = std::process::id();
         assert!(mapped(pid).contains(&own));
         assert_eq!(files(&own, Some(pid)), std::slice::from_ref(&own));
+        let base = own.rsplit('/').next().expect("a name");
+        assert_eq!(named(base, pid), std::slice::from_ref(&own));
+        assert!(named(&own, pid).is_empty() && named("no-such-file", pid).is_empty());
         assert!(files("", Some(pid)).contains(&own) && files("*", Some(pid)).contains(&own));
     }
 }

@@ -10,8 +10,8 @@ use trapline::Session;
 use trapline::listing::Listed;
 use trapline_script::{Probe, Program};
 
-use super::files::{files, is_pattern};
-use super::places::spec;
+use super::files::{files, is_pattern, named};
+use super::places::{real, spec};
 use super::stop::{Stop, said, say};
 
 /// What attach points mean.
@@ -30,6 +30,7 @@ impl Found {
         for block in &program.blocks {
             let mut probes = Vec::new();
             for (probe, alone) in block.probes.iter().flat_map(|probe| expanded(probe, pid)) {
+                let probe = found.in_process(probe, pid);
                 if let Some((text, _)) = spec(&probe) {
                     // One of several files need not have it.
                     let missing = if alone { program.config.missing_probes.as_str() } else { "ignore" };
@@ -41,16 +42,28 @@ impl Found {
         }
         Ok(found)
     }
+    /// A probe of a process, where the name of its file means another file on the system than in the process: the
+    /// process's.
+    fn in_process(&self, probe: Probe, pid: Option<u32>) -> Probe {
+        let file = probe.file().unwrap_or_default();
+        let own = pid.map_or_else(Vec::new, |pid| named(file, pid));
+        let (Some(first), Some((text, _))) = (own.first(), spec(&probe)) else { return probe };
+        let is_own = |one: &Listed| own.iter().any(|path| real(path) == real(&one.file));
+        match self.list(&text, &probe) {
+            Ok(Ok(listed)) if listed.iter().any(is_own) => probe,
+            _ => probe.in_file(first.clone()),
+        }
+    }
+    /// What a text means, from before if it was asked.
+    fn list(&self, text: &str, probe: &Probe) -> Result<Result<Vec<Listed>, trapline::Error>, Stop> {
+        if let Some(listed) = self.listed.get(text) {
+            return Ok(Ok(listed.clone()));
+        }
+        let builder = Session::builder().probe(text).map_err(|error| said(format!("{probe}: {error}")))?;
+        Ok(builder.list(false).map(|listing| listing.listed))
+    }
     fn look_up(&mut self, text: String, probe: &Probe, missing_probes: &str) -> Result<(), Stop> {
-        let known = self.listed.get(&text).map(|listed| Ok(listed.clone()));
-        let listing = match known {
-            Some(known) => known,
-            None => Session::builder()
-                .probe(&text)
-                .map_err(|error| said(format!("{probe}: {error}")))?
-                .list(false)
-                .map(|listing| listing.listed),
-        };
+        let listing = self.list(&text, probe)?;
         let why = match &listing {
             Ok(listed) if !listed.is_empty() => None,
             Ok(_) => Some("nothing matches".to_owned()),

@@ -12,7 +12,7 @@ use trapline::calls::{KeptPointer, KeptText};
 use trapline::filter::Filter;
 use trapline::report::Refused;
 use trapline::stacks::Unwinding;
-use trapline::{Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
+use trapline::{Call, Finished, Interrupt, Interrupts, ProbeSpec, Returns, Session, Target};
 use trapline_script::{Machine, Probe, Program};
 
 use super::found::Found;
@@ -158,7 +158,7 @@ impl Probing {
     pub(super) fn start(
         program: &Program,
         (pid, command): (Option<u32>, Option<&[String]>),
-        (frames, interpret): (Frames, bool),
+        (frames, interpret, form): (Frames, bool, Returns),
         now: &mut dyn FnMut() -> u64,
     ) -> Result<Option<Self>, Stop> {
         let found = Found::of(program, pid)?;
@@ -176,7 +176,7 @@ impl Probing {
             return Ok(None);
         }
         let builder = Session::builder().target(target(pid, command)).probes(parsed).filters(filters);
-        let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING);
+        let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING).returns(form);
         let builder = builder.actions(actions).maps(ran.tables());
         let (args, returns) = (asked.arguments(), asked.specs.iter().any(|spec| spec.at_return));
         let session = match unwinding {

@@ -97,7 +97,7 @@ impl Running<'_> {
         let probing = Probing::start(
             self.machine.program(),
             (self.pid, command),
-            (frames, self.args.interpret),
+            (frames, self.args.interpret, self.args.returns),
             &mut now,
         );
         self.probing = probing.inspect_err(|_| self.host.release())?;
