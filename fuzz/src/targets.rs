@@ -485,7 +485,7 @@ fn script(bytes: &[u8]) {
     match compile(Source::new("stdin", bytes), &ScriptOptions::default()) {
         Err(message) => assert!(message.contains("ERROR: "), "a message says that it is one: {message}"),
         Ok(compiled) => {
-            let natives = Natives::of(&compiled.program, &[]);
+            let natives = Natives::of(&compiled.program, &[], true);
             assert_eq!(natives.fates.len(), compiled.program.blocks.len());
         }
     }

@@ -107,6 +107,9 @@ pub enum Error {
     },
 }
 
+/// Advice where nothing matched.
+const LATER: &str = "-f waits for programs and libraries that come later";
+
 impl Error {
     /// Whether the error means that the process has ended.
     #[must_use]
@@ -119,7 +122,6 @@ impl Error {
     }
     /// Adds advice where nothing matched: it may come later. `launched`: a command was started for it.
     pub(crate) fn with_follow(self, launched: bool) -> Self {
-        const LATER: &str = "-f waits for programs and libraries that come later";
         match self {
             Self::NoMatch { mut misses } => {
                 misses.push(match launched {
@@ -127,6 +129,18 @@ impl Error {
                     false => LATER.to_owned(),
                 });
                 Self::NoMatch { misses }
+            }
+            other => other,
+        }
+    }
+    /// Takes the advice back, for a command in which `-f` means something else.
+    #[must_use]
+    pub fn without_advice(self) -> Self {
+        match self {
+            Self::NoMatch { misses } => {
+                let kept =
+                    misses.iter().map(|miss| miss.trim_end_matches(LATER).trim_end_matches("; ").to_owned());
+                Self::NoMatch { misses: kept.filter(|miss| !miss.is_empty()).collect() }
             }
             other => other,
         }
@@ -158,7 +172,19 @@ pub(crate) fn nothing_had(texts: &[&str], unprobed: &[Unprobed]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Unprobed, nothing_had};
+    use super::{Error, Unprobed, nothing_had};
+
+    #[test]
+    fn advice_can_be_taken_back() {
+        for (launched, left) in [
+            (true, vec!["no f".to_owned(), "the command was not run".to_owned()]),
+            (false, vec!["no f".to_owned()]),
+        ] {
+            let error = Error::NoMatch { misses: vec!["no f".to_owned()] }.with_follow(launched);
+            assert!(error.to_string().contains("-f waits"), "{error}");
+            assert!(matches!(error.without_advice(), Error::NoMatch { misses } if misses == left));
+        }
+    }
 
     #[test]
     fn what_could_not_be_looked_at_is_not_said_to_lack_it() {

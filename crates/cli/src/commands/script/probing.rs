@@ -54,9 +54,8 @@ pub(super) struct Probing {
 #[derive(Default)]
 struct Asked {
     specs: Vec<Spec>,
-    /// Bit `n`: argument `n`; and those that are read as texts.
+    /// Bit `n`: argument `n`.
     args: u16,
-    texts: u16,
 }
 
 /// Arguments that the record of a probe holds as such, as bits.
@@ -76,6 +75,8 @@ struct Spec {
     returned_text: u16,
     /// What blocks at its entry need of memory.
     recorded: Recorded,
+    /// Bit `n`: argument `n` is read as a text.
+    texts: u16,
 }
 
 impl Asked {
@@ -89,6 +90,7 @@ impl Asked {
                 let nth = asked.place_of(&text);
                 if places.find(found.listed(&text), (probe, nth), index, program) {
                     let spec = asked.spec(text);
+                    block.needs.texts.iter().for_each(|argument| spec.texts |= 1 << argument);
                     spec.at_entry |= !at_return;
                     spec.at_return |= at_return;
                     spec.returned_text = spec.returned_text.max(block.needs.returned_text);
@@ -97,7 +99,6 @@ impl Asked {
                     }
                 }
                 asked.args |= block.needs.args & arguments_of(probe);
-                block.needs.texts.iter().for_each(|argument| asked.texts |= 1 << argument);
             }
         }
         places.record(asked.specs.iter().map(|spec| spec.recorded.clone()).collect());
@@ -111,7 +112,14 @@ impl Asked {
         let at = self.place_of(&text);
         if at == self.specs.len() {
             let recorded = Recorded::default();
-            self.specs.push(Spec { text, at_entry: false, at_return: false, returned_text: 0, recorded });
+            self.specs.push(Spec {
+                text,
+                at_entry: false,
+                at_return: false,
+                returned_text: 0,
+                recorded,
+                texts: 0,
+            });
         }
         &mut self.specs[at]
     }
@@ -167,7 +175,8 @@ impl Probing {
         program.fits_records(|block| ran.why_read(block)).map_err(Stop::Said)?;
         let asked = Asked::of(program, &found, &ran, &mut places);
         let unwinding = asked.unwinding(program, &ran);
-        let (mut filters, masks) = (asked.filters(&places)?, vec![asked.texts; asked.specs.len()]);
+        let (mut filters, masks) =
+            (asked.filters(&places)?, asked.specs.iter().map(|spec| spec.texts).collect::<Vec<_>>());
         let actions = ran.add_to(program, &mut filters);
         let recorded = asked.specs.iter().map(|spec| spec.text.as_str());
         let parsed: Result<Vec<ProbeSpec>, _> = recorded.chain(ran.specs()).map(str::parse).collect();
@@ -183,7 +192,7 @@ impl Probing {
             Some(unwinding) => builder.stacks(unwinding, false),
             None => builder.record(args, returns),
         };
-        let mut session = session.map_err(|error| said(error.to_string()))?;
+        let mut session = session.map_err(|error| said(error.without_advice().to_string()))?;
         session.announce_entries();
         let start = now().saturating_sub(nanos(session.since_start()));
         let refused =
