@@ -15,6 +15,7 @@ struct Need {
 const NEEDS: &[Need] = &[
     Need { files: &["/usr/bin/gcc"], package: "gcc" },
     Need { files: &["/usr/bin/g++"], package: "g++" },
+    Need { files: &["/usr/bin/clang++"], package: "clang" },
     Need { files: &["/usr/lib/x86_64-linux-gnu/libc.a"], package: "libc6-dev" },
     Need { files: &["/usr/local/go/bin/go", "/usr/bin/go"], package: "golang-go" },
     Need { files: &["/usr/bin/musl-gcc"], package: "musl-tools" },
