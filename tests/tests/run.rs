@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use trapline_tests::programs;
@@ -361,6 +362,24 @@ fn texts_that_functions_return_are_read_at_the_return() {
     let output = run(&["-c", &file.to_string(), "-e", &both]);
     assert_eq!(output.status.code(), Some(1));
     assert!(errors(&output).contains("str(retval) is recorded only where no block runs at the entry"));
+}
+
+#[test]
+fn a_command_ends_if_nothing_is_probed() {
+    let path = or_skip!(victims::plain("shapes"));
+    let script = format!("uprobe:{}:just_ret {{ @ = count(); }}", path.display());
+    let mut command = Command::new(binary());
+    command.args(["run", "-c", &path.display().to_string(), "-e", &script]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    // The victim waits for lines as long as this is open, and holds the other pipes.
+    let stdin = child.stdin.take();
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    let output = ended.recv_timeout(Duration::from_secs(60)).expect("the command ends").expect("output");
+    drop(stdin);
+    let told = errors(&output);
+    assert!(told.contains("No probes to attach") && told.contains("too-short"), "{told}");
 }
 
 #[test]
