@@ -1,7 +1,7 @@
 //! Runs a script of `scripts/` beside a process, by our tracer or by the kernel's bpftrace.
 //!
-//! In: a script's name, a process. Out: maps and lines. The kernel puts its probes into all processes that map a file, so
-//! its process has copies of the files that a script names. Does not: start processes that are traced.
+//! In: a script's name, a process. Out: maps and lines. The kernel puts its probes into all processes that map a
+//! file, so its process has copies of the files that a script names. Does not: start processes that are traced.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Servers and terminals of the distribution that tests start for themselves, and that no other process uses.
 //!
-//! In: a folder in `/tmp`, which is removed at the end; perhaps another file to run as the server. Out: a running server, its
-//! PID, and ways to ask it. Does not: trace.
+//! In: a folder in `/tmp`, which is removed at the end; perhaps another file to run as the server. Out: a running
+//! server, its PID, and ways to ask it. Does not: trace.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

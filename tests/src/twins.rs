@@ -1,7 +1,7 @@
 //! A process with our tracer beside it, and its twin with the kernel's, at the same time and with the same script.
 //!
-//! In: a script's name, a way to start a process, the lines that both get. Out: what both tracers wrote. Does not: judge;
-//! tests compare with what the process says, and the two tracers with each other.
+//! In: a script's name, a way to start a process, the lines that both get. Out: what both tracers wrote. Does not:
+//! judge; tests compare with what the process says, and the two tracers with each other.
 
 use std::any::Any;
 use std::path::Path;

@@ -30,8 +30,8 @@ pub mod input {
     pub const ASSIGNED: u16 = 11;
     /// The same line, for words of this thread alone.
     pub const OWN: u16 = 12;
-    /// The number of the stack, at a function's entry or its exit ([`StackTable`](trapline_record::maps::StackTable)). A hit for whose
-    /// stack there is no room runs no program.
+    /// The number of the stack, at a function's entry or its exit
+    /// ([`StackTable`](trapline_record::maps::StackTable)). A hit for whose stack there is no room runs no program.
     pub const STACK: u16 = 13;
     /// Pointer to the table of stacks; the stub's own programs read it.
     pub(crate) const STACKS: u16 = 14;

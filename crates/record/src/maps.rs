@@ -17,8 +17,8 @@
 //!   entry + 40               return addresses, innermost first
 //! ```
 //!
-//! An entry that has a key keeps it. What is added up (`count()` and others) has entries on all lines; the reader adds those
-//! of one key. A value that is assigned has its entry on line 0 alone.
+//! An entry that has a key keeps it. What is added up (`count()` and others) has entries on all lines; the reader
+//! adds those of one key. A value that is assigned has its entry on line 0 alone.
 //!
 //! Does not: know what keys and values mean.
 
@@ -157,11 +157,11 @@ impl MapArea {
     pub const fn is_empty(&self) -> bool {
         self.bytes == 0
     }
-    /// Calls `each` with the words of the key and of the value of each entry in a map on a line, in the order of entries; without
-    /// a value if the key was deleted, or was not assigned yet. Of entries with one key the first is the one that hits find.
-    /// `written`: where the segment may hold anything but zeros, in order; other memory is not looked at, since that would take
-    /// pages. Returns the number of updates that found no entry. The memory may hold anything: all of it is looked at once,
-    /// and bounds are checked (REC-2).
+    /// Calls `each` with the words of the key and of the value of each entry in a map on a line, in the order of
+    /// entries; without a value if the key was deleted, or was not assigned yet. Of entries with one key the first is
+    /// the one that hits find. `written`: where the segment may hold anything but zeros, in order; other memory is
+    /// not looked at, since that would take pages. Returns the number of updates that found no entry. The memory may
+    /// hold anything: all of it is looked at once, and bounds are checked (REC-2).
     pub fn read(
         &self,
         view: View<'_>,
@@ -208,8 +208,8 @@ impl MapArea {
     }
 }
 
-/// Calls `each` with the entries that have a key of a map that begins at `begin`, and whether they are live. Returns the number of
-/// updates that found none.
+/// Calls `each` with the entries that have a key of a map that begins at `begin`, and whether they are live. Returns
+/// the number of updates that found none.
 fn entries(
     view: View<'_>,
     (begin, map): (u64, MapShape),

@@ -9,10 +9,10 @@
 //!                              calls, types, layout    World: clocks, memory, files
 //! ```
 //!
-//! Invariants: SCR-1 whatever bytes a script has, it compiles or there is a message with a place. SCR-2 a checked program
-//! runs: each expression has a type, and nothing fails but memory, files, and room in maps. SCR-3 a map has at most as
-//! many keys as it has room for; what finds no room is counted and reported. SCR-4 a block ends: loops are bounded.
-//! SCR-5 what a block leaves in maps by its operations (`native`) is what the interpreter leaves there.
+//! Invariants: SCR-1 whatever bytes a script has, it compiles or there is a message with a place. SCR-2 a checked
+//! program runs: each expression has a type, and nothing fails but memory, files, and room in maps. SCR-3 a map has
+//! at most as many keys as it has room for; what finds no room is counted and reported. SCR-4 a block ends: loops are
+//! bounded. SCR-5 what a block leaves in maps by its operations (`native`) is what the interpreter leaves there.
 //!
 //! Does not: call the system, read files, know how programs are probed.
 //! docs/design/language.md has the rules of the language.

@@ -193,9 +193,10 @@ impl Builder {
         self.floats = floats;
         self
     }
-    /// Lets a session that records run programs at some probes instead ([`Filter::runs`]). The first action is for the first
-    /// probe, and so on; probes beyond record. Each such probe has sites of its own, also where several mean one function:
-    /// [`Site::slot`](crate::Site::slot) says which one. One function's returns may be recorded, or run one probe's program.
+    /// Lets a session that records run programs at some probes instead ([`Filter::runs`]). The first action is for
+    /// the first probe, and so on; probes beyond record. Each such probe has sites of its own, also where several
+    /// mean one function: [`Site::slot`](crate::Site::slot) says which one. One function's returns may be recorded,
+    /// or run one probe's program.
     #[must_use]
     pub fn actions(mut self, actions: Vec<ProbeAction>) -> Self {
         self.actions = actions;

@@ -1,8 +1,8 @@
 //! A script's maps: what hits left in the target's tables, read and added up.
 //!
-//! In: which maps there are; segments. Out: entries, with threads and probes as a reader knows them. Entries of all lines and of
-//! all segments of a process are put together: what is added up is added, of what is assigned the first one counts.
-//! Does not: write to the tables, or know what values mean.
+//! In: which maps there are; segments. Out: entries, with threads and probes as a reader knows them. Entries of all
+//! lines and of all segments of a process are put together: what is added up is added, of what is assigned the first
+//! one counts. Does not: write to the tables, or know what values mean.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};

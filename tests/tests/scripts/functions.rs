@@ -1,5 +1,5 @@
-//! Scripts that take any function. The program is SQLite in Debian's Python; its statements say which calls there are. And
-//! the memory that a program leaves, where valgrind is the judge.
+//! Scripts that take any function. The program is SQLite in Debian's Python; its statements say which calls there
+//! are. And the memory that a program leaves, where valgrind is the judge.
 
 use serde_json::json;
 use std::process::Command;

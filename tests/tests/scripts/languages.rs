@@ -1,5 +1,5 @@
-//! Scripts about interpreters and virtual machines, by their own USDT probes. The judges are the programs: what they were
-//! asked to do, and what their garbage collectors count.
+//! Scripts about interpreters and virtual machines, by their own USDT probes. The judges are the programs: what they
+//! were asked to do, and what their garbage collectors count.
 
 use std::path::Path;
 use std::process::Command;

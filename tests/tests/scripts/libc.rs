@@ -1,5 +1,5 @@
-//! Scripts that look at what a program asks of the C library. The program is Debian's Python; what it is asked to do, and
-//! what it answers, is what the scripts have to show.
+//! Scripts that look at what a program asks of the C library. The program is Debian's Python; what it is asked to do,
+//! and what it answers, is what the scripts have to show.
 
 use serde_json::json;
 use trapline_tests::or_skip;

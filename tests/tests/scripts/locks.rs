@@ -1,5 +1,6 @@
-//! Scripts about mutexes, condition variables and threads. The program prints where its mutexes are, and how often it used
-//! them; it holds one for at least 2.5 ms at a time, and makes its second thread wait for another for at least 20 ms.
+//! Scripts about mutexes, condition variables and threads. The program prints where its mutexes are, and how often it
+//! used them; it holds one for at least 2.5 ms at a time, and makes its second thread wait for another for at least
+//! 20 ms.
 
 use serde_json::json;
 use trapline_tests::or_skip;

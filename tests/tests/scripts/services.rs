@@ -1,5 +1,5 @@
-//! Scripts about databases and shells: PostgreSQL, MariaDB and bash. The judges are the servers' own logs of statements, and
-//! what is typed.
+//! Scripts about databases and shells: PostgreSQL, MariaDB and bash. The judges are the servers' own logs of
+//! statements, and what is typed.
 
 use serde_json::json;
 use trapline_tests::or_skip;

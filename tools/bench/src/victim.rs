@@ -1,7 +1,7 @@
 //! The measured process: calls a case's functions, and times itself.
 //!
-//! In, one a line: `CASE THREADS same|own plain|control MILLISECONDS`; other lines go to the program that serves. Out: nanoseconds
-//! per call and thread, and the number of all calls. Does not: probe anything.
+//! In, one a line: `CASE THREADS same|own plain|control MILLISECONDS`; other lines go to the program that serves.
+//! Out: nanoseconds per call and thread, and the number of all calls. Does not: probe anything.
 
 use std::io::BufRead as _;
 use std::sync::Barrier;
@@ -68,7 +68,8 @@ pub fn offsets(case: &str, limit: usize) -> Result<Vec<u64>> {
     offsets.context("functions lie in mapped files")
 }
 
-/// Nanoseconds per call, and the number of calls, of so many threads that call a function of their own each, or all the same.
+/// Nanoseconds per call, and the number of calls, of so many threads that call a function of their own each, or all
+/// the same.
 fn measure(case: &str, (count, own): (usize, bool), control: bool, time: Duration) -> Result<(f64, u64)> {
     let works: Option<Vec<Work>> = (0..count).map(|t| Work::of(case, if own { t } else { 0 })).collect();
     let works = works.with_context(|| format!("no case {case} for {count} threads"))?;

@@ -1,4 +1,5 @@
-//! What runs beside the tests, which wait more than they compute: builds that later steps need, and steps that only compute.
+//! What runs beside the tests, which wait more than they compute: builds that later steps need, and steps that only
+//! compute.
 //!
 //! In: cargo commands that build and run nothing, and names of steps. Out: each step's lines and outcome, when it is
 //! asked for. What fails to build fails again in its own step, and says why there. All are as nice as can be, so that

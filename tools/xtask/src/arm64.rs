@@ -1,8 +1,9 @@
-//! The portable crates, and those with an arm64 twin, on arm64: cross-built here, their tests run under user-mode emulation.
+//! The portable crates, and those with an arm64 twin, on arm64: cross-built here, their tests run under user-mode
+//! emulation.
 //!
-//! In: how often the differential tests run each class of instructions. Out: the tests' own lines, counted like any others.
-//! Emulated, not silicon: what the emulator does not model (caches, landing pads, a control stack) is not tested.
-//! What cannot be built or run here is a skip by name, never a pass.
+//! In: how often the differential tests run each class of instructions. Out: the tests' own lines, counted like any
+//! others. Emulated, not silicon: what the emulator does not model (caches, landing pads, a control stack) is not
+//! tested. What cannot be built or run here is a skip by name, never a pass.
 
 use std::process::Command;
 

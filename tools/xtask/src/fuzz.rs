@@ -15,8 +15,8 @@ pub(crate) fn run(seconds: u64) -> Result<Outcome> {
     )
 }
 
-/// Runs random programs for so many `seconds`: their code beside the interpreter (CODE-1). A difference fails the step and
-/// prints the seed.
+/// Runs random programs for so many `seconds`: their code beside the interpreter (CODE-1). A difference fails the
+/// step and prints the seed.
 pub(crate) fn programs(seconds: u64) -> Result<Outcome> {
     cargo(
         &["test", "--release", "--workspace", "--test", "native", "--", "--nocapture"],

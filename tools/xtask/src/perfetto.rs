@@ -1,4 +1,5 @@
-//! A Python that knows Perfetto's and OpenTelemetry's own schemas, to judge our timelines and what we send to collectors.
+//! A Python that knows Perfetto's and OpenTelemetry's own schemas, to judge our timelines and what we send to
+//! collectors.
 //!
 //! In: where Python's packages come from. Out: an interpreter of its own with these packages, made once under the
 //! target folder. What fails on the way is reported, and the test that needs it skips itself.

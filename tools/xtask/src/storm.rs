@@ -1,7 +1,7 @@
 //! The in-process engine under AddressSanitizer: every test of `trapline::inside`, and the storm for as long as asked.
 //!
-//! In: seconds. Out: the tests' own lines, counted; those that are left out, with the reason, as skips. The sanitizer is the
-//! toolchain's own: `-Zsanitizer` is for nightly compilers, and for those that are set to take such flags.
+//! In: seconds. Out: the tests' own lines, counted; those that are left out, with the reason, as skips. The sanitizer
+//! is the toolchain's own: `-Zsanitizer` is for nightly compilers, and for those that are set to take such flags.
 
 use std::path::PathBuf;
 use std::process::Command;

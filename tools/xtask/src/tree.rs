@@ -1,7 +1,7 @@
 //! The repository's sources and documents.
 //!
-//! In: the repository's root. Out: the paths of all files, and the texts of those that a person writes.
-//! Does not: read committed runs, which stay as they were, or our own tests of documents, which are full of made-up names.
+//! In: the repository's root. Out: the paths of all files, and the texts of those that a person writes. Does not:
+//! read committed runs, which stay as they were, or our own tests of documents, which are full of made-up names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

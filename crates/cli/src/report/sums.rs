@@ -1,4 +1,5 @@
-//! Tables of `hist --sum`, `--min`, `--max`, `--avg` and `--stats`: for people, and as fields of JSON (docs/guide/json.md).
+//! Tables of `hist --sum`, `--min`, `--max`, `--avg` and `--stats`: for people, and as fields of JSON
+//! (docs/guide/json.md).
 //!
 //! In: number of hits, sum and extremes of groups. Out: text, or what JSON has, with their total. All numbers are
 //! exact; of an average people see two decimals, and JSON has the nearest float. Does not: aggregate, or name groups.

@@ -16,8 +16,8 @@
 //!
 //! A body may have several parts; each is checked by itself. Only the last one commits.
 //!
-//! Does not: know how long a table is; that an index is within it is the program's to see to. Neither that no part before a
-//! commit stores to its word.
+//! Does not: know how long a table is; that an index is within it is the program's to see to. Neither that no part
+//! before a commit stores to its word.
 
 use crate::operand::{Memory, Operand, Place, Var, Walk};
 use crate::program::{Commit, MAX_STEPS, Op, Program};

@@ -1,7 +1,7 @@
 //! What a hit does to a script's maps (`record::maps`): adds up, assigns, reads, deletes.
 //!
-//! In: a map, a key's words, values. Out: operations, appended to a hit's program. Invariant: HIT-1 every addition to a map
-//! is in exactly one entry of its key or counted as without one; what a thread assigned is what it reads.
+//! In: a map, a key's words, values. Out: operations, appended to a hit's program. Invariant: HIT-1 every addition to
+//! a map is in exactly one entry of its key or counted as without one; what a thread assigned is what it reads.
 //!
 //! Two kinds of maps. *Added up*: the hit's CPU has entries of its own, and each word is changed by one atomic addition.
 //! *Of a thread*: the key holds the thread's number, so no other thread of its PID namespace changes the entry's value.
@@ -22,8 +22,9 @@
 //! | M5 | other states: the key is compared: found, or the next entry | what is compared stays: an entry keeps its key |
 //! | M6 | no entry left: one more update without an entry, by an atomic addition | - |
 //!
-//! No thread waits for another one. A thread that ends between M3 and M4 leaves an entry that is not used again; its hit has
-//! not run. A forked child's copy of the thread publishes the same key a second time: nothing changes by that.
+//! No thread waits for another one. A thread that ends between M3 and M4 leaves an entry that is not used again; its
+//! hit has not run. A forked child's copy of the thread publishes the same key a second time: nothing changes by
+//! that.
 //!
 //! # What is done there
 //!

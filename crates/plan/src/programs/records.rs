@@ -1,9 +1,9 @@
-//! A record in a ring (`record::ring`): finds this CPU's ring, finds the slot behind its head, fills the record's words, and
-//! publishes them by storing the head.
+//! A record in a ring (`record::ring`): finds this CPU's ring, finds the slot behind its head, fills the record's
+//! words, and publishes them by storing the head.
 //!
-//! In: the rings' shape, how many values a record holds. Out: three programs ([`Part`]). They are parts of one restartable
-//! sequence's body, or follow the stub's own code that has locked a ring. Between them the stub does what no program can:
-//! it copies texts, vector registers and stacks into the slot, and reads the clock.
+//! In: the rings' shape, how many values a record holds. Out: three programs ([`Part`]). They are parts of one
+//! restartable sequence's body, or follow the stub's own code that has locked a ring. Between them the stub does what
+//! no program can: it copies texts, vector registers and stacks into the slot, and reads the clock.
 //!
 //! ```text
 //!   ring = rings + stride · CPU
@@ -33,8 +33,8 @@
 //! - *The tail moves* between W1 and W3: there is more room than W1 saw.
 //! - *A fork* between W1 and W3: the child begins again, in the same rings, as another thread.
 //!
-//! In a ring that is locked (L1 to L3 are the stub's), this thread alone writes the slot and the head. `Words` is L4 and L5
-//! then: the commit takes the lock's bit off the head, too. What may come between is told in `record::ring`.
+//! In a ring that is locked (L1 to L3 are the stub's), this thread alone writes the slot and the head. `Words` is L4
+//! and L5 then: the commit takes the lock's bit off the head, too. What may come between is told in `record::ring`.
 //!
 //! The record that an entry keeps back is in its call's own cell, in private memory: [`Publish`] is `None`. Nothing is
 //! published there.

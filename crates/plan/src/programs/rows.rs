@@ -1,9 +1,10 @@
-//! One more in the row of a key: finds the row, or claims a free one. The key is a value, a cell or the hash of a text. If
-//! hits are grouped, a row also has an owner, the group-by key: the thread, or a value of the call (`record::tally`).
+//! One more in the row of a key: finds the row, or claims a free one. The key is a value, a cell or the hash of a
+//! text. If hits are grouped, a row also has an owner, the group-by key: the thread, or a value of the call
+//! (`record::tally`).
 //!
 //! In: the table, the key; the owner and the text, if rows have those. Out: two programs, [`add`] for the body of a
-//! restartable sequence that has found this CPU's table, and [`add_anywhere`] for a table that other threads change at the
-//! same time.
+//! restartable sequence that has found this CPU's table, and [`add_anywhere`] for a table that other threads change
+//! at the same time.
 //!
 //! ```text
 //!   table + OVERFLOW 0, + UNSEEN 8      words
@@ -43,8 +44,8 @@
 //!   arm64 by a release), and a row with hits never changes its key: it sees a whole row, or none.
 //! - *A fork* between W1 and W5: the child begins again, in the shared table, as another thread.
 //!
-//! Before W2, rows with owners or texts are looked at for hits first: a free row may hold the key of a sequence that began
-//! again, with another owner or without its text.
+//! Before W2, rows with owners or texts are looked at for hits first: a free row may hold the key of a sequence that
+//! began again, with another owner or without its text.
 //!
 //! # A table that others change
 //!

@@ -1,20 +1,23 @@
 //! The entry of a hit's stack in the table of stacks that keys name (`record::maps::StackTable`).
 //!
-//! In: the table, the stack's number, which the stub has computed. Out: a program that finds the entry, or takes a free one for
-//! the stub to fill. Invariant: HIT-2 a key that names a stack names one that this probe was hit with, or one that is told as
-//! unknown.
+//! In: the table, the stack's number, which the stub has computed. Out: a program that finds the entry, or takes a
+//! free one for the stub to fill. Invariant: HIT-2 a key that names a stack names one that this probe was hit with,
+//! or one that is told as unknown.
 //!
 //! | step | what | a signal handler, the thread's end, a fork, or another thread behind it |
 //! |---|---|---|
-//! | K1 | the stub walks the return addresses (STK-1, STK-2): number = number · PHI + address, from probe + 1 on | nothing has changed |
+//! | K1 | the stub walks the return addresses (STK-1, STK-2): | nothing has changed |
+//! | | number = number · PHI + address, from probe + 1 on | |
 //! | K2 | this program looks for the number (M1, M2, M5 of `maps`). There: the block runs | - |
-//! | K3 | a free entry is claimed, the number is stored, GONE is published (M3, M4) | who finds the number goes on with it. The reader passes over GONE |
-//! | K4 | the stub walks again, into the entry, and publishes LIVE | as K3. The thread ends: the stack stays unknown. A child's copy of the thread stores the same words |
+//! | K3 | a free entry is claimed, the number is stored, | who finds the number goes on with it. |
+//! | | GONE is published (M3, M4) | The reader passes over GONE |
+//! | K4 | the stub walks again, into the entry, and publishes LIVE | as K3. The thread ends: the stack stays unknown. |
+//! | | | A child's copy of the thread stores the same words |
 //! | K5 | no entry is left: one more update without an entry; the block does not run | - |
 //!
-//! Two threads with the same new stack may take two entries, with the same words. Another thread that changes this stack
-//! between K1 and K4 changes what the entry shows. Two stacks with the same number of 64 bits would be taken for one: with
-//! 8,000 stacks that has a chance of about 2 in 10¹².
+//! Two threads with the same new stack may take two entries, with the same words. Another thread that changes this
+//! stack between K1 and K4 changes what the entry shows. Two stacks with the same number of 64 bits would be taken
+//! for one: with 8,000 stacks that has a chance of about 2 in 10¹².
 //!
 //! Does not: walk.
 

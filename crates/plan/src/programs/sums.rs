@@ -1,7 +1,8 @@
 //! The sum and the extremes of values, in the row of a key: the group-by key, or 0. The number of hits is the row's.
 //!
-//! In: the table, the key, the value; the text, if rows have those. Out: two programs, for this CPU's table and for a table
-//! that other threads change at the same time. The row is found as in `rows`, and laid out as `record::tally::sums` says.
+//! In: the table, the key, the value; the text, if rows have those. Out: two programs, for this CPU's table and for a
+//! table that other threads change at the same time. The row is found as in `rows`, and laid out as
+//! `record::tally::sums` says.
 //!
 //! ```text
 //!   entry        n: hits                  entry + 24   version 0     what the first n hits gave, if n is even
@@ -13,8 +14,8 @@
 //!     greatest = greatest if greatest >= v, else v
 //! ```
 //!
-//! Four words cannot be stored by one access. But which version counts is one word, n. So a hit writes the version that does
-//! not count, and then adds one to n.
+//! Four words cannot be stored by one access. But which version counts is one word, n. So a hit writes the version
+//! that does not count, and then adds one to n.
 //!
 //! # This CPU's table
 //!

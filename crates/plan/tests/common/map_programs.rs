@@ -95,7 +95,8 @@ pub(crate) const WORDS: usize = 64;
 pub(crate) fn lay_frames(frames: &mut [u64; WORDS]) -> [(u64, Vec<u64>); 7] {
     let at = frames.as_mut_ptr() as u64;
     let end = at + WORDS as u64 * 8;
-    // A chain of three that ends with 0, one that goes round, one that joins the first, and one that ends with the last words.
+    // A chain of three that ends with 0, one that goes round, one that joins the first, and one that ends with the
+    // last words.
     for (n, next, back) in [
         (0, at + 80, 1),
         (10, at + 160, 2),
@@ -118,8 +119,8 @@ pub(crate) fn lay_frames(frames: &mut [u64; WORDS]) -> [(u64, Vec<u64>); 7] {
         (u64::MAX, vec![]),
     ]
 }
-/// What hits left there: a stack's addresses and whether it is cut, with number of hits and sum. Each is of this probe, and has
-/// one number.
+/// What hits left there: a stack's addresses and whether it is cut, with number of hits and sum. Each is of this
+/// probe, and has one number.
 pub(crate) fn by_stack(area: &MapArea, view: View<'_>, probe: u32) -> BTreeMap<(Vec<u64>, bool), (u64, u64)> {
     let all = 0..u64::MAX;
     let all = std::slice::from_ref(&all);

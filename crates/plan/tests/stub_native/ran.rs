@@ -1,5 +1,5 @@
-//! HIT-1, LOSS-1 and SAFE-2 for hits that run programs: what they add, assign and delete in maps, with threads that migrate,
-//! are interrupted, or have no rseq area.
+//! HIT-1, LOSS-1 and SAFE-2 for hits that run programs: what they add, assign and delete in maps, with threads that
+//! migrate, are interrupted, or have no rseq area.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;

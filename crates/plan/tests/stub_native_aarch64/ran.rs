@@ -1,4 +1,5 @@
-//! HIT-1, LOSS-1 and SAFE-2 for hits that run programs: what they add, assign and delete in maps. The same as x86-64's twin.
+//! HIT-1, LOSS-1 and SAFE-2 for hits that run programs: what they add, assign and delete in maps. The same as
+//! x86-64's twin.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;

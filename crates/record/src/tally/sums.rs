@@ -9,9 +9,9 @@
 //!   row + 64     version 1: the same
 //! ```
 //!
-//! What the first n hits gave is in version n mod 2. A hit writes the other version, from this one, and then adds one to n
-//! (`plan::programs::sums`). So whatever interrupts it, n and its version belong together. The sum has 128 bits, so it
-//! does not overflow: 2^63 hits of 2^64 are fewer than 2^127.
+//! What the first n hits gave is in version n mod 2. A hit writes the other version, from this one, and then adds one
+//! to n (`plan::programs::sums`). So whatever interrupts it, n and its version belong together. The sum has 128 bits,
+//! so it does not overflow: 2^63 hits of 2^64 are fewer than 2^127.
 //!
 //! | step | reader | hits meanwhile |
 //! |---|---|---|

@@ -1,7 +1,7 @@
 //! What the records of a script's hits can hold together.
 //!
-//! In: a program; which of its blocks are interpreted over records. Out: nothing, or messages. Does not: know blocks that the target
-//! runs: they need no records.
+//! In: a program; which of its blocks are interpreted over records. Out: nothing, or messages. Does not: know blocks
+//! that the target runs: they need no records.
 
 use crate::attach::Probe;
 use crate::diagnostic::Diagnostic;

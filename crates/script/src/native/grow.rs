@@ -1,6 +1,7 @@
 //! What hits left in the target's maps, as rows of the program's maps.
 //!
-//! In: keys and words. Out: [`Totals`] of what was added up; for a thread's maps, their entries. Does not: read a target.
+//! In: keys and words. Out: [`Totals`] of what was added up; for a thread's maps, their entries. Does not: read a
+//! target.
 
 use crate::amount::Amount;
 use crate::bytes::filled;

@@ -1,7 +1,7 @@
 //! Which maps hits change in the target, and how.
 //!
-//! In: how blocks use them. Out: for each such map, the parts of its key and what hits do to its values. All blocks must agree.
-//! Does not: make operations (`lower`), or decide where blocks run (`fates`).
+//! In: how blocks use them. Out: for each such map, the parts of its key and what hits do to its values. All blocks
+//! must agree. Does not: make operations (`lower`), or decide where blocks run (`fates`).
 
 use std::rc::Rc;
 
@@ -105,8 +105,8 @@ impl Native {
             }
         }
     }
-    /// Notes the return addresses of a stack in a key. All stacks have the most of them: keys with fewer are put together by the
-    /// reader.
+    /// Notes the return addresses of a stack in a key. All stacks have the most of them: keys with fewer are put
+    /// together by the reader.
     pub(super) fn stack(&mut self, addresses: u8) {
         self.addresses = self.addresses.max(addresses);
     }

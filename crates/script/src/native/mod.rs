@@ -1,7 +1,7 @@
 //! Blocks that a target can run itself, and what they left in maps there.
 //!
-//! In: a program. Out: which blocks those are ([`Natives`]); each one's operations, given to an [`Emit`]. And the other way:
-//! what was added up or assigned in a target is put into the maps of a [`Machine`](crate::Machine).
+//! In: a program. Out: which blocks those are ([`Natives`]); each one's operations, given to an [`Emit`]. And the
+//! other way: what was added up or assigned in a target is put into the maps of a [`Machine`](crate::Machine).
 //! Invariant SCR-5: what a block leaves in maps by its operations is what the interpreter leaves.
 //!
 //! Three kinds of maps are changed there:

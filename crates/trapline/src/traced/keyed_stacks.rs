@@ -1,8 +1,8 @@
 //! Stacks that keys of a script's maps name.
 //!
-//! In: the tables of stacks of all segments; what is mapped as code. Out: the stack of each number. A stack is looked up when it
-//! is first read, and before other code is known to be mapped, since its addresses mean what was mapped at its hit. Invariant:
-//! HIT-2. Does not: name functions.
+//! In: the tables of stacks of all segments; what is mapped as code. Out: the stack of each number. A stack is looked
+//! up when it is first read, and before other code is known to be mapped, since its addresses mean what was mapped at
+//! its hit. Invariant: HIT-2. Does not: name functions.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -12,8 +12,9 @@
 //! - `returned`: the text that a returned pointer leads to, and a text of 200 bytes (`text-200`).
 //! - `text`: a text of 31 characters. `edge`: the same where the kernel has to copy it.
 //!
-//! Beside them run bpftrace and uftrace, where they are installed, and bpftrace's scripts by `trapline run`: those that the target
-//! runs (`run-count`, `run-by`, `run-hist`, `run-pair`, `run-ustack`), and one that is interpreted over records (`run-printf`).
+//! Beside them run bpftrace and uftrace, where they are installed, and bpftrace's scripts by `trapline run`: those
+//! that the target runs (`run-count`, `run-by`, `run-hist`, `run-pair`, `run-ustack`), and one that is interpreted
+//! over records (`run-printf`).
 //!
 //! The victim runs for a millisecond at a time, so that the rings hold all records, and they are read in
 //! between. So the bench measures writing records, not dropping them; every round checks that none was

@@ -1,8 +1,9 @@
 //! The measured process, seen from the measuring side.
 //!
-//! In: which process, and what it is to call. Out: nanoseconds per call and thread. The tracer attaches to the victim from outside, so
-//! figures are what a user gets. The victim is a program of its own: it contains nothing of Trapline, so it is taken for an ordinary
-//! program. One that probes itself is this program, started as `trapline-bench victim` (see `inside`).
+//! In: which process, and what it is to call. Out: nanoseconds per call and thread. The tracer attaches to the victim
+//! from outside, so figures are what a user gets. The victim is a program of its own: it contains nothing of
+//! Trapline, so it is taken for an ordinary program. One that probes itself is this program, started as
+//! `trapline-bench victim` (see `inside`).
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;

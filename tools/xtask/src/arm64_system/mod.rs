@@ -1,4 +1,5 @@
-//! arm64 under a whole system: the distribution's own kernel, booted in an emulator, with our tests as its only programs.
+//! arm64 under a whole system: the distribution's own kernel, booted in an emulator, with our tests as its only
+//! programs.
 //!
 //! In: the distribution's kernel and shell for arm64, which are fetched and not installed; names of parts, or none for
 //! all. Out: the tests' lines, counted like any others; for each way to do a hit, instructions and exceptions. Each

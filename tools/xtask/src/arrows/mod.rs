@@ -1,6 +1,6 @@
-//! Which crate of the house may use which (ARCHITECTURE.md), against what `cargo metadata` says. Which crates must forbid
-//! unsafe code. Which files of a crate use each other in a circle ([`circles`]). Where code asks for the processor
-//! ([`doors`]).
+//! Which crate of the house may use which (ARCHITECTURE.md), against what `cargo metadata` says. Which crates must
+//! forbid unsafe code. Which files of a crate use each other in a circle ([`circles`]). Where code asks for the
+//! processor ([`doors`]).
 //!
 //! Dependencies of tests (`dev`) are free: a test may stand anywhere to look at anything.
 

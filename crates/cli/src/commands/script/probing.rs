@@ -283,7 +283,8 @@ fn name_of(call: &Call, read: Option<String>, launched: Option<&(u32, String)>) 
     read.or_else(first).unwrap_or_else(|| UNNAMED.to_owned())
 }
 
-/// Whether threads see the numbers of themselves that the tracer sees: not known of processes that are found by their files.
+/// Whether threads see the numbers of themselves that the tracer sees: not known of processes that are found by their
+/// files.
 fn same_tids(pid: Option<u32>, command: Option<&[String]>) -> bool {
     command.is_some() || pid.is_some_and(trapline::system::shares_numbers)
 }

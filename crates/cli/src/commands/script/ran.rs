@@ -1,7 +1,7 @@
 //! Blocks that hits run in the target: their probes, and what they left in maps.
 //!
-//! In: a program and what its attach points mean; contents of maps. Out: probes of the session; rows of the program's maps.
-//! Does not: attach.
+//! In: a program and what its attach points mean; contents of maps. Out: probes of the session; rows of the program's
+//! maps. Does not: attach.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! Adds one to a table, and computes a text's key: the code of those programs (`programs`), with the registers and
 //! words of a stub. The same as x86-64's twin.
 //!
-//! In: where one is added (`Into`), and whether other threads change the table. Out: the code, which was made once and is
-//! copied. In a restartable sequence its last instruction is the commit.
+//! In: where one is added (`Into`), and whether other threads change the table. Out: the code, which was made once
+//! and is copied. In a restartable sequence its last instruction is the commit.
 //!
 //! ```text
 //!   x16 A          the table; it stays. Of a text's key: the key

@@ -1,8 +1,9 @@
-//! The hit's stack as a word of a key: its number, and the entry that says what it stands for (`programs::stacks`); the same as
-//! x86-64's twin.
+//! The hit's stack as a word of a key: its number, and the entry that says what it stands for (`programs::stacks`);
+//! the same as x86-64's twin.
 //!
-//! In: how stacks are walked, where the table lies, the probe. Out: code that leaves the number in a word of the frame, and the
-//! jump of hits for whose stack there is no room. It runs before the hit's program, in the frame of `frame`.
+//! In: how stacks are walked, where the table lies, the probe. Out: code that leaves the number in a word of the
+//! frame, and the jump of hits for whose stack there is no room. It runs before the hit's program, in the frame of
+//! `frame`.
 //!
 //! ```text
 //!   K1   [sp + NUMBER] = D, of `stack`'s `fold`

@@ -1,5 +1,5 @@
-//! What writes a record, as code: the parts of that program (`programs::records`), with the registers and words of a stub.
-//! The same as x86-64's twin.
+//! What writes a record, as code: the parts of that program (`programs::records`), with the registers and words of a
+//! stub. The same as x86-64's twin.
 //!
 //! In: a part; where the stub has its inputs. Out: the part's code, appended; the branches by which it is left.
 //!
@@ -11,8 +11,8 @@
 //!             x0 to x5
 //! ```
 //!
-//! Memory is ordered no more than necessary. The head is stored with release, so that a reader that sees it sees the slots.
-//! A slot's stores come behind the load of the tail, since a branch that depends on it lies between them.
+//! Memory is ordered no more than necessary. The head is stored with release, so that a reader that sees it sees the
+//! slots. A slot's stores come behind the load of the tail, since a branch that depends on it lies between them.
 
 use std::cell::RefCell;
 

@@ -52,7 +52,8 @@
 //!   bound   scratch   S       scratch              bytes      -               -           the program's
 //!   walk    x29 - S   S       bytes in use         bytes      room, in bytes  x29         an address
 //!   copy    a word    S       bytes copied         bytes      SLOT + 56       -           the program's, stripped
-//!   fold    x29 - S   S       addresses in all     bytes      -               x29         an address;  x14 D the number, x15 KEY PHI
+//!   fold    x29 - S   S       addresses left       bytes      -               x29         an address
+//!           D = x14: the number;  KEY = x15: PHI
 //!   end     -         S       bytes in use         -          -               x29         -
 //!
 //!   SLOT + 24   USED, which the record's program stores    SLOT = x13
@@ -136,7 +137,8 @@ impl Walk {
         done.push(asm.if_later(Cond::AboveEq));
         asm.bind(above);
     }
-    /// Fills the record at `SLOT`, but not its word USED; `AT` = how many of its bytes are used. `bound` left `LIMIT` and `[sp + END]`.
+    /// Fills the record at `SLOT`, but not its word USED; `AT` = how many of its bytes are used. `bound` left `LIMIT`
+    /// and `[sp + END]`.
     pub(super) fn fill(&self, asm: &mut Asm) {
         asm.add_imm(B, SP, self.step.cast_signed());
         match self.unwind {
@@ -149,8 +151,8 @@ impl Walk {
         asm.load_at(A, SP, END);
         asm.store(A, SLOT, END_WORD as u32 * 8);
     }
-    /// `D` = the stack's number, begun with `from` (K1 of `programs::stacks`). `bound` left `LIMIT`, which stays. Uses `A`, `B`, `C`,
-    /// `KEY`, `FRAME`, `LINK` and flags.
+    /// `D` = the stack's number, begun with `from` (K1 of `programs::stacks`). `bound` left `LIMIT`, which stays.
+    /// Uses `A`, `B`, `C`, `KEY`, `FRAME`, `LINK` and flags.
     pub(super) fn fold(&self, asm: &mut Asm, from: u32) {
         let Unwind::Frames(frames) = self.unwind else { return };
         asm.add_imm(B, SP, self.step.cast_signed());

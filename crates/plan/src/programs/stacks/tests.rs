@@ -65,8 +65,8 @@ fn hit_2_each_stack_has_an_entry_until_there_is_no_room() {
     assert!(all.into_iter().all(|outcome| outcome == FOUND));
 }
 
-/// One hit stops before each of its steps, and for ever in half of the cases; a whole one with the same stack or another comes
-/// between.
+/// One hit stops before each of its steps, and for ever in half of the cases; a whole one with the same stack or
+/// another comes between.
 #[test]
 fn hit_2_a_hit_in_between_finds_the_number_or_another_entry() {
     let program = entry(STACKS).expect("sound");

@@ -1,5 +1,5 @@
-//! The protocol of sums, by the interpreter: what is added up, what an abort leaves, what two threads do in all orders, what
-//! a reader sees in between.
+//! The protocol of sums, by the interpreter: what is added up, what an abort leaves, what two threads do in all
+//! orders, what a reader sees in between.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU64;
@@ -166,7 +166,8 @@ fn is_seen(op: &Op) -> bool {
     op.place().is_some() && !matches!(op, Op::Address { .. })
 }
 
-/// L1 to L6: all interleavings of two threads. At each step one may end for good, and at each the reader sees whole hits.
+/// L1 to L6: all interleavings of two threads. At each step one may end for good, and at each the reader sees whole
+/// hits.
 #[test]
 fn tally_two_threads_lose_no_value_in_a_shared_table() {
     for (kind, pair, before) in kinds()
@@ -237,8 +238,8 @@ fn tally_a_row_that_is_held_is_passed_over() {
 /// A reader on its way: n, and as many words of its version as it has loaded.
 type Reading = (u64, Vec<u64>);
 
-/// What a reader takes for the row that hits at `row` were added to, if it looks at one word at a time while the hits run.
-/// `looks_again`: D3.
+/// What a reader takes for the row that hits at `row` were added to, if it looks at one word at a time while the hits
+/// run. `looks_again`: D3.
 fn readings(kind: Kind, hits: &[Hit], row: u64, looks_again: bool) -> Vec<Found> {
     let program = program(kind, Memory::Mine);
     let mut memory = memory();

@@ -1,7 +1,7 @@
 //! The hit's stack as a word of a key: its number, and the entry that says what it stands for (`programs::stacks`).
 //!
-//! In: how stacks are walked, where the table lies, the probe. Out: code that leaves the number in a word below the stack pointer,
-//! and the jump of hits for whose stack there is no room. It runs before the hit's program.
+//! In: how stacks are walked, where the table lies, the probe. Out: code that leaves the number in a word below the
+//! stack pointer, and the jump of hits for whose stack there is no room. It runs before the hit's program.
 //!
 //! ```text
 //!   K1   [NUMBER] = rdx, of `stack`'s `fold`
@@ -52,8 +52,8 @@ fn allocated(table: StackTable) -> Result<Allocated, NoCode> {
     })
 }
 
-/// Appends it. `at`: address of the table. `step`: by how many bytes the stack pointer is below the program's. The registers of
-/// [`SAVED`] are saved. Returns the jump of hits that run no program.
+/// Appends it. `at`: address of the table. `step`: by how many bytes the stack pointer is below the program's. The
+/// registers of [`SAVED`] are saved. Returns the jump of hits that run no program.
 pub(super) fn keep(asm: &mut Asm<'_>, traced: &Traced<'_>, (table, at): (StackTable, u64), step: i32) -> Fix {
     let most = (FIRST as u32 + u32::from(table.frames)) * 8;
     let unwind = Unwind::Frames(table.frames);

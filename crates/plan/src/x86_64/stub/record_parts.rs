@@ -1,4 +1,5 @@
-//! What writes a record, as code: the parts of that program (`programs::records`), with the registers and words of a stub.
+//! What writes a record, as code: the parts of that program (`programs::records`), with the registers and words of a
+//! stub.
 //!
 //! In: a part; where the stub has its inputs. Out: the part's code, appended; the jumps by which it is left.
 //!

@@ -1,7 +1,8 @@
 //! One hit runs a program of its own: a script's block (`hit`).
 //!
-//! In: the program, where the maps are, what is dead. Out: code that runs it, then the displaced code. A call that goes on as
-//! another function returned nothing yet: it is counted in the probe's counter, and the program does not run.
+//! In: the program, where the maps are, what is dead. Out: code that runs it, then the displaced code. A call that
+//! goes on as another function returned nothing yet: it is counted in the probe's counter, and the program does not
+//! run.
 //!
 //! ```text
 //!   rax, r11, r10, rdx          variables; what they held lies where `saves` shows it

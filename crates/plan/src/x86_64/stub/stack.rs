@@ -230,8 +230,8 @@ impl Walk {
         asm.load(RDI, Mem::At(RSP, LIMIT));
         asm.store(word(END), RDI);
     }
-    /// rdx = the stack's number, begun with `from` (K1 of `programs::stacks`); rcx is from `bound` and stays. Uses rax, r10, rsi, rdi
-    /// and flags.
+    /// rdx = the stack's number, begun with `from` (K1 of `programs::stacks`); rcx is from `bound` and stays. Uses
+    /// rax, r10, rsi, rdi and flags.
     pub(super) fn fold(&self, asm: &mut Asm<'_>, from: u32) {
         let Unwind::Frames(frames) = self.unwind else { return };
         let real = self.trampolines.map(|trampolines| Real::lay(asm, trampolines));
