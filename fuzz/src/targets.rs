@@ -16,7 +16,7 @@ use trapline_record::ring::RingArea;
 use trapline_record::stack::{FIRST, Stack};
 use trapline_record::tally::{TableShape, TallyArea};
 use trapline_record::view::View;
-use trapline_script::native::Natives;
+use trapline_script::native::{Natives, Processes};
 use trapline_script::{Options as ScriptOptions, Source, compile};
 use trapline_tracee::filter::{Answer, Call, Insn, worst};
 use trapline_watch::expr::{Expr, Facts};
@@ -485,7 +485,7 @@ fn script(bytes: &[u8]) {
     match compile(Source::new("stdin", bytes), &ScriptOptions::default()) {
         Err(message) => assert!(message.contains("ERROR: "), "a message says that it is one: {message}"),
         Ok(compiled) => {
-            let natives = Natives::of(&compiled.program, &[], true);
+            let natives = Natives::of(&compiled.program, &[], Processes { one: true, same_tids: true });
             assert_eq!(natives.fates.len(), compiled.program.blocks.len());
         }
     }

@@ -19,13 +19,15 @@ pub struct Builder {
     labels: u16,
 }
 
-/// A value on the way: a variable, or a number that is known here.
+/// A value on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
     /// Is computed at the hit.
     Var(Var),
     /// Is known now.
     Number(u64),
+    /// An input that is read wherever it is used. So it takes no register in between.
+    Input(u16),
 }
 
 impl Builder {
@@ -54,9 +56,9 @@ impl Builder {
     pub fn in_var(&mut self, value: Value) -> Var {
         match value {
             Value::Var(var) => var,
-            Value::Number(value) => {
+            _ => {
                 let to = self.var();
-                self.ops.push(Op::Number { to, value });
+                self.set(to, value);
                 to
             }
         }
@@ -73,13 +75,14 @@ impl Builder {
         self.ops.push(match value {
             Value::Var(from) => Op::Move { to, from },
             Value::Number(value) => Op::Number { to, value },
+            Value::Input(nth) => Op::Input { to, nth },
         });
     }
     /// The result of a computation with one operand.
     pub fn unary(&mut self, op: Unary, of: Value) -> Value {
         match of {
             Value::Number(of) => Value::Number(op.apply(of)),
-            Value::Var(_) => {
+            _ => {
                 let to = self.var();
                 self.set_unary(to, op, of);
                 Value::Var(to)
@@ -99,7 +102,10 @@ impl Builder {
     pub fn set_unary(&mut self, to: Var, op: Unary, of: Value) {
         match of {
             Value::Number(of) => self.set(to, Value::Number(op.apply(of))),
-            Value::Var(from) => self.ops.push(Op::Unary { op, to, from }),
+            _ => {
+                let from = self.in_var(of);
+                self.ops.push(Op::Unary { op, to, from });
+            }
         }
     }
     /// The same with two operands.
@@ -171,9 +177,16 @@ impl Builder {
     pub fn look(&mut self, place: Place, free: Target, claimed: Target) {
         self.ops.push(Op::Look { place, free, claimed });
     }
-    /// Claims such a word, and goes to `to`, if it is 0.
-    pub fn claim(&mut self, place: Place, to: Target) {
-        self.ops.push(Op::Claim { place, to });
+    /// Such a word. `last`: what was loaded before is older.
+    pub fn watch(&mut self, place: Place, last: bool) -> Var {
+        let to = self.var();
+        self.ops.push(Op::Watch { to, place, last });
+        to
+    }
+    /// Claims such a word, and goes to `to`, if it is `from`.
+    pub fn claim(&mut self, place: Place, from: Value, to: Target) {
+        let from = self.operand(from);
+        self.ops.push(Op::Claim { place, from, to });
     }
     /// Stores a word behind all earlier stores: one of this thread's own, or another while one is claimed. If it is the
     /// claimed one, the claim ends.
@@ -245,7 +258,7 @@ impl Builder {
                 Ok(number) => Operand::Number(number),
                 Err(_) => Operand::Var(self.in_var(value)),
             },
-            Value::Var(var) => Operand::Var(var),
+            _ => Operand::Var(self.in_var(value)),
         }
     }
 }

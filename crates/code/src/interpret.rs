@@ -82,9 +82,8 @@ pub struct Run<'a> {
 /// Runs of one program are alike if they go on in the same way.
 impl PartialEq for Run<'_> {
     fn eq(&self, other: &Self) -> bool {
-        self.next == other.next
-            && core::ptr::eq(self.program, other.program)
-            && self.vars == other.vars
+        core::ptr::eq(self.program, other.program)
+            && self.state() == other.state()
             && self.inputs == other.inputs
     }
 }
@@ -94,6 +93,11 @@ impl<'a> Run<'a> {
     #[must_use]
     pub fn new(program: &'a Program, inputs: &'a [u64]) -> Self {
         Self { program, inputs, vars: vec![0; program.vars.into()], next: 0 }
+    }
+    /// The number of its next operation, and its variables. Nothing else of a run changes.
+    #[must_use]
+    pub fn state(&self) -> (usize, &[u64]) {
+        (self.next, &self.vars)
     }
     /// The operation that it runs next, unless that is the end.
     #[must_use]
@@ -152,7 +156,7 @@ impl<'a> Run<'a> {
             Op::Unary { op, from, .. } => op.apply(self.read(from)),
             Op::Compute { op, left, right, .. } => op.apply(self.read(left), self.read(right)),
             Op::Address { place, .. } => self.address(place),
-            Op::Load { place, byte: false, .. } => memory.word(self.address(place)),
+            Op::Load { place, byte: false, .. } | Op::Watch { place, .. } => memory.word(self.address(place)),
             Op::Load { place, byte: true, .. } => memory.byte(self.address(place)),
             Op::Bound(walk) => self.read(walk.entry).wrapping_add_signed(walk.bytes().into()),
             Op::Next(walk) => self.read(walk.entry).wrapping_add(walk.stride.into()),
@@ -200,13 +204,13 @@ impl<'a> Run<'a> {
                 ..0 => Some(claimed),
                 _ => None,
             },
-            Op::Claim { place, to } => {
-                let address = self.address(place);
-                let is_free = memory.word(address) == 0;
-                if is_free {
-                    memory.set_word(address, CLAIMED);
+            Op::Claim { place, from, to } => {
+                let (address, from) = (self.address(place), self.read(from));
+                let is_there = memory.word(address) == from;
+                if is_there {
+                    memory.set_word(address, from | CLAIMED);
                 }
-                is_free.then_some(to)
+                is_there.then_some(to)
             }
             Op::Next(walk) => {
                 if self.read(walk.entry) != self.read(walk.end) {

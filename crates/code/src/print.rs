@@ -85,7 +85,10 @@ impl Display for Op {
             Self::Look { place, free, claimed } => {
                 write!(f, "look at {place}: free, {free}; claimed, {claimed}")
             }
-            Self::Claim { place, to } => write!(f, "claim {place}, {to}"),
+            Self::Watch { to, place, last } => {
+                write!(f, "{to} = {}watch {place}", if *last { "at last " } else { "" })
+            }
+            Self::Claim { place, from, to } => write!(f, "claim {place} from {from}, {to}"),
             Self::Publish { place, value } => write!(f, "publish {place} = {value}"),
             Self::Add { place, value } => write!(f, "atomic {place} += {value}"),
             Self::Raise { when, place, value } => {

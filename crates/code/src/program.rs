@@ -20,7 +20,7 @@ pub const MAX_OPS: usize = 4096;
 
 /// Upper bound of the operations that a program's walks take.
 pub const MAX_STEPS: usize = 1 << 14;
-/// What a word holds while a thread has claimed it.
+/// The bit that a word has while a thread has claimed it.
 pub const CLAIMED: u64 = 1 << 63;
 
 /// An operation.
@@ -149,10 +149,22 @@ pub enum Op {
         /// Where to if it is [`CLAIMED`], or negative otherwise.
         claimed: Target,
     },
-    /// Changes a word from 0 to [`CLAIMED`] and goes to `to`, by one access; or leaves it as it is.
+    /// `to` = such a word. What is loaded or stored later is loaded or stored after it.
+    Watch {
+        /// Is written.
+        to: Var,
+        /// Where the word is.
+        place: Place,
+        /// Whether what is loaded earlier is loaded before it.
+        last: bool,
+    },
+    /// Adds [`CLAIMED`] to a word that is `from`, and goes to `to`, by one access; or leaves it as it is. `from` has no such
+    /// bit. What is stored later is seen after it.
     Claim {
         /// Where the word is.
         place: Place,
+        /// What it must be.
+        from: Operand,
         /// Where to.
         to: Target,
     },
@@ -201,7 +213,8 @@ impl Op {
             | Self::Compute { to, .. }
             | Self::Pointer { to, .. }
             | Self::Address { to, .. }
-            | Self::Load { to, .. } => Some(to),
+            | Self::Load { to, .. }
+            | Self::Watch { to, .. } => Some(to),
             Self::Bound(walk) => Some(walk.end),
             Self::Next(walk) => Some(walk.entry),
             _ => None,
@@ -220,7 +233,7 @@ impl Op {
             Self::Store { from, .. } | Self::Publish { value: from, .. } | Self::Add { value: from, .. } => {
                 (var(from), None)
             }
-            Self::BranchWord { right, .. } => (var(right), None),
+            Self::BranchWord { right, .. } | Self::Claim { from: right, .. } => (var(right), None),
             Self::Raise { value, .. } => (Some(value), None),
             Self::Bound(walk) => (Some(walk.entry), None),
             Self::Begin(walk) | Self::Next(walk) => (Some(walk.entry), Some(walk.end)),
@@ -238,6 +251,7 @@ impl Op {
             | Self::StoreByte { place, .. }
             | Self::BranchWord { place, .. }
             | Self::Look { place, .. }
+            | Self::Watch { place, .. }
             | Self::Claim { place, .. }
             | Self::Publish { place, .. }
             | Self::Raise { place, .. }
@@ -251,6 +265,7 @@ impl Op {
         matches!(
             self,
             Self::Look { .. }
+                | Self::Watch { .. }
                 | Self::Claim { .. }
                 | Self::Publish { .. }
                 | Self::Add { .. }

@@ -74,8 +74,10 @@ pub(crate) trait BackEnd {
     fn branch_word(&mut self, when: Compare, place: Place, right: Operand) -> Self::Fix;
     /// Jumps that are taken if a word that other threads change is 0, and if it is negative.
     fn look(&mut self, place: Place) -> [Self::Fix; 2];
-    /// A jump that is taken if a word was 0 and is claimed now.
-    fn claim(&mut self, place: Place) -> Self::Fix;
+    /// `to` = such a word. `last`: behind all loads.
+    fn watch(&mut self, to: Self::Reg, place: Place, last: bool);
+    /// A jump that is taken if a word was `from` and is claimed now.
+    fn claim(&mut self, place: Place, from: Operand) -> Self::Fix;
     /// A word = `value`, behind all stores.
     fn publish(&mut self, place: Place, value: Operand);
     /// Adds a value to a word that other threads change.
@@ -120,7 +122,7 @@ pub(crate) fn walk<B: BackEnd>(allocated: &Allocated, back_end: &mut B) -> Vec<(
                 let [when_free, when_claimed] = back_end.look(place);
                 open.extend([(free, when_free), (claimed, when_claimed)]);
             }
-            Op::Claim { place, to } => open.push((to, back_end.claim(place))),
+            Op::Claim { place, from, to } => open.push((to, back_end.claim(place, from))),
             Op::Publish { place, value } => back_end.publish(place, value),
             Op::Add { place, value } => back_end.add(place, value),
             Op::Raise { when, place, value } => back_end.raise(when, place, value.into()),
@@ -220,6 +222,7 @@ fn write<B: BackEnd>(allocated: &Allocated, back_end: &mut B, op: Op) {
         Op::Compute { op, left, right, .. } => back_end.compute(op, to, left.into(), right),
         Op::Address { place, .. } => back_end.address(to, place),
         Op::Load { place, byte, .. } => back_end.load_from(to, place, byte),
+        Op::Watch { place, last, .. } => back_end.watch(to, place, last),
         Op::Bound(walk) => back_end.address(to, Place::at(walk.entry, walk.bytes())),
         _ => {}
     }

@@ -7,7 +7,7 @@ use crate::layout::{DataCounts, MODULE_REGIONS};
 use crate::machine::ProcessTraits;
 use crate::request::{Action, ActionRequest, Unwind};
 use trapline_image::Image;
-use trapline_record::maps::StackTable;
+use trapline_record::maps::{MapBytes, StackTable};
 use trapline_record::ring::{LEAST_SLOT, RingArea};
 use trapline_record::stack::{room_for_copy, room_for_frames};
 use trapline_record::tally::TableShape;
@@ -51,7 +51,7 @@ pub fn bounds(
         locked: traits.rseq.is_none(),
         filtered: false,
         tally: TableShape::Nothing,
-        maps: 0,
+        maps: MapBytes::NONE,
         stacks: StackTable { frames: 0 },
         named: false,
         regions: MODULE_REGIONS,

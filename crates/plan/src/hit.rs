@@ -10,7 +10,7 @@ pub use crate::programs::maps::Map;
 pub use trapline_code::{
     Builder, Compare, Compute, Label, NoCode, Program, Target, Unary, Unsound, Value, Var, Width,
 };
-pub use trapline_record::maps::StackTable;
+pub use trapline_record::maps::{MapBytes, StackTable};
 
 /// Inputs of a hit's program, by their numbers.
 pub mod input {
@@ -26,9 +26,9 @@ pub mod input {
     pub const PROBE: u16 = 9;
     /// Pointer to the maps' line of this CPU, for what is added up.
     pub const LINE: u16 = 10;
-    /// Pointer to the maps' line 0, for what is assigned.
+    /// Pointer to the maps that are there once, for what is assigned.
     pub const ASSIGNED: u16 = 11;
-    /// The same line, for words of this thread alone.
+    /// The same, for words of this thread alone.
     pub const OWN: u16 = 12;
     /// The number of the stack, at a function's entry or its exit
     /// ([`StackTable`](trapline_record::maps::StackTable)). A hit for whose stack there is no room runs no program.
@@ -58,8 +58,8 @@ impl HitClock {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HitProgram {
     program: Program,
-    /// Bytes of a line of its maps; the same for all programs of a session.
-    pub bytes: u32,
+    /// Bytes of its maps; the same for all programs of a session.
+    pub bytes: MapBytes,
     /// Used if it asks for the time.
     pub clock: HitClock,
     /// The table of stacks that its keys name; the same for all programs of a session that have one.
@@ -67,9 +67,9 @@ pub struct HitProgram {
 }
 
 impl HitProgram {
-    /// `bytes`: those of a line of its maps.
+    /// `bytes`: those of its maps.
     #[must_use]
-    pub const fn new(program: Program, bytes: u32) -> Self {
+    pub const fn new(program: Program, bytes: MapBytes) -> Self {
         Self { program, bytes, clock: HitClock { tick: 0, offset: 0 }, stacks: StackTable { frames: 0 } }
     }
     /// The program.

@@ -6,7 +6,7 @@
 
 use trapline_record::control::{CONTROL_LEN, MAX_REGIONS, REGION_LEN};
 use trapline_record::counters::{CounterArea, LINE, filtered};
-use trapline_record::maps::{MapArea, StackTable};
+use trapline_record::maps::{MapArea, MapBytes, StackTable};
 use trapline_record::names::{self, NameArea};
 use trapline_record::pages::PageArea;
 use trapline_record::ring::RingArea;
@@ -52,8 +52,8 @@ pub struct DataCounts {
     pub filtered: bool,
     /// Shape of the largest table of values that a counter has.
     pub tally: TableShape,
-    /// Bytes of a line of a script's maps; 0 if there are none, or if they are elsewhere.
-    pub maps: u32,
+    /// Bytes of a script's maps; none if they are elsewhere.
+    pub maps: MapBytes,
     /// Stacks that keys of these maps name.
     pub stacks: StackTable,
     /// Some filter depends on thread names.

@@ -1,24 +1,25 @@
 //! Tables of a script's maps, which hits read and write in the target.
 //!
 //! In: which maps there are. Out: where each entry lies, and what the reader finds there. Invariant: HIT-1
-//! (`plan::programs::maps`, which is what hits do).
+//! (`plan::programs::{maps, shared}`, which are what hits do).
 //!
 //! ```text
-//!   area + line · bytes      a line: all maps, once for each CPU and once for all others
+//!   area + 0                 maps whose values are assigned, once
+//!   … + line · bytes         a line: all maps that are added up, once for each CPU and once for all others
 //!   map + 0                  updates that found no entry
+//!   map + MET 8              updates that met another one of their key, which did not end
 //!   map + FIRST 16           entries, 8 · (1 + keys + values) bytes each
-//!   entry + 0                state: 0 free; TAKING; LIVE; GONE: deleted, the key stays
+//!   entry + 0                state ([`Owner`])
 //!   entry + 8                keys, a word each
 //!   entry + 8 + 8 · keys     values, a word each
 //!
-//!   area + lines · bytes     stacks that are parts of keys, once: a map of its own ([`StackTable`])
-//!   entry + 8                the stack's number, which keys hold
+//!   … + lines · bytes        stacks that keys or values name, once: a map of its own ([`StackTable`])
+//!   entry + 8                the stack's number, which keys and values hold
 //!   entry + 16               probe << 32 | bytes, as `stack`'s USED; then its FRAME and END
 //!   entry + 40               return addresses, innermost first
 //! ```
 //!
-//! An entry that has a key keeps it. What is added up (`count()` and others) has entries on all lines; the reader
-//! adds those of one key. A value that is assigned has its entry on line 0 alone.
+//! The reader adds up what all lines hold of a key.
 //!
 //! Does not: know what keys and values mean.
 
@@ -29,6 +30,8 @@ use crate::stack::{self, Stack};
 use crate::tally::{PHI, PROBES};
 use crate::view::View;
 
+/// Offset of the updates that met another one of their key, which did not end.
+pub const MET: u64 = 8;
 /// Offset of the first entry behind a map's begin.
 pub const FIRST: u64 = 16;
 /// State of an entry whose key is being stored.
@@ -41,18 +44,42 @@ pub const GONE: u64 = 2;
 pub const MAX_KEYS: usize = 6;
 /// Upper bound of the words of a value.
 pub const MAX_VALUES: usize = 4;
-/// Binary logarithm of the number of entries at which the search for a key begins.
+/// Binary logarithm of the number of entries at which the search for a key begins, if a map has 4,096 keys or fewer.
 pub const BITS: u8 = 13;
+/// The most of these: 2²⁰ keys fill half of the entries.
+pub const MAX_BITS: u8 = 21;
 
-/// Where a map lies in a line, and what its entries hold.
+/// Who changes an entry. That decides where the map lies, and what the states of entries mean.
+///
+/// | state | `Cpu`, `Thread` | `Any` |
+/// |---|---|---|
+/// | 0 | free | free |
+/// | [`LIVE`] | there is a value | any odd number is: there is one |
+/// | [`GONE`] | deleted; the key stays | any even number is: deleted, and any key may have the entry |
+/// | [`TAKING`] | its key is being stored | with any number: one thread changes the entry |
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// Threads of one CPU, nearly always: the map is on each line. An entry that has a key keeps it.
+    Cpu,
+    /// One thread, whose number is in the key: the map is there once. An entry that has a key keeps it.
+    Thread,
+    /// Any thread: the map is there once. The entry of a deleted key is given to another one.
+    Any,
+}
+
+/// Where a map lies, and what its entries hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapShape {
-    /// Byte offset in a line; a multiple of 64.
+    /// Byte offset in a line, or among the maps that are there once; a multiple of 64.
     pub at: u32,
     /// Words of a key, [`MAX_KEYS`] at most; without any there is one entry.
     pub keys: u8,
     /// Words of a value.
     pub values: u8,
+    /// Binary logarithm of the number of entries at which a search begins; [`MAX_BITS`] at most.
+    pub bits: u8,
+    /// Who changes entries.
+    pub owner: Owner,
 }
 
 impl MapShape {
@@ -66,7 +93,7 @@ impl MapShape {
     pub const fn entries(self) -> u64 {
         match self.keys {
             0 => PROBES as u64,
-            _ => (1 << BITS) + PROBES as u64 - 1,
+            _ => (1 << self.bits) + PROBES as u64 - 1,
         }
     }
     /// Byte offset of a value in an entry.
@@ -74,7 +101,7 @@ impl MapShape {
     pub const fn value(self, nth: usize) -> u64 {
         8 * (1 + self.keys as u64 + nth as u64)
     }
-    /// Byte offset in a line of what lies behind the map; a multiple of 64.
+    /// Byte offset of what lies behind the map; a multiple of 64.
     #[must_use]
     pub const fn end(self) -> u32 {
         (self.at as u64 + FIRST + self.entries() * self.stride()).next_multiple_of(LINE) as u32
@@ -83,7 +110,7 @@ impl MapShape {
     #[must_use]
     pub fn first(self, key: &[u64]) -> u64 {
         let hash = key.iter().fold(0_u64, |hash, word| hash.wrapping_add(*word).wrapping_mul(PHI));
-        if self.keys == 0 { 0 } else { hash >> (64 - u32::from(BITS)) }
+        if self.keys == 0 { 0 } else { hash >> (64 - u32::from(self.bits)) }
     }
 }
 
@@ -101,7 +128,8 @@ impl StackTable {
     /// As a map: the key is the stack's number.
     #[must_use]
     pub const fn shape(self) -> MapShape {
-        MapShape { at: 0, keys: 1, values: (stack::FIRST - stack::USED) as u8 + self.frames }
+        let values = (stack::FIRST - stack::USED) as u8 + self.frames;
+        MapShape { at: 0, keys: 1, values, bits: BITS, owner: Owner::Cpu }
     }
     /// Length in bytes.
     #[must_use]
@@ -128,6 +156,43 @@ pub struct KeyedStack<'a> {
     pub is_cut: bool,
 }
 
+/// How long the parts of a map area are, in bytes; multiples of 64.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MapBytes {
+    /// Maps that are there once.
+    pub once: u32,
+    /// A line of the others.
+    pub line: u32,
+}
+
+impl MapBytes {
+    /// Without maps.
+    pub const NONE: Self = Self { once: 0, line: 0 };
+
+    /// The larger of each part.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self { once: self.once.max(other.once), line: self.line.max(other.line) }
+    }
+    /// Whether there are no maps.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.once == 0 && self.line == 0
+    }
+    /// Byte offset of the table of stacks behind so many lines.
+    #[must_use]
+    pub const fn before_stacks(self, lines: u32) -> u64 {
+        self.once as u64 + lines as u64 * self.line as u64
+    }
+    /// Adds a map. Returns its shape there.
+    pub const fn put(&mut self, shape: MapShape) -> MapShape {
+        let part = if matches!(shape.owner, Owner::Cpu) { &mut self.line } else { &mut self.once };
+        let shape = MapShape { at: *part, ..shape };
+        *part = shape.end();
+        shape
+    }
+}
+
 /// The maps in a segment's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MapArea {
@@ -135,9 +200,9 @@ pub struct MapArea {
     pub off: u64,
     /// Number of lines: one for each CPU, and one for all others.
     pub lines: u32,
-    /// Bytes of a line; 0 if there are no maps.
-    pub bytes: u32,
-    /// Stacks in keys; they lie behind all lines.
+    /// Bytes of its parts.
+    pub bytes: MapBytes,
+    /// Stacks that keys or values name; they lie behind all lines.
     pub stacks: StackTable,
 }
 
@@ -150,36 +215,71 @@ impl MapArea {
     /// Byte offset in the area of the table of stacks.
     #[must_use]
     pub const fn before_stacks(&self) -> u64 {
-        self.lines as u64 * self.bytes as u64
+        self.bytes.before_stacks(self.lines)
     }
     /// Whether there are no maps.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.bytes == 0
+        self.bytes.is_empty()
     }
-    /// Calls `each` with the words of the key and of the value of each entry in a map on a line, in the order of
+    /// How often a map is there: once, or on each line.
+    #[must_use]
+    pub const fn copies(&self, map: MapShape) -> u32 {
+        match map.owner {
+            Owner::Cpu => self.lines,
+            _ if self.lines == 0 => 0,
+            _ => 1,
+        }
+    }
+    /// Byte offset in the segment of one of them; `None` if it is not within the area.
+    fn begin(&self, map: MapShape, copy: u32) -> Option<u64> {
+        let (part, at) = match map.owner {
+            Owner::Cpu => {
+                (self.bytes.line, u64::from(self.bytes.once) + u64::from(copy) * u64::from(self.bytes.line))
+            }
+            _ => (self.bytes.once, 0),
+        };
+        let is_within = copy < self.copies(map) && map.bits <= MAX_BITS && map.end() <= part;
+        is_within.then_some(self.off + at + u64::from(map.at))
+    }
+    /// Calls `each` with the words of the key and of the value of each entry in one of a map's copies, in the order of
     /// entries; without a value if the key was deleted, or was not assigned yet. Of entries with one key the first is
     /// the one that hits find. `written`: where the segment may hold anything but zeros, in order; other memory is
-    /// not looked at, since that would take pages. Returns the number of updates that found no entry. The memory may
-    /// hold anything: all of it is looked at once, and bounds are checked (REC-2).
+    /// not looked at, since that would take pages. The memory may hold anything: bounds are checked (REC-2).
     pub fn read(
         &self,
         view: View<'_>,
-        (map, line): (MapShape, u32),
+        (map, copy): (MapShape, u32),
         written: &[Range<u64>],
         mut each: impl FnMut(&[u64], Option<&[u64]>),
-    ) -> u64 {
+    ) -> Missed {
         let (keys, values) = (usize::from(map.keys), usize::from(map.values));
-        if line >= self.lines || map.end() > self.bytes || keys > MAX_KEYS || values > MAX_VALUES {
-            return 0;
-        }
-        let begin = self.off + u64::from(line) * u64::from(self.bytes) + u64::from(map.at);
-        entries(view, (begin, map), written, |entry, is_live| {
-            let words: [u64; MAX_KEYS + MAX_VALUES] = core::array::from_fn(|word| {
-                if word < keys + values { view.get(entry + 8 + word as u64 * 8) } else { 0 }
-            });
-            each(&words[..keys], is_live.then_some(&words[keys..keys + values]));
-        })
+        let (Some(begin), true) = (self.begin(map, copy), keys <= MAX_KEYS && values <= MAX_VALUES) else {
+            return Missed::default();
+        };
+        let mut unfinished = 0;
+        let full = entries(view, (begin, map), written, |entry, mut state| {
+            let is_live = |state: u64| match map.owner {
+                Owner::Any => (state & LIVE != 0).then_some(true),
+                _ => [LIVE, GONE].contains(&state).then_some(state == LIVE),
+            };
+            for _ in 0..TURNS {
+                let Some(is_live) = is_live(state) else { return };
+                let words: [u64; MAX_KEYS + MAX_VALUES] = core::array::from_fn(|word| {
+                    if word < keys + values { view.get(entry + 8 + word as u64 * 8) } else { 0 }
+                });
+                let now = view.get(entry);
+                if map.owner != Owner::Any || is_whole(state, now, values) {
+                    return each(&words[..keys], is_live.then_some(&words[keys..keys + values]));
+                }
+                core::hint::spin_loop();
+                state = now;
+            }
+            unfinished += 1;
+        });
+        let is_written = |at: &u64| written.iter().any(|range| range.contains(at));
+        let met = Some(begin + MET).filter(is_written).map_or(0, |at| view.get(at));
+        Missed { full, met, unfinished }
     }
     /// The same with the stacks that keys name.
     pub fn read_stacks(
@@ -192,8 +292,8 @@ impl MapArea {
             return 0;
         }
         let most = u64::from(self.stacks.frames);
-        entries(view, (self.off + self.before_stacks(), self.stacks.shape()), written, |entry, is_live| {
-            if !is_live {
+        entries(view, (self.off + self.before_stacks(), self.stacks.shape()), written, |entry, state| {
+            if state != LIVE {
                 return;
             }
             let word = |nth: u64| view.get(entry + nth * 8);
@@ -208,13 +308,45 @@ impl MapArea {
     }
 }
 
-/// Calls `each` with the entries that have a key of a map that begins at `begin`, and whether they are live. Returns
-/// the number of updates that found none.
+/// How often a reader looks at an entry that threads change.
+const TURNS: u32 = 100;
+
+/// What a reader does not find in a map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Missed {
+    /// Updates that found no entry.
+    pub full: u64,
+    /// Updates that met another one of their key, which did not end.
+    pub met: u64,
+    /// Entries that a thread was changing. If no hit is under way any more, their threads ended while they did so.
+    pub unfinished: u64,
+}
+
+impl Missed {
+    /// Of two maps, or of two copies of one.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            full: self.full + other.full,
+            met: self.met + other.met,
+            unfinished: self.unfinished + other.unfinished,
+        }
+    }
+}
+
+/// Whether what was read between two looks at a state belongs together: nothing has changed it, or one word of a key that
+/// stays ([`Owner::Any`]).
+const fn is_whole(before: u64, after: u64, values: usize) -> bool {
+    if values == 1 { (before ^ after) & !TAKING == 0 } else { before == after && before & TAKING == 0 }
+}
+
+/// Calls `each` with the entries of a map that begins at `begin`, but free ones, and their states. Returns the number of
+/// updates that found none.
 fn entries(
     view: View<'_>,
     (begin, map): (u64, MapShape),
     written: &[Range<u64>],
-    mut each: impl FnMut(u64, bool),
+    mut each: impl FnMut(u64, u64),
 ) -> u64 {
     let (first, mut next) = (begin + FIRST, 0);
     for range in written {
@@ -222,8 +354,8 @@ fn entries(
         let to = range.end.saturating_sub(first).div_ceil(map.stride()).min(map.entries());
         for entry in (next.max(from)..to).map(|nth| first + nth * map.stride()) {
             let state = view.get(entry);
-            if [LIVE, GONE].contains(&state) {
-                each(entry, state == LIVE);
+            if state != 0 {
+                each(entry, state);
             }
         }
         next = next.max(to);

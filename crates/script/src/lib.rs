@@ -64,7 +64,7 @@ pub use list::{is_match, listed, matching};
 pub use memory::{End, Memory, Read, Root};
 pub use outline::shown_tree;
 pub use program::{Block, MapInfo, Needs, Program};
-pub use run::{Clock, Hit, Machine, Stream, Style, Totals, World};
+pub use run::{Clock, Hit, Lost, Machine, Stream, Style, Totals, World};
 pub use source::{Source, Span};
 pub use types::Type;
 pub use value::StackMode;

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use trapline_patch::{Attached, Segment};
-use trapline_record::maps::MapShape;
+use trapline_record::maps::{MapShape, Missed};
 
 use crate::report::Site;
 use crate::stacks::HitStack;
@@ -23,7 +23,7 @@ pub mod hit {
         Builder, Compare, Compute, HitProgram, Label, Map, NoCode, Program, StackTable, Target, Unary, Value,
         Var, Width, input, line,
     };
-    pub use trapline_record::maps::{MAX_KEYS, MapShape};
+    pub use trapline_record::maps::{BITS, MAX_BITS, MAX_KEYS, MAX_VALUES, MapBytes, MapShape, Owner};
 }
 
 /// A map of a session.
@@ -33,14 +33,19 @@ pub struct MapTable {
     pub shape: MapShape,
     /// What the words of its keys are.
     pub keys: Vec<KeyWord>,
+    /// What the words of its values are.
+    pub values: Vec<KeyWord>,
     /// What hits do to its values.
     pub kind: MapKind,
 }
 
 impl MapTable {
-    /// Whether its keys name stacks.
+    /// Whether its keys or values name stacks.
     pub(crate) fn names_stacks(&self) -> bool {
-        self.keys.contains(&KeyWord::Stack)
+        self.words().any(|word| *word == KeyWord::Stack)
+    }
+    fn words(&self) -> impl Iterator<Item = &KeyWord> {
+        self.keys.iter().chain(&self.values)
     }
 }
 
@@ -94,7 +99,7 @@ impl MapKind {
     }
 }
 
-/// What a word of a key is.
+/// What a word of a key, or of a value, is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyWord {
     /// A number.
@@ -110,7 +115,7 @@ pub enum KeyWord {
 /// The place that was hit, and the stack.
 pub type StackAt = (Arc<Site>, Arc<HitStack>);
 
-/// A word of a key, as a reader knows it.
+/// A word of a key, or of a value, as a reader knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KeyPart {
     /// A number.
@@ -133,7 +138,7 @@ pub struct MapRow {
     /// Its key's words.
     pub key: Vec<KeyPart>,
     /// Its value's words.
-    pub value: Vec<u64>,
+    pub value: Vec<KeyPart>,
 }
 
 /// What a process' maps hold.
@@ -141,20 +146,22 @@ pub struct MapRow {
 pub struct MapContents {
     /// All entries.
     pub rows: Vec<MapRow>,
-    /// By map: updates that found no entry.
-    pub dropped: Vec<u64>,
+    /// By map: what is not in it.
+    pub missed: Vec<Missed>,
     /// Returns that ran no program, because the call went on as another function.
     pub unseen: u64,
 }
 
 impl MapContents {
-    /// Leaves out rows whose stack is not known.
+    /// Leaves out what hits are just changing: rows whose stack is not known, entries that are not finished.
     pub(crate) fn keep_known(&mut self) {
-        self.rows.retain(|row| !row.key.contains(&KeyPart::Stack(None)));
+        let unknown = KeyPart::Stack(None);
+        self.rows.retain(|row| !row.key.contains(&unknown) && !row.value.contains(&unknown));
+        self.missed.iter_mut().for_each(|missed| missed.unfinished = 0);
     }
     /// Whether anything was counted.
     pub(crate) fn has_any(&self) -> bool {
-        !self.rows.is_empty() || self.unseen > 0 || self.dropped.iter().any(|dropped| *dropped > 0)
+        !self.rows.is_empty() || self.unseen > 0 || self.missed.iter().any(|missed| *missed != Missed::default())
     }
 }
 
@@ -166,48 +173,51 @@ type Words = BTreeMap<(usize, Vec<u64>), Option<Vec<u64>>>;
 pub(crate) struct RawMaps<'a> {
     tables: &'a [MapTable],
     found: Vec<Words>,
-    dropped: Vec<u64>,
+    missed: Vec<Missed>,
 }
 
 impl<'a> RawMaps<'a> {
     /// Reads all segments.
     pub(crate) fn read(attached: &Attached, tables: &'a [MapTable]) -> Self {
-        let mut maps =
-            Self { tables, found: vec![Words::new(); tables.len()], dropped: vec![0; tables.len()] };
+        let (found, missed) = (vec![Words::new(); tables.len()], vec![Missed::default(); tables.len()]);
+        let mut maps = Self { tables, found, missed };
         for (nth, segment) in attached.segments().iter().enumerate() {
             let written = segment.mapped_entries();
             for (map, table) in tables.iter().enumerate() {
-                let all = segment.maps().lines;
-                let lines = if table.kind == MapKind::Assigned { all.min(1) } else { all };
-                (0..lines).for_each(|line| maps.line((segment, &written), (map, table), (nth, line)));
+                let copies = 0..segment.maps().copies(table.shape);
+                copies.for_each(|copy| maps.copy((segment, &written), (map, table), (nth, copy)));
             }
         }
         maps
     }
-    fn line(
+    fn copy(
         &mut self,
         (segment, written): (&Segment, &[Range<u64>]),
         (map, table): (usize, &MapTable),
-        (nth, line): (usize, u32),
+        (nth, copy): (usize, u32),
     ) {
         // Probes and stacks have numbers of their own in each segment.
         let is_of_segment = |word: &KeyWord| matches!(word, KeyWord::Probe | KeyWord::Stack);
-        let of = if table.keys.iter().any(is_of_segment) { nth } else { 0 };
+        let of = if table.words().any(is_of_segment) { nth } else { 0 };
         let found = &mut self.found[map];
-        self.dropped[map] +=
-            segment.maps().read(segment.view(), (table.shape, line), written, |key, value| {
-                table.kind.put(found, (of, key.to_vec()), value);
-            });
+        let missed = segment.maps().read(segment.view(), (table.shape, copy), written, |key, value| {
+            table.kind.put(found, (of, key.to_vec()), value);
+        });
+        self.missed[map] = self.missed[map].plus(missed);
     }
-    /// The threads in keys, by the numbers that they see.
+    /// The threads in keys and values, by the numbers that they see.
     pub(crate) fn threads(&self) -> HashSet<u32> {
-        let of = |(table, found): (&MapTable, &Words)| {
-            let threads: Vec<usize> =
-                (0..table.keys.len()).filter(|nth| table.keys[*nth] == KeyWord::Thread).collect();
-            let words = |key: &Vec<u64>| threads.iter().map(|nth| key[*nth] as u32).collect::<Vec<u32>>();
-            found.keys().flat_map(|(_, key)| words(key)).collect::<Vec<u32>>()
-        };
-        self.tables.iter().zip(&self.found).flat_map(of).collect()
+        let mut threads = HashSet::new();
+        for (table, found) in self.tables.iter().zip(&self.found) {
+            if !table.words().any(|word| *word == KeyWord::Thread) {
+                continue;
+            }
+            for ((_, key), value) in found {
+                let words = table.keys.iter().zip(key).chain(table.values.iter().zip(value.iter().flatten()));
+                threads.extend(words.filter(|(is, _)| **is == KeyWord::Thread).map(|(_, word)| *word as u32));
+            }
+        }
+        threads
     }
     /// The entries, as a reader knows them. `site`: the place of a segment's probe. `stack`: that of a number there.
     pub(crate) fn known(
@@ -230,12 +240,17 @@ impl<'a> RawMaps<'a> {
                         Some(KeyPart::Stack(stacks.entry((segment, word)).or_insert_with(known).clone()))
                     }
                 };
-                let key: Option<Vec<KeyPart>> = key.into_iter().zip(&table.keys).map(&mut part).collect();
+                let mut parts = |words: Vec<u64>, are: &[KeyWord]| -> Option<Vec<KeyPart>> {
+                    words.into_iter().zip(are).map(&mut part).collect()
+                };
                 // A broken target may name any probe.
-                rows.extend(key.map(|key| MapRow { pid, map, key, value }));
+                let (Some(key), Some(value)) = (parts(key, &table.keys), parts(value, &table.values)) else {
+                    continue;
+                };
+                rows.push(MapRow { pid, map, key, value });
             }
         }
-        MapContents { rows, dropped: self.dropped, unseen: 0 }
+        MapContents { rows, missed: self.missed, unseen: 0 }
     }
 }
 

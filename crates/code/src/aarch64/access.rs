@@ -143,6 +143,16 @@ impl Asm {
     pub fn load_acquire(&mut self, to: Reg, from: Reg) {
         self.word(0xC8DF_FC00 | from << 5 | to);
     }
+    /// `dmb ishld`: earlier loads are done before all later accesses.
+    #[inline]
+    pub fn order_loads(&mut self) {
+        self.word(0xD503_39BF);
+    }
+    /// `dmb ishst`: earlier stores are seen before all later ones.
+    #[inline]
+    pub fn order_stores(&mut self) {
+        self.word(0xD503_3ABF);
+    }
     /// `ldr to, [from, #at]`, or `ldur` for offsets from -256 on that are no multiples of 8.
     #[inline]
     pub fn load_word(&mut self, to: Reg, from: Reg, at: i32) {

@@ -227,15 +227,28 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
         self.asm.load_acquire(C, base);
         [self.asm.if_zero_later(C), self.asm.if_sign_later(C)]
     }
-    fn claim(&mut self, place: Place) -> Fix {
+    fn watch(&mut self, to: Reg, place: Place, last: bool) {
         let (base, _) = self.reach(place, is_zero);
+        if last {
+            self.asm.order_loads();
+        }
+        self.asm.load_acquire(to, base);
+    }
+    fn claim(&mut self, place: Place, from: Operand) -> Fix {
+        let (base, _) = self.reach(place, is_zero);
+        let from = if from == Operand::Number(0) { ZERO } else { self.fetch(from) };
         let [word, claimed] = [self.way(), self.way()];
         self.asm.highest_bit(claimed);
+        if from != ZERO {
+            self.asm.or(claimed, claimed, from);
+        }
         let again = self.asm.here();
         self.asm.load_exclusive(word, base);
-        let gone = self.asm.unless_zero_later(word);
+        self.asm.compare(word, from);
+        let gone = self.asm.if_later(Cond::NotEqual);
         self.asm.store_exclusive(word, claimed, base);
         self.asm.unless_zero(word, again);
+        self.asm.order_stores();
         let is_claimed = self.asm.b_later();
         self.asm.bind(gone);
         is_claimed

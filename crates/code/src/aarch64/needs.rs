@@ -76,7 +76,11 @@ fn needs(op: &Op, locations: &[Location]) -> usize {
         Op::BranchWord { place, right, .. } => address(place, is_reach).max(1) + is_fetched(right),
         Op::Look { place, .. } => address(place, is_zero).max(1),
         Op::Publish { place, value } => address(place, is_zero) + is_fetched(value),
-        Op::Claim { place, .. } => address(place, is_zero) + 2,
+        Op::Watch { place, .. } => address(place, is_zero).max(is_written),
+        Op::Claim { place, from, .. } => {
+            let number = usize::from(!matches!(from, Operand::Number(0)));
+            address(place, is_zero) + 2 + is_fetched(from).min(number)
+        }
         Op::Raise { place, value, .. } => address(place, is_zero) + usize::from(waits(value)) + 2,
         // Also a commit, which loads the word.
         Op::Add { place, value } => address(place, is_zero) + 2 + is_added(value),

@@ -223,7 +223,7 @@ mod tests {
             made(|builder| {
                 let table = builder.pointer(0, Memory::Shared);
                 let (word, taken, end) = (Place::at(table, 8), builder.label(), builder.label());
-                builder.claim(word, Target::Label(taken));
+                builder.claim(word, Value::Number(0), Target::Label(taken));
                 if stores_outside {
                     builder.store(Place::at(table, 0), Value::Number(1));
                 }
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(claimed(true, true), Some(Unsound::Claim(2)));
         let left = made(|builder| {
             let table = builder.pointer(0, Memory::Shared);
-            builder.claim(Place::at(table, 8), Target::Outcome(1));
+            builder.claim(Place::at(table, 8), Value::Number(0), Target::Outcome(1));
             None
         });
         assert_eq!(left, Some(Unsound::Claim(1)));
@@ -260,7 +260,7 @@ mod tests {
             made(|builder| {
                 let table = builder.pointer(0, Memory::Shared);
                 let (taken, end) = (builder.label(), builder.label());
-                builder.claim(Place::at(table, 8), Target::Label(taken));
+                builder.claim(Place::at(table, 8), Value::Number(0), Target::Label(taken));
                 builder.jump(Target::Label(end));
                 builder.bind(taken);
                 words.iter().for_each(|at| builder.publish(Place::at(table, *at), Value::Number(0)));

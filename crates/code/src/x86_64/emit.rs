@@ -23,7 +23,7 @@
 //!
 //! Invariants: CODE-1, CODE-4. Does not: choose locations.
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R11, RAX, RDX, Reg, Shift};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, Reg, Shift};
 use crate::allocate::{Allocated, Location};
 use crate::compute::{Compare, Compute, Unary};
 use crate::operand::{Operand, Place, Var, Walk};
@@ -273,16 +273,27 @@ impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
         self.asm.cmp_mem_imm(mem, 0);
         [self.asm.jcc_later(Cond::Equal), self.asm.jcc_later(Cond::Sign)]
     }
+    fn watch(&mut self, to: Reg, place: Place, _last: bool) {
+        // Loads are done in their order.
+        self.load_from(to, place, false);
+    }
     /// Compares with rax. What that and the register of the new value hold waits in memory, for moves keep flags.
-    fn claim(&mut self, place: Place) -> Fix {
+    fn claim(&mut self, place: Place, from: Operand) -> Fix {
         let base = self.fetch(place.base);
-        let new = if base == RDX { R11 } else { RDX };
+        let is_read = |reg: Reg| reg == base || matches!(self.source(from), Source::Register(from) if from == reg);
+        let new = [RDX, R11, R10].into_iter().find(|reg| !is_read(*reg)).unwrap_or(R10);
         let is_free = |reg: Reg| self.allocated.free(self.at).any(|free| Reg(free) == reg);
         let kept = [RAX, new].map(|reg| !is_free(reg));
         let words = [RAX, new].into_iter().zip(self.frame.spare).zip(kept).filter(|(_, kept)| *kept);
         words.clone().for_each(|((reg, word), _)| self.asm.store(word, reg));
         self.asm.mov_imm64(new, CLAIMED);
-        self.asm.mov_imm32(RAX, 0);
+        match from {
+            Operand::Number(0) => self.asm.mov_imm32(RAX, 0),
+            _ => {
+                self.put(RAX, from);
+                self.asm.alu(Alu::Or, new, RAX);
+            }
+        }
         self.asm.cmpxchg(Mem::At(base, place.offset), new);
         words.for_each(|((reg, word), _)| self.asm.load(reg, word));
         self.asm.jcc_later(Cond::Equal)

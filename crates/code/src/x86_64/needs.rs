@@ -53,7 +53,8 @@ fn needs(op: &Op, locations: &[Location]) -> usize {
         Op::Begin(_) => 0,
         Op::Compute { .. } | Op::Unary { .. } | Op::Move { .. } => waiting.min(1).max(is_written),
         // rax cannot be the way.
-        Op::Claim { .. } | Op::Raise { .. } => 2 * waiting,
+        Op::Claim { place, .. } => 2 * usize::from(waits(&place.base)),
+        Op::Raise { .. } => 2 * waiting,
         _ => waiting + shifts + is_written,
     }
 }
@@ -78,7 +79,7 @@ pub fn most_bytes(program: &Program, input: usize) -> usize {
         Op::Jump { .. } => 5,
         Op::Bind { .. } | Op::Begin(_) => 0,
         Op::Pointer { .. } => input + WORD,
-        Op::Claim { .. } | Op::Raise { .. } => 6 * WORD + 36,
+        Op::Claim { .. } | Op::Raise { .. } => 6 * WORD + 40,
         Op::Next(_) => 4 * WORD + 6,
         // An address, and an instruction with an immediate.
         _ => 5 * WORD + 18,

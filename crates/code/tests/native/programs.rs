@@ -221,6 +221,10 @@ impl Made<'_> {
             }
             2 => self.builder.add(aligned(place), value),
             3 | 4 => self.claimed(place, value),
+            7 if is_shared && self.random.below(2) == 0 => {
+                let last = self.random.below(2) == 0;
+                values.push(Value::Var(self.builder.watch(aligned(place), last)));
+            }
             5 | 6 => {
                 let when = self.random.one_of(&COMPARISONS);
                 match self.random.below(3) {
@@ -249,7 +253,12 @@ impl Made<'_> {
     fn claimed(&mut self, place: Place, value: Value) {
         let word = aligned(Place::at(place.base, place.offset));
         let (taken, end) = (self.builder.label(), self.builder.label());
-        self.builder.claim(word, Target::Label(taken));
+        let from = match self.random.below(4) {
+            0 | 1 => Value::Number(0),
+            2 => Value::Var(self.builder.watch(word, false)),
+            _ => value,
+        };
+        self.builder.claim(word, from, Target::Label(taken));
         self.builder.jump(Target::Label(end));
         self.builder.bind(taken);
         if self.random.below(2) == 0 {

@@ -9,6 +9,7 @@ use trapline_plan::{
     Action, ActionRequest, Charged, DataCounts, DataLayout, LatencyInput, Region, TooLittle, bounds, charge,
 };
 use trapline_record::latency::Stamps;
+use trapline_record::maps::MapBytes;
 use trapline_record::tally::TableShape;
 use trapline_record::trampolines::Trampolines;
 
@@ -113,7 +114,7 @@ pub(crate) fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
     let locked = survey.traits.rseq.is_none();
     let named = request.filters.iter().flatten().any(|filter| filter.by_name);
     let programs = || request.all_filters().filter_map(|filter| filter.program.as_deref());
-    let maps = programs().map(|program| program.bytes).max().unwrap_or(0);
+    let maps = programs().map(|program| program.bytes).fold(MapBytes::NONE, MapBytes::or);
     let stacks = programs().map(|program| program.stacks).max_by_key(|stacks| stacks.frames);
     let stacks = stacks.unwrap_or_default();
     let nothing = DataCounts::default();

@@ -217,7 +217,7 @@ impl Segment {
         let rings = self.layout.rings;
         let ring = rings.len() / u64::from(counters.lines.saturating_sub(1).max(1));
         let tallies = self.layout.tallies.len() / u64::from(counters.lines.max(1));
-        let maps = u64::from(self.layout.maps.bytes);
+        let maps = u64::from(self.layout.maps.bytes.line);
         counters.len() / u64::from(counters.lines.max(1)) + latency + ring + tallies + maps
     }
     pub(crate) fn mapped(&self) -> u64 {

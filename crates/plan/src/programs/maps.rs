@@ -3,7 +3,8 @@
 //! In: a map, a key's words, values. Out: operations, appended to a hit's program. Invariant: HIT-1 every addition to
 //! a map is in exactly one entry of its key or counted as without one; what a thread assigned is what it reads.
 //!
-//! Two kinds of maps. *Added up*: the hit's CPU has entries of its own, and each word is changed by one atomic addition.
+//! Maps of two owners ([`Owner`]); the third one is [`shared`]. *Added up*: the hit's CPU has entries of its own, and each
+//! word is changed by one atomic addition.
 //! *Of a thread*: the key holds the thread's number, so no other thread of its PID namespace changes the entry's value.
 //! A child in another namespace may have a thread of the same number: the two share the entry, and either's value is
 //! there.
@@ -44,9 +45,11 @@
 //! later searches find the first: what the handler assigned is not seen. So a handler's first assignment of all may be
 //! lost, if it interrupts its thread's first assignment.
 
-use trapline_code::{Builder, Compare, Compute, Label, Place, Target, Value, Var};
-use trapline_record::maps::{BITS, FIRST, GONE, LIVE, MapShape};
+use trapline_code::{Builder, Compare, Compute, Label, Place, Target, Value, Var, Walk};
+use trapline_record::maps::{FIRST, GONE, LIVE, MET, MapShape, Owner};
 use trapline_record::tally::{PHI, PROBES};
+
+use super::shared;
 
 /// A map, as a hit's program reaches it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +64,7 @@ impl Map {
     /// Adds to each word of a key's value (A1). `extreme`: the last word is the value for which this comparison with all
     /// others holds (A2).
     pub fn add(self, builder: &mut Builder, key: &[Value], values: &[Value], extreme: Option<Compare>) {
+        let key = &kept(builder, key);
         let missing = builder.label();
         let last = values.len().saturating_sub(1);
         let first = extreme.and_then(|_| values.last()).map(|value| (self.value(last), *value));
@@ -74,30 +78,48 @@ impl Map {
         }
         builder.bind(missing);
     }
+    /// Stores the words of a value, from its `nth` on.
+    pub(super) fn store(self, builder: &mut Builder, (entry, nth): (Var, usize), values: &[Value]) {
+        for (nth, value) in (nth..).zip(values) {
+            builder.store(Place::at(entry, self.value(nth)), *value);
+        }
+    }
     /// Offset in an entry of a value's word.
-    const fn value(self, nth: usize) -> i32 {
+    pub(super) const fn value(self, nth: usize) -> i32 {
         self.shape.value(nth) as i32
     }
     /// Assigns a key's value (T1). `own`: pointer to the same line, for words of this thread alone
     /// ([`Memory::Own`](trapline_code::Memory::Own)).
-    pub fn assign(self, builder: &mut Builder, own: Var, key: &[Value], value: Value) {
+    pub fn assign(self, builder: &mut Builder, own: Var, key: &[Value], values: &[Value]) {
+        let key = &kept(builder, key);
+        if self.shape.owner == Owner::Any {
+            return shared::assign(self, builder, key, values);
+        }
         let missing = builder.label();
         let entry = self.find(builder, key, Some((GONE, None)), missing);
         let entry = self.own(builder, own, entry);
-        builder.store(Place::at(entry, self.value(0)), value);
+        self.store(builder, (entry, 0), values);
         builder.publish(Place::at(entry, 0), Value::Number(LIVE));
         builder.bind(missing);
     }
     /// Deletes a key (T2).
     pub fn delete(self, builder: &mut Builder, own: Var, key: &[Value]) {
+        let key = &kept(builder, key);
+        if self.shape.owner == Owner::Any {
+            return shared::delete(self, builder, key);
+        }
         let missing = builder.label();
         let entry = self.find(builder, key, None, missing);
         let entry = self.own(builder, own, entry);
         builder.publish(Place::at(entry, 0), Value::Number(GONE));
         builder.bind(missing);
     }
-    /// A key's value (T3): whether there is one, and the value; 0 and 0 if not.
+    /// A key's value (T3): whether there is one, and its first word; 0 and 0 if not.
     pub fn get(self, builder: &mut Builder, key: &[Value]) -> (Value, Value) {
+        let key = &kept(builder, key);
+        if self.shape.owner == Owner::Any {
+            return shared::get(self, builder, key);
+        }
         let (missing, is_there, value) = (builder.label(), builder.var(), builder.var());
         builder.set(is_there, Value::Number(0));
         builder.set(value, Value::Number(0));
@@ -133,13 +155,8 @@ impl Map {
         (found, missing): (Target, Target),
     ) -> Var {
         let [free, pass] = [(); 2].map(|()| builder.label());
-        let entry = builder.var();
-        let index = self.first(builder, key);
-        builder.set_address(
-            entry,
-            Place { base: self.line, index, offset: (u64::from(self.shape.at) + FIRST) as i32 },
-        );
-        let walk = builder.walk(entry, self.shape.stride() as u16, PROBES as u16);
+        let walk = self.walk(builder, key);
+        let entry = walk.entry;
         let state = Place::at(entry, 0);
         builder.begin(walk);
         builder.look(state, Target::Label(free), Target::Label(pass));
@@ -156,19 +173,17 @@ impl Map {
                 let [none, claimed, gone] = [(); 3].map(|()| builder.label());
                 builder.jump(Target::Label(none));
                 builder.bind(free);
-                builder.claim(state, Target::Label(claimed));
+                builder.claim(state, Value::Number(0), Target::Label(claimed));
                 builder.look(state, Target::Label(gone), Target::Label(gone));
                 is_key(builder, entry, key, gone);
                 builder.jump(found);
                 builder.bind(gone);
                 builder.next(walk);
                 builder.bind(none);
-                builder.add(Place::at(self.line, self.shape.at as i32), Value::Number(1));
+                self.miss(builder);
                 builder.jump(missing);
                 builder.bind(claimed);
-                for (nth, word) in key.iter().enumerate() {
-                    builder.store(Place::at(entry, 8 + 8 * nth as i32), *word);
-                }
+                store_key(builder, entry, key);
                 if let Some((word, value)) = first {
                     builder.store(Place::at(entry, word), value);
                 }
@@ -176,6 +191,22 @@ impl Map {
             }
         }
         entry
+    }
+    /// A walk over the entries that a key may have.
+    pub(super) fn walk(self, builder: &mut Builder, key: &[Value]) -> Walk {
+        let entry = builder.var();
+        let index = self.first(builder, key);
+        let offset = (u64::from(self.shape.at) + FIRST) as i32;
+        builder.set_address(entry, Place { base: self.line, index, offset });
+        builder.walk(entry, self.shape.stride() as u16, PROBES as u16)
+    }
+    /// M6.
+    pub(super) fn miss(self, builder: &mut Builder) {
+        builder.add(Place::at(self.line, self.shape.at as i32), Value::Number(1));
+    }
+    /// One more update that met another one of its key, which did not end.
+    pub(super) fn meet(self, builder: &mut Builder) {
+        builder.add(Place::at(self.line, self.shape.at as i32 + MET as i32), Value::Number(1));
     }
     /// Offset of the first entry of a key.
     fn first(self, builder: &mut Builder, key: &[Value]) -> Option<(Var, u8)> {
@@ -186,7 +217,7 @@ impl Map {
             hash = builder.compute(Compute::Add, hash, *word);
             hash = builder.compute(Compute::Multiply, hash, times);
         }
-        let nth = builder.compute(Compute::ShiftRight, hash, Value::Number(64 - u64::from(BITS)));
+        let nth = builder.compute(Compute::ShiftRight, hash, Value::Number(64 - u64::from(self.shape.bits)));
         let bytes = builder.compute(Compute::Multiply, nth, Value::Number(self.shape.stride()));
         Some((builder.in_var(bytes), 0))
     }
@@ -200,12 +231,28 @@ impl Map {
 }
 
 /// Goes there unless the entry has this key.
-fn is_key(builder: &mut Builder, entry: Var, key: &[Value], other: Label) {
+pub(super) fn is_key(builder: &mut Builder, entry: Var, key: &[Value], other: Label) {
     for (nth, word) in key.iter().enumerate() {
         let place = Place::at(entry, 8 + 8 * nth as i32);
         builder.branch_word(Compare::NotEqual, place, *word, Target::Label(other));
     }
 }
 
+/// A key's words: each is compared and stored, so none stays an input.
+fn kept(builder: &mut Builder, key: &[Value]) -> Vec<Value> {
+    let word = |word: &Value| match word {
+        Value::Input(_) => Value::Var(builder.in_var(*word)),
+        _ => *word,
+    };
+    key.iter().map(word).collect()
+}
+
+/// Stores the words of a key.
+pub(super) fn store_key(builder: &mut Builder, entry: Var, key: &[Value]) {
+    for (nth, word) in key.iter().enumerate() {
+        builder.store(Place::at(entry, 8 + 8 * nth as i32), *word);
+    }
+}
+
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

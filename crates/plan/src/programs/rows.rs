@@ -124,7 +124,7 @@ pub(super) fn add_anywhere(builder: Builder, rows: Rows) -> Result<Program, Unso
     add.builder.next(add.walk);
     add.builder.jump(Target::Label(none));
     add.builder.bind(free);
-    add.builder.claim(hits, Target::Label(claimed));
+    add.builder.claim(hits, Value::Number(0), Target::Label(claimed));
     add.builder.look(hits, Target::Label(gone), Target::Label(gone));
     add.is_same(Target::Label(found));
     add.builder.bind(gone);

@@ -109,7 +109,7 @@ pub(super) fn add_anywhere(builder: Builder, sums: Sums) -> Result<Program, Unso
     add.is_same(Target::Label(claim));
     add.builder.jump(Target::Label(pass));
     add.builder.bind(claim);
-    add.builder.claim(lock, Target::Label(claimed));
+    add.builder.claim(lock, Value::Number(0), Target::Label(claimed));
     add.builder.bind(pass);
     add.builder.next(add.walk);
     add.builder.jump(Target::Label(none));

@@ -4,18 +4,26 @@ use std::collections::BTreeMap;
 
 use trapline_code::{Builder, Compare, Compute, Program, Target, Value};
 use trapline_plan::hit::{Map, input, line};
-use trapline_record::maps::{MapArea, MapShape, StackTable};
+use trapline_record::maps::{BITS, MapArea, MapBytes, MapShape, Missed, Owner, StackTable};
 use trapline_record::view::View;
 
 /// `@sums[arg0 % 37, arg2 % 2] = sum(arg1)` and others: number of hits, sum.
-pub(crate) const SUMS: MapShape = MapShape { at: 0, keys: 2, values: 2 };
+pub(crate) const SUMS: MapShape = shape(0, (2, 2), Owner::Cpu);
 /// `@began[tid] = nsecs`
-pub(crate) const BEGAN: MapShape = MapShape { at: SUMS.end(), keys: 1, values: 1 };
-
+pub(crate) const BEGAN: MapShape = shape(0, (1, 1), Owner::Thread);
 /// `@by_stack[ustack] = sum(arg1)`
-pub(crate) const BY_STACK: MapShape = MapShape { at: BEGAN.end(), keys: 1, values: 2 };
-/// Bytes of a line of all these maps.
-pub(crate) const BYTES: u32 = BY_STACK.end();
+pub(crate) const BY_STACK: MapShape = shape(SUMS.end(), (1, 2), Owner::Cpu);
+/// `@live[arg0] = (arg0, arg0, arg0)`
+pub(crate) const LIVE_THREE: MapShape = shape(BEGAN.end(), (1, 3), Owner::Any);
+/// `@live[arg0] = arg0`
+pub(crate) const LIVE_ONE: MapShape = shape(LIVE_THREE.end(), (1, 1), Owner::Any);
+/// Bytes of all these maps.
+pub(crate) const BYTES: MapBytes = MapBytes { once: LIVE_ONE.end(), line: BY_STACK.end() };
+
+const fn shape(at: u32, (keys, values): (u8, u8), owner: Owner) -> MapShape {
+    MapShape { at, keys, values, bits: BITS, owner }
+}
+
 /// The table of stacks.
 pub(crate) const STACKS: StackTable = StackTable { frames: 10 };
 
@@ -62,7 +70,7 @@ pub(crate) fn begin(time: bool) -> Program {
     let (thread, noted) =
         (made.value(input::THREAD), made.value(if time { input::NANOS } else { input::ARGUMENT }));
     let [at, own] = [input::ASSIGNED, input::OWN].map(|nth| line(&mut made.builder, nth));
-    Map { line: at, shape: BEGAN }.assign(&mut made.builder, own, &[thread], noted);
+    Map { line: at, shape: BEGAN }.assign(&mut made.builder, own, &[thread], &[noted]);
     made.finish()
 }
 /// `/@began[tid]/ { @sums[1, 1] = sum(what - @began[tid]); delete(@began, tid) }`
@@ -80,6 +88,47 @@ pub(crate) fn end(time: bool) -> Program {
     began.delete(&mut made.builder, own, &[thread]);
     made.builder.bind(none);
     made.finish()
+}
+/// Assigns the first argument to its own key, in a map that all threads change; or deletes that key.
+pub(crate) fn live(shape: MapShape, assigns: bool) -> Program {
+    let mut made = Made::new();
+    let key = made.value(input::ARGUMENT);
+    let [at, own] = [input::ASSIGNED, input::OWN].map(|nth| line(&mut made.builder, nth));
+    let map = Map { line: at, shape };
+    if assigns {
+        map.assign(&mut made.builder, own, &[key], &vec![key; shape.values.into()]);
+    } else {
+        map.delete(&mut made.builder, own, &[key]);
+    }
+    made.finish()
+}
+/// `/has_key(@live, arg0)/ { @sums[0, 0] = sum(@live[arg0] - arg0) }`, and what is not there as 1 in `@sums[1, 0]`
+pub(crate) fn read_live(shape: MapShape) -> Program {
+    let mut made = Made::new();
+    let key = made.value(input::ARGUMENT);
+    let at = line(&mut made.builder, input::ASSIGNED);
+    let (is_there, value) = Map { line: at, shape }.get(&mut made.builder, &[key]);
+    let [none, end] = [(); 2].map(|()| made.builder.label());
+    made.builder.branch(Compare::Equal, is_there, Value::Number(0), Target::Label(none));
+    let differs = made.builder.compute(Compute::Subtract, value, key);
+    sum(&mut made, [Value::Number(0); 2], differs);
+    made.builder.jump(Target::Label(end));
+    made.builder.bind(none);
+    sum(&mut made, [Value::Number(1), Value::Number(0)], Value::Number(1));
+    made.builder.bind(end);
+    made.finish()
+}
+/// What is in such a map: each key with its value, whose words are equal. Nothing had no room or is unfinished.
+pub(crate) fn alive(area: &MapArea, view: View<'_>, shape: MapShape) -> BTreeMap<u64, u64> {
+    let (all, mut found) = (0..u64::MAX, BTreeMap::new());
+    let missed = area.read(view, (shape, 0), std::slice::from_ref(&all), |key, value| {
+        let value = value.expect("no entry of a deleted key");
+        assert!(value.iter().all(|word| *word == value[0]), "{key:x?} {value:x?}");
+        // Of one key the first counts.
+        found.entry(key[0]).or_insert(value[0]);
+    });
+    assert_eq!(missed, Missed { met: missed.met, ..Missed::default() });
+    found
 }
 /// Adds an argument to the row of the stack.
 pub(crate) fn sum_by_stack() -> Program {
@@ -125,12 +174,12 @@ pub(crate) fn by_stack(area: &MapArea, view: View<'_>, probe: u32) -> BTreeMap<(
     let all = 0..u64::MAX;
     let all = std::slice::from_ref(&all);
     let mut stacks = BTreeMap::new();
-    let dropped = area.read_stacks(view, all, |stack| {
+    let full = area.read_stacks(view, all, |stack| {
         assert_eq!(stack.probe, probe);
         let before = stacks.insert(stack.number, (stack.addresses.to_vec(), stack.is_cut));
         assert_eq!(before, None, "{stack:x?}");
     });
-    assert_eq!(dropped, 0);
+    assert_eq!(full, 0);
     let mut sums: BTreeMap<(Vec<u64>, bool), (u64, u64)> = BTreeMap::new();
     for line in 0..area.lines {
         area.read(view, (BY_STACK, line), all, |key, value| {

@@ -8,13 +8,15 @@ use trapline_code::{Program, Value};
 use trapline_plan::hit::{HitClock, HitProgram, input};
 use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, Traced, run};
 use trapline_plan::{Stacks, Unwind};
-use trapline_record::maps::MapArea;
+use trapline_record::maps::{MapArea, Missed};
 use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::view::View;
 
 use crate::arena::{Arena, LINES, call, machines, unregister};
 use crate::counts::{THREADS, everywhere, storm};
-use crate::map_programs::{BEGAN, BYTES, Made, STACKS, SUMS, begin, end, sum, sums_of_arguments};
+use crate::map_programs::{
+    BEGAN, BYTES, LIVE_ONE, LIVE_THREE, Made, STACKS, SUMS, alive, begin, end, live, read_live, sum, sums_of_arguments,
+};
 use crate::records::id_for;
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
 
@@ -89,7 +91,7 @@ impl Set {
                 let Some(value) = value else { return };
                 let sum: &mut (u64, u64) = all.entry([key[0], key[1]]).or_default();
                 *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
-            });
+            }).full;
         }
         (all, dropped)
     }
@@ -101,7 +103,7 @@ impl Set {
                     all.insert(key[0], value[0]);
                 }
             }),
-            0
+            Missed::default()
         );
         all
     }
@@ -203,5 +205,57 @@ fn hit_1_nothing_is_lost_under_a_storm() {
             assert_eq!(set.sums().0[&[4, 0]].0, before + 10, "threads without an area");
         }
         arena.unmap();
+    }
+}
+
+/// Threads and handlers assign and delete keys of one map. Each key that a thread alone uses is as it left it.
+#[test]
+fn hit_3_all_threads_change_one_map_under_a_storm() {
+    let _one = ONE.lock();
+    for machine in &machines() {
+        for shape in [LIVE_ONE, LIVE_THREE] {
+            let mut arena = Arena::new();
+            let set = Set::new(&arena, machine);
+            let site = Liveness::default();
+            let mut random = Random(0x3a90_0001_1234_9876);
+            for program in [live(shape, true), live(shape, false), read_live(shape)] {
+                let code = set.build(&mut arena, program, site, RecordKind::Entry, &back());
+                assert_kept(&format!("{shape:?} {machine:?}"), code, &site, &mut random);
+            }
+            // SAFETY: the arena's maps are as large as the area, and no other thread uses them now.
+            unsafe { core::ptr::write_bytes(set.base as *mut u8, 0, set.area.len() as usize) };
+            let mut build = |program| set.build(&mut arena, program, site, RecordKind::Entry, &BODY);
+            let [assign, delete, read] =
+                [live(shape, true), live(shape, false), read_live(shape)].map(&mut build);
+            let next = AtomicU64::new(1);
+            storm(assign, || {
+                everywhere(|| {
+                    let thread = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    let key = |n: u64| thread << 32 | n * 0x9E37 % 4093;
+                    for n in 0..CALLS / 4 {
+                        _ = call(assign, key(n));
+                        _ = call(read, key(n));
+                        // Handlers assign 1 too.
+                        _ = call(if n % 3 == 0 { delete } else { assign }, 1);
+                        if n >= 20 {
+                            _ = call(delete, key(n - 20));
+                        }
+                    }
+                });
+            });
+            let left = CALLS / 4 - 20..CALLS / 4;
+            let mut expected: BTreeMap<u64, u64> = (1..=THREADS)
+                .flat_map(|thread| left.clone().map(move |n| thread << 32 | n * 0x9E37 % 4093))
+                .map(|key| (key, key))
+                .collect();
+            let mut found = alive(&set.area, set.view(), shape);
+            [&mut expected, &mut found].into_iter().for_each(|map| drop(map.remove(&1)));
+            assert_eq!(found, expected, "{machine:?}");
+            let (sums, full) = set.sums();
+            assert_eq!((sums.len(), full), (1, 0), "each thread finds what it assigned: {sums:?}");
+            assert_eq!(sums[&[0, 0]].0, CALLS / 4 * THREADS);
+            assert!(shape.values > 1 || sums[&[0, 0]].1 == 0, "each value is its key");
+            arena.unmap();
+        }
     }
 }

@@ -12,13 +12,16 @@ use trapline_plan::aarch64::stub::{Code as _, Machine};
 use trapline_plan::filter::TargetFilter;
 use trapline_plan::hit::{HitClock, HitProgram, input};
 use trapline_plan::{Stacks, ThreadId};
-use trapline_record::maps::MapArea;
+use trapline_record::maps::{MapArea, Missed};
 use trapline_record::ring::RecordKind;
 use trapline_record::view::View;
 
 use super::filters::Random;
 use super::latency::on_cpu;
-use super::map_programs::{BEGAN, BYTES, Made, STACKS, SUMS, begin, end, sum, sums_of_arguments};
+use super::map_programs::{
+    BEGAN, BYTES, LIVE_ONE, LIVE_THREE, Made, STACKS, SUMS, alive, begin, end, live, read_live, sum,
+    sums_of_arguments,
+};
 use super::threads::{ids, tid};
 use super::{ADD, CodeMemory, DATA, RET, by_hand, call, changes, machines, registered, run, storm};
 
@@ -58,23 +61,21 @@ impl Set {
     fn sums(&self) -> (BTreeMap<[u64; 2], (u64, u64)>, u64) {
         let (mut all, mut dropped) = (BTreeMap::new(), 0);
         for line in 0..self.area.lines {
-            dropped += self.area.read(
-                View::new(&self.words),
-                (SUMS, line),
-                std::slice::from_ref(&ALL),
-                |key, value| {
-                    let Some(value) = value else { return };
-                    let sum: &mut (u64, u64) = all.entry([key[0], key[1]]).or_default();
-                    *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
-                },
-            );
+            let mut add = |key: &[u64], value: Option<&[u64]>| {
+                let Some(value) = value else { return };
+                let sum: &mut (u64, u64) = all.entry([key[0], key[1]]).or_default();
+                *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
+            };
+            let (view, all) = (View::new(&self.words), std::slice::from_ref(&ALL));
+            dropped += self.area.read(view, (SUMS, line), all, &mut add).full;
         }
         (all, dropped)
     }
     fn began(&self) -> BTreeMap<u64, u64> {
         let mut all = BTreeMap::new();
         let read = |key: &[u64], value: Option<&[u64]>| all.extend(value.map(|value| (key[0], value[0])));
-        assert_eq!(self.area.read(View::new(&self.words), (BEGAN, 0), std::slice::from_ref(&ALL), read), 0);
+        let missed = self.area.read(View::new(&self.words), (BEGAN, 0), std::slice::from_ref(&ALL), read);
+        assert_eq!(missed, Missed::default());
         all
     }
 }
@@ -139,6 +140,48 @@ fn hit_1_nothing_is_lost_under_a_storm() {
         let hits: u64 = found.values().map(|sum| sum.0).sum();
         assert_eq!((hits, dropped), (called + handled, 0), "{machine:?}");
         assert!(found.values().all(|sum| sum.1 == 3 * sum.0), "{found:?}");
+        set.room.unmap();
+    }
+}
+
+/// Threads assign and delete keys of one map. Each key that a thread alone uses is as it left it.
+#[test]
+fn hit_3_all_threads_change_one_map() {
+    const CALLS: u64 = 2000;
+    for (machine, shape) in
+        machines(registered).into_iter().flat_map(|machine| [LIVE_ONE, LIVE_THREE].map(|shape| (machine, shape)))
+    {
+        let set = Set::new(machine, ThreadId::Call);
+        let [assign, delete, read] = [live(shape, true), live(shape, false), read_live(shape)]
+            .map(|program| set.build(program, RecordKind::Entry, &[RET]));
+        for code in [assign, delete, read] {
+            for flags in 0..16 {
+                let (before, after) = changes(code, flags);
+                assert_eq!(after, before, "{machine:?}");
+            }
+        }
+        let before = set.sums().0.get(&[0, 0]).map_or(0, |sum| sum.0);
+        let key = |thread: u64, n: u64| thread << 32 | n * 0x9E37 % 4093;
+        std::thread::scope(|scope| {
+            for thread in 1..4 {
+                scope.spawn(move || {
+                    for n in 0..CALLS {
+                        _ = call(assign, key(thread, n), 0);
+                        _ = call(read, key(thread, n), 0);
+                        _ = call(if n % 3 == 0 { delete } else { assign }, 1, 0);
+                        if n >= 20 {
+                            _ = call(delete, key(thread, n - 20), 0);
+                        }
+                    }
+                });
+            }
+        });
+        let left = (1..4).flat_map(|thread| (CALLS - 20..CALLS).map(move |n| (key(thread, n), key(thread, n))));
+        let mut found = alive(&set.area, View::new(&set.words), shape);
+        found.retain(|key, _| *key >> 32 > 0 && *key >> 32 < 4);
+        assert_eq!(found, left.collect(), "{machine:?}");
+        let (sums, full) = set.sums();
+        assert_eq!((sums[&[0, 0]].0 - before, full), (3 * CALLS, 0), "each thread finds what it assigned");
         set.room.unmap();
     }
 }

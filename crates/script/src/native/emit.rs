@@ -70,11 +70,11 @@ pub trait Emit {
     fn branch(&mut self, when: Compare, left: Self::Value, right: Self::Value, to: Self::Label);
     /// Adds to the words of a key's value. `extreme`: the last word becomes its value, if this comparison with it holds.
     fn add(&mut self, map: usize, key: &[Self::Value], values: &[Self::Value], extreme: Option<Compare>);
-    /// Assigns a key's value.
-    fn assign(&mut self, map: usize, key: &[Self::Value], value: Self::Value);
+    /// Assigns the words of a key's value.
+    fn assign(&mut self, map: usize, key: &[Self::Value], values: &[Self::Value]);
     /// Deletes a key.
     fn delete(&mut self, map: usize, key: &[Self::Value]);
-    /// Whether there is a key, and its value or 0.
+    /// Whether there is a key, and its value if that is one word, or 0.
     fn read(&mut self, map: usize, key: &[Self::Value]) -> (Self::Value, Self::Value);
 }
 
@@ -99,7 +99,7 @@ impl Emit for Nothing {
     fn jump(&mut self, (): ()) {}
     fn branch(&mut self, _: Compare, (): (), (): (), (): ()) {}
     fn add(&mut self, _: usize, _: &[()], _: &[()], _: Option<Compare>) {}
-    fn assign(&mut self, _: usize, _: &[()], (): ()) {}
+    fn assign(&mut self, _: usize, _: &[()], _: &[()]) {}
     fn delete(&mut self, _: usize, _: &[()]) {}
     fn read(&mut self, _: usize, _: &[()]) -> ((), ()) {
         ((), ())

@@ -4,16 +4,17 @@
 //! Fates depend on each other (NAT-1), so those that cannot be are taken back until none is left. Does not: attach.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use super::emit::Nothing;
 use super::lower::{Lower, Of};
-use super::maps::{Change, Native, NativeMap};
+use super::maps::{Change, KeyWord, Native, NativeMap, Processes};
 use super::uses::Uses;
 use crate::attach::Probe;
 use crate::program::{Block, Program};
 
 /// The most keys of a map for which the target's tables have room.
-const ROOM: usize = 8192;
+const ROOM: usize = 1 << 20;
 
 /// Where a block runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,16 +56,19 @@ impl Natives {
         let fate = |block: &Block| if is_of_hits(block) { Fate::Read(why.to_owned()) } else { Fate::Own };
         let fates: Vec<Fate> = program.blocks.iter().map(fate).collect();
         let awaited = vec![false; fates.len()];
-        Self { fates, native: Native::new(program.maps.len(), false), awaited }
+        Self { fates, native: Native::new(program.maps.len(), Processes::default(), Rc::default()), awaited }
     }
-    /// Decides. `beside`: by block. `same_tids`: threads of the target see the numbers of themselves that the tracer sees.
+    /// Decides. `beside`: by block.
     #[must_use]
-    pub fn of(program: &Program, beside: &[Beside], same_tids: bool) -> Self {
+    pub fn of(program: &Program, beside: &[Beside], processes: Processes) -> Self {
         let uses: Vec<Uses> = program.blocks.iter().map(Uses::of).collect();
+        let of_hits = uses.iter().zip(&program.blocks).filter(|(_, block)| is_of_hits(block));
+        let assigned = of_hits.flat_map(|(uses, _)| uses.assigned.iter().copied()).collect();
+        let start = Native::new(program.maps.len(), processes, Rc::new(assigned));
         let fate = |block: &Block| if is_of_hits(block) { Fate::Native } else { Fate::Own };
         let mut fates: Vec<Fate> = program.blocks.iter().map(fate).collect();
         let native = loop {
-            let native = lowered(program, &mut fates, same_tids);
+            let native = lowered(program, &mut fates, start.clone());
             let together = Together { program, fates: &fates, uses: &uses, native: &native, beside };
             let impossible = together.impossible();
             if impossible.is_empty() {
@@ -83,13 +87,17 @@ impl Natives {
     }
 }
 
+/// Whether keys of different processes are different.
+fn is_of_process(keys: &[KeyWord]) -> bool {
+    keys.iter().any(|part| matches!(part, KeyWord::Pid | KeyWord::Thread))
+}
+
 fn is_of_hits(block: &Block) -> bool {
     block.probes.iter().any(Probe::is_of_program)
 }
 
 /// What the target must know to run blocks. Those that it cannot run are read.
-fn lowered(program: &Program, fates: &mut [Fate], same_tids: bool) -> Native {
-    let mut native = Native::new(program.maps.len(), same_tids);
+fn lowered(program: &Program, fates: &mut [Fate], mut native: Native) -> Native {
     for (fate, block) in fates.iter_mut().zip(&program.blocks).filter(|(fate, _)| **fate == Fate::Native) {
         let mut with_it = native.clone();
         let is_function = |probe: &Probe| matches!(probe, Probe::Uprobe(..) | Probe::Uretprobe(..));
@@ -156,6 +164,9 @@ impl Together<'_> {
             }
             Some(NativeMap { change: Change::Raise(_), .. }) if emptied() => {
                 Some(format!("{name} is emptied"))
+            }
+            Some(how) if how.is_shared() && !self.native.processes.one && !is_of_process(&how.keys) => {
+                Some(format!("{name} is of several processes, and its key has no pid"))
             }
             Some(NativeMap { change: Change::Assign, .. }) if self.is_changed_early(map) => {
                 Some(format!("{name} is changed by a block of the tracer before the end"))

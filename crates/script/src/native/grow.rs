@@ -11,7 +11,7 @@ use crate::run::{Machine, Totals};
 use crate::types::Type;
 use crate::value::{StackMode, Value};
 
-/// A part of a key.
+/// A part of a key or a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyValue {
     /// A number.
@@ -31,20 +31,17 @@ impl Totals {
 
 impl Machine {
     /// Replaces all entries of a map by those that hits have assigned.
-    pub fn replace(&mut self, map: usize, entries: impl Iterator<Item = (Vec<KeyValue>, u64)>) {
+    pub fn replace(&mut self, map: usize, entries: impl Iterator<Item = (Vec<KeyValue>, Vec<KeyValue>)>) {
         let (program, maps) = self.maps();
         let info = &program.maps[map];
-        maps[map].clear();
-        for (key, value) in entries {
-            let key = value_of(&key, info.key.as_ref());
-            if let Some(cell) = maps[map].entry(key, || Cell::Plain(Value::Nothing)) {
-                *cell = Cell::Plain(Value::Int(value as i64));
-            }
-        }
+        maps[map].replace(entries.map(|(key, value)| {
+            let value = value_of(&value, Some(&info.value));
+            (value_of(&key, info.key.as_ref()), Cell::Plain(value))
+        }));
     }
 }
 
-/// A key as blocks have it.
+/// A key or a value as blocks have it.
 fn value_of(key: &[KeyValue], ty: Option<&Type>) -> Value {
     let part = |part: &KeyValue| match part {
         KeyValue::Int(number) => Value::Int(*number),

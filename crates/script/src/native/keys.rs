@@ -1,6 +1,6 @@
-//! Keys of maps, as words.
+//! Keys and values of maps, as words.
 //!
-//! In: a key's parts. Out: what each part is, and its word. Invariant: NAT-1. Does not: add or assign.
+//! In: a key's or a value's parts. Out: what each part is, and its word. Invariant: NAT-1. Does not: add or assign.
 
 use super::emit::{Emit, Known};
 use super::lower::{Lower, is_word};
@@ -15,45 +15,69 @@ use crate::types::Type;
 use crate::value::StackMode;
 
 impl<E: Emit> Lower<'_, E> {
-    /// A key of a map whose entries belong to threads.
-    pub(super) fn thread_key(
+    /// A key of a map whose values are assigned. `values`: what their words are, if this says so.
+    pub(super) fn assigned_key(
+        &mut self,
+        map: usize,
+        key: Option<&Typed>,
+        values: Vec<KeyWord>,
+        at: &At,
+    ) -> Result<Vec<E::Value>, Not> {
+        let (keys, words) = self.parts(key)?;
+        self.native.uses(map, NativeMap { keys, values, change: Change::Assign }, at)?;
+        Ok(words)
+    }
+    /// The same, if one word is read.
+    pub(super) fn read_key(
         &mut self,
         map: usize,
         key: Option<&Typed>,
         at: &At,
     ) -> Result<Vec<E::Value>, Not> {
-        let (keys, words) = self.key(key)?;
-        let ty = &self.of.program.maps[map].value;
-        match () {
-            () if !keys.contains(&KeyWord::Thread) => {
-                Err(Not::yet("a map of plain values without tid in its key", at))
-            }
-            () if keys.iter().any(|part| matches!(part, KeyWord::Stack(..))) => {
-                Err(Not::yet("a map of plain values with a stack in its key", at))
-            }
-            () if !is_word(ty) => Err(Not::yet("a map whose values are no numbers", at)),
-            () => {
-                self.native.uses(map, NativeMap { keys, values: 1, change: Change::Assign }, at)?;
-                Ok(words)
-            }
+        if !is_word(&self.of.program.maps[map].value) {
+            return Err(Not::yet("reading a value that is no number", at));
         }
+        self.assigned_key(map, key, vec![KeyWord::Number], at)
     }
-    pub(super) fn key(&mut self, key: Option<&Typed>) -> Result<(Vec<KeyWord>, Vec<E::Value>), Not> {
-        let Some(key) = key else { return Ok((Vec::new(), Vec::new())) };
-        let parts = match &*key.op {
+    /// Assigns.
+    pub(super) fn assign(
+        &mut self,
+        map: usize,
+        key: Option<&Typed>,
+        value: &Typed,
+    ) -> Result<(), Not> {
+        // A key is computed before its value.
+        if is_word(&self.of.program.maps[map].value) {
+            let key = self.read_key(map, key, &value.at)?;
+            let word = self.value(value)?;
+            self.emit.assign(map, &key, &[word]);
+            return Ok(());
+        }
+        let (keys, key) = self.parts(key)?;
+        let (values, words) = self.parts(Some(value))?;
+        if values.contains(&KeyWord::Pid) {
+            return Err(Not::yet("pid in a value", &value.at));
+        }
+        self.native.uses(map, NativeMap { keys, values, change: Change::Assign }, &value.at)?;
+        self.emit.assign(map, &key, &words);
+        Ok(())
+    }
+    pub(super) fn parts(&mut self, whole: Option<&Typed>) -> Result<(Vec<KeyWord>, Vec<E::Value>), Not> {
+        let Some(whole) = whole else { return Ok((Vec::new(), Vec::new())) };
+        let parts = match &*whole.op {
             Op::Tuple(parts) => &parts[..],
-            _ => std::slice::from_ref(key),
+            _ => std::slice::from_ref(whole),
         };
         let mut all = (Vec::new(), Vec::new());
         for part in parts {
-            let (is, word) = self.key_word(part)?;
+            let (is, word) = self.part(part)?;
             all.0.push(is);
             all.1.extend(word);
         }
         Ok(all)
     }
-    /// What a part of a key is, and its word, if it has one.
-    fn key_word(&mut self, part: &Typed) -> Result<(KeyWord, Option<E::Value>), Not> {
+    /// What a part is, and its word, if it has one.
+    fn part(&mut self, part: &Typed) -> Result<(KeyWord, Option<E::Value>), Not> {
         let place = |lower: &mut Self, is: KeyWord| Ok((is, Some(lower.emit.known(Known::Probe))));
         match &*part.op {
             Op::Call { meaning: Meaning::Tid, args } if !is_init(args) => {

@@ -103,22 +103,27 @@ impl<'a, E: Emit> Lower<'a, E> {
                 Ok(())
             }
             Op::OnMap { meaning: Meaning::Delete, map, args } => {
-                let key = self.thread_key(*map, args.first(), &expr.at)?;
+                let key = self.assigned_key(*map, args.first(), Vec::new(), &expr.at)?;
                 self.emit.delete(*map, &key);
                 Ok(())
             }
-            Op::Step { place: Place::Map { map, key }, by, .. } if !has_thread(key.as_ref()) => {
+            Op::Step { place: Place::Map { map, key }, by, .. } if self.is_counted(*map, key.as_ref()) => {
                 let by = self.emit.number(*by as u64);
                 self.add_number(*map, key.as_ref(), by, &expr.at)
             }
             _ => self.value(expr).map(drop),
         }
     }
+    /// Whether hits do nothing else with a map's values than adding to them.
+    fn is_counted(&self, map: usize, key: Option<&Typed>) -> bool {
+        !has_thread(key) && !self.native.assigned.contains(&map)
+    }
     /// Adds to a plain number that hits do nothing else with.
     fn add_number(&mut self, map: usize, key: Option<&Typed>, by: E::Value, at: &At) -> Result<(), Not> {
-        let (keys, words) = self.key(key)?;
+        let (keys, words) = self.parts(key)?;
         let one = self.emit.number(1);
-        self.native.uses(map, NativeMap { keys, values: 2, change: Change::Add }, at)?;
+        let values = vec![KeyWord::Number; 2];
+        self.native.uses(map, NativeMap { keys, values, change: Change::Add }, at)?;
         self.emit.add(map, &words, &[one, by], None);
         Ok(())
     }
@@ -141,16 +146,13 @@ impl<'a, E: Emit> Lower<'a, E> {
                 self.emit.bind(end);
                 Ok(())
             }
-            Op::Compute(Binary::Add, left, right) if key.is_none() && is_whole(left, map) => {
+            Op::Compute(Binary::Add, left, right)
+                if key.is_none() && is_whole(left, map) && self.is_counted(map, None) =>
+            {
                 let by = self.value(right)?;
                 self.add_number(map, None, by, &value.at)
             }
-            _ => {
-                let words = self.thread_key(map, key, &value.at)?;
-                let value = self.value(value)?;
-                self.emit.assign(map, &words, value);
-                Ok(())
-            }
+            _ => self.assign(map, key, value),
         }
     }
     fn add(
@@ -160,7 +162,7 @@ impl<'a, E: Emit> Lower<'a, E> {
         (sum, added, args): (Sum, &Typed, SumArgs),
         (signed, at): (bool, &At),
     ) -> Result<(), Not> {
-        let (mut keys, mut words) = self.key(key)?;
+        let (mut keys, mut words) = self.parts(key)?;
         let (one, value) = (self.emit.number(1), self.value(added)?);
         let (mut values, mut change) = (vec![one], Change::Add);
         match sum {
@@ -182,7 +184,8 @@ impl<'a, E: Emit> Lower<'a, E> {
             }
             Sum::Tseries => return Err(Not::yet("tseries", at)),
         }
-        self.native.uses(map, NativeMap { keys, values: values.len() as u8, change }, at)?;
+        let numbers = vec![KeyWord::Number; values.len()];
+        self.native.uses(map, NativeMap { keys, values: numbers, change }, at)?;
         let extreme = if let Change::Raise(when) = change { Some(when) } else { None };
         self.emit.add(map, &words, &values, extreme);
         Ok(())
@@ -254,15 +257,15 @@ impl<'a, E: Emit> Lower<'a, E> {
             Op::Step { place, by, before } => self.step_place(place, *by, *before, expr),
             Op::Call { meaning, args } => self.call(*meaning, args, &expr.at),
             Op::Map { map, key } => {
-                let key = self.thread_key(*map, key.as_ref(), &expr.at)?;
+                let key = self.read_key(*map, key.as_ref(), &expr.at)?;
                 Ok(self.emit.read(*map, &key).1)
             }
             Op::OnMap { meaning: Meaning::HasKey, map, args } => {
-                let key = self.thread_key(*map, args.first(), &expr.at)?;
+                let key = self.assigned_key(*map, args.first(), Vec::new(), &expr.at)?;
                 Ok(self.emit.read(*map, &key).0)
             }
             Op::Find { map, key, slot } => {
-                let key = self.thread_key(*map, Some(key), &expr.at)?;
+                let key = self.read_key(*map, Some(key), &expr.at)?;
                 let (is_there, value) = self.emit.read(*map, &key);
                 let (none, zero) = (self.emit.label(), self.emit.number(0));
                 self.emit.branch(Compare::Equal, is_there, zero, none);
@@ -401,7 +404,7 @@ impl<'a, E: Emit> Lower<'a, E> {
                 Vec::new()
             }
             Place::Map { map, key } => {
-                let key = self.thread_key(*map, key.as_ref(), &expr.at)?;
+                let key = self.read_key(*map, key.as_ref(), &expr.at)?;
                 let value = self.emit.read(*map, &key).1;
                 self.emit.set(old, value);
                 key
@@ -412,7 +415,7 @@ impl<'a, E: Emit> Lower<'a, E> {
         let new = if let Type::Int(int) = &expr.ty { self.wrapped(new, int) } else { new };
         match place {
             Place::Local(slot) => self.emit.set(self.locals[*slot], new),
-            Place::Map { map, .. } => self.emit.assign(*map, &key, new),
+            Place::Map { map, .. } => self.emit.assign(*map, &key, &[new]),
         }
         Ok(if before { new } else { old })
     }
@@ -422,7 +425,7 @@ impl<'a, E: Emit> Lower<'a, E> {
             Meaning::Argument(nth @ 0..6) => Known::Argument(nth),
             Meaning::Retval => Known::Returned,
             Meaning::Nsecs if boot => Known::Nanos,
-            Meaning::Tid if self.native.same_tids && !is_init(args) => Known::Thread,
+            Meaning::Tid if self.native.processes.same_tids && !is_init(args) => Known::Thread,
             Meaning::Tid | Meaning::Pid => {
                 return Err(Not::yet("such a tid or pid but as a part of a key", at));
             }

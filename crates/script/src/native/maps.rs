@@ -3,6 +3,7 @@
 //! In: how blocks use them. Out: for each such map, the parts of its key and what hits do to its values. All blocks
 //! must agree. Does not: make operations (`lower`), or decide where blocks run (`fates`).
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use trapline_code::Compare;
@@ -12,6 +13,8 @@ use crate::value::StackMode;
 
 /// Parts of a key at most.
 const MOST_PARTS: usize = 6;
+/// Parts of a value at most.
+const MOST_VALUES: usize = 4;
 
 /// What cannot be run in the target, and where it stands.
 #[derive(Debug, Clone)]
@@ -28,7 +31,7 @@ impl Not {
     }
 }
 
-/// What a part of a key is.
+/// What a part of a key, or of a value, is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyWord {
     /// A number.
@@ -67,10 +70,34 @@ pub enum Change {
 pub struct NativeMap {
     /// The parts of its key.
     pub keys: Vec<KeyWord>,
-    /// How many words its value has.
-    pub values: u8,
+    /// The words of its value. None if hits do not say so: they look for keys, or delete them.
+    pub values: Vec<KeyWord>,
     /// What is done to them.
     pub change: Change,
+}
+
+impl NativeMap {
+    /// Whether any thread may change a value, and not one alone.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.change == Change::Assign && (!self.keys.contains(&KeyWord::Thread) || self.values.len() > 1)
+    }
+    /// The same with what is known of another use, if both may be of one map.
+    fn with(&self, other: &Self) -> Option<Self> {
+        let values = if self.values.is_empty() { &other.values } else { &self.values };
+        let agrees = |one: &Self| one.values.is_empty() || one.values == *values;
+        let is_one = self.keys == other.keys && self.change == other.change && agrees(self) && agrees(other);
+        is_one.then(|| Self { values: values.clone(), ..self.clone() })
+    }
+}
+
+/// What is known of the processes that run blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Processes {
+    /// There is one, with children that share its maps.
+    pub one: bool,
+    /// Threads see the numbers of themselves that the tracer sees.
+    pub same_tids: bool,
 }
 
 /// What the target must know to run blocks.
@@ -78,34 +105,33 @@ pub struct NativeMap {
 pub struct Native {
     /// By number: those maps that hits change there.
     pub maps: Vec<Option<NativeMap>>,
-    /// Texts that stand in keys.
+    /// Texts that stand in keys and values.
     pub texts: Vec<Rc<[u8]>>,
-    /// Return addresses of the deepest stack in a key; 0 if there is none.
+    /// Return addresses of the deepest stack in a key or value; 0 if there is none.
     pub addresses: u8,
-    /// Whether threads see the numbers of themselves that the tracer sees.
-    pub same_tids: bool,
+    /// The processes.
+    pub(super) processes: Processes,
+    /// Maps to whose values hits do more than counting.
+    pub(super) assigned: Rc<BTreeSet<usize>>,
 }
 
 impl Native {
     /// For a program with so many maps.
-    pub(super) fn new(maps: usize, same_tids: bool) -> Self {
-        Self { maps: vec![None; maps], texts: Vec::new(), addresses: 0, same_tids }
+    pub(super) fn new(maps: usize, processes: Processes, assigned: Rc<BTreeSet<usize>>) -> Self {
+        Self { maps: vec![None; maps], processes, assigned, ..Self::default() }
     }
     /// Notes how a map is used.
     pub(super) fn uses(&mut self, map: usize, how: NativeMap, at: &At) -> Result<(), Not> {
-        let known = &mut self.maps[map];
-        match known {
-            Some(known) if *known != how => Err(Not::yet("a map that is used in two ways", at)),
-            _ if how.keys.len() > MOST_PARTS => {
-                Err(Not::yet(format!("a key of more than {MOST_PARTS} parts"), at))
-            }
-            _ => {
-                *known = Some(how);
-                Ok(())
-            }
+        if how.keys.len() > MOST_PARTS || how.values.len() > MOST_VALUES {
+            let text = format!("a key of more than {MOST_PARTS} parts, or a value of more than {MOST_VALUES}");
+            return Err(Not::yet(text, at));
         }
+        let known = &mut self.maps[map];
+        let both = known.as_ref().map_or_else(|| Some(how.clone()), |known| known.with(&how));
+        *known = Some(both.ok_or_else(|| Not::yet("a map that is used in two ways", at))?);
+        Ok(())
     }
-    /// Notes the return addresses of a stack in a key. All stacks have the most of them: keys with fewer are put
+    /// Notes the return addresses of a stack. All stacks have the most of them: keys with fewer are put
     /// together by the reader.
     pub(super) fn stack(&mut self, addresses: u8) {
         self.addresses = self.addresses.max(addresses);

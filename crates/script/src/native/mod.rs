@@ -9,8 +9,9 @@
 //! - added up: `count sum avg stats hist lhist`. Hits add, and nothing else; what the target adds is added to the tracer's map
 //!   too. So blocks of the tracer may do with it what they like.
 //! - extremes: `min max`. The same, but nobody empties them.
-//! - of a thread: the key has `tid` in it, and values are numbers. Hits assign, read and delete. The tracer has a copy, which its
-//!   blocks may read; only those at `end` may change it.
+//! - assigned: plain values. Hits assign, read and delete. The tracer has a copy, which its blocks may read; only those at
+//!   `end` may change it. A map whose key has `tid`, and whose values are one word, belongs to threads; all threads change
+//!   the others.
 //!
 //! Invariant: NAT-1 a map is the target's only if all blocks of hits that name it run there: it has one owner.
 //!
@@ -28,4 +29,4 @@ pub use emit::{Emit, Known};
 pub use fates::{Beside, Fate, Natives};
 pub use grow::KeyValue;
 pub use lower::lower;
-pub use maps::{Change, KeyWord, Native, NativeMap, Not};
+pub use maps::{Change, KeyWord, Native, NativeMap, Not, Processes};

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 
 use crate::calls::Meaning;
 use crate::program::{Block, Op, Place, Step, Typed};
+use crate::tree::Binary;
+use crate::types::Type;
 
 /// The maps of a block.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub(super) struct Uses {
     pub(super) changed: BTreeSet<usize>,
     /// Those of which it removes keys, or sets values to zero.
     pub(super) emptied: BTreeSet<usize>,
+    /// Those to whose plain values it does more than counting them up and down.
+    pub(super) assigned: BTreeSet<usize>,
 }
 
 impl Uses {
@@ -29,12 +33,23 @@ impl Uses {
     }
     fn step(&mut self, step: &Step) {
         match step {
-            Step::Set(_, value) | Step::Do(value) => self.expr(value),
+            Step::Set(_, value) => self.expr(value),
+            Step::Do(value) => self.effect(value),
             Step::SetMap { map, key, value } => {
                 self.named.insert(*map);
                 self.changed.insert(*map);
                 key.iter().for_each(|key| self.expr(key));
-                self.expr(value);
+                match &*value.op {
+                    Op::Compute(Binary::Add, left, right) if key.is_none() && is_whole(left, *map) => {
+                        self.expr(right);
+                    }
+                    _ => {
+                        if !matches!(value.ty, Type::Sum(..)) {
+                            self.assigned.insert(*map);
+                        }
+                        self.expr(value);
+                    }
+                }
             }
             Step::While { condition, body, .. } => {
                 self.expr(condition);
@@ -53,15 +68,42 @@ impl Uses {
             Step::Break | Step::Continue | Step::Return => {}
         }
     }
+    /// An expression whose value is not used.
+    fn effect(&mut self, expr: &Typed) {
+        match &*expr.op {
+            Op::Step { place: Place::Map { map, key }, .. } => {
+                self.named.insert(*map);
+                self.changed.insert(*map);
+                key.iter().for_each(|key| self.expr(key));
+            }
+            Op::Block { steps, value } => {
+                self.steps(steps);
+                self.effect(value);
+            }
+            Op::If { condition, then, other } => {
+                self.expr(condition);
+                self.effect(then);
+                self.effect(other);
+            }
+            _ => self.expr(expr),
+        }
+    }
     fn expr(&mut self, expr: &Typed) {
         match &*expr.op {
-            Op::Map { map, .. } | Op::Find { map, .. } => _ = self.named.insert(*map),
+            Op::Map { map, .. } | Op::Find { map, .. } => {
+                self.named.insert(*map);
+                self.assigned.insert(*map);
+            }
             Op::Step { place: Place::Map { map, .. }, .. } => {
                 self.named.insert(*map);
                 self.changed.insert(*map);
+                self.assigned.insert(*map);
             }
             Op::OnMap { meaning, map, .. } => {
                 self.named.insert(*map);
+                if matches!(meaning, Meaning::HasKey | Meaning::Delete) {
+                    self.assigned.insert(*map);
+                }
                 if matches!(meaning, Meaning::Clear | Meaning::Zero | Meaning::Delete) {
                     self.changed.insert(*map);
                     self.emptied.insert(*map);

@@ -72,7 +72,8 @@ impl Machine {
             }
         }
         for (map, lost) in now.lost_since(&self.settled) {
-            state.maps[map].lost += lost;
+            state.maps[map].lost += lost.full;
+            state.maps[map].met += lost.met;
         }
         self.settled = now;
     }
@@ -89,11 +90,14 @@ impl Machine {
                 let text = state.written(map, Asked::default(), world);
                 world.write(Stream::Output, &text);
             }
-            let lost = state.maps[map].lost;
-            if lost > 0 && !state.style.no_warnings {
-                let (name, room) = (&state.program.maps[map].name, state.program.maps[map].room);
-                let noun = if lost == 1 { "update" } else { "updates" };
-                let text = format!("WARNING: {name}: {lost} {noun} found no room ({room} keys)\n");
+            let (name, room) = (&state.program.maps[map].name, state.program.maps[map].room);
+            let lost = [
+                (state.maps[map].lost, format!("found no room ({room} keys)")),
+                (state.maps[map].met, "came while another one of the same key did not end".to_owned()),
+            ];
+            for (lost, why) in lost.iter().filter(|(lost, _)| *lost > 0 && !state.style.no_warnings) {
+                let noun = if *lost == 1 { "update" } else { "updates" };
+                let text = format!("WARNING: {name}: {lost} {noun} {why}\n");
                 world.write(Stream::Error, text.as_bytes());
             }
         }

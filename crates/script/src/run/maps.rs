@@ -21,11 +21,13 @@ pub(crate) struct Map {
     evicts: bool,
     /// Updates that found no room.
     pub(crate) lost: u64,
+    /// Updates that met another one of their key, which did not end.
+    pub(crate) met: u64,
 }
 
 impl Map {
     pub(super) fn new(info: &MapInfo) -> Self {
-        Self { entries: HashMap::new(), turn: 0, room: info.room.max(1), evicts: info.evicts, lost: 0 }
+        Self { entries: HashMap::new(), turn: 0, room: info.room.max(1), evicts: info.evicts, lost: 0, met: 0 }
     }
     pub(super) fn get(&mut self, key: &Value) -> Option<&Cell> {
         self.turn += 1;
@@ -59,6 +61,14 @@ impl Map {
             self.entries.remove(&key);
         }
         self.evicts
+    }
+    /// All entries are these; there is room for them elsewhere. Of one key the first counts.
+    pub(crate) fn replace(&mut self, entries: impl Iterator<Item = (Value, Cell)>) {
+        self.entries.clear();
+        for (key, cell) in entries {
+            self.turn += 1;
+            self.entries.entry(key).or_insert((self.turn, cell));
+        }
     }
     pub(super) fn remove(&mut self, key: &Value) -> bool {
         self.entries.remove(key).is_some()

@@ -18,5 +18,5 @@ mod world;
 
 pub use machine::Machine;
 pub use state::Style;
-pub use totals::Totals;
+pub use totals::{Lost, Totals};
 pub use world::{Clock, Hit, Stream, World};

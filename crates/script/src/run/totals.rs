@@ -15,8 +15,17 @@ pub(super) type Row = (usize, Value);
 #[derive(Debug, Clone, Default)]
 pub struct Totals {
     rows: BTreeMap<Row, Amount>,
-    /// Hits that found no room in a table, by map.
-    lost: BTreeMap<usize, u64>,
+    /// Updates that are in no table, by map.
+    lost: BTreeMap<usize, Lost>,
+}
+
+/// Updates that are in no table.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Lost {
+    /// They found no room.
+    pub full: u64,
+    /// They met another one of their key, which did not end.
+    pub met: u64,
 }
 
 impl Totals {
@@ -24,20 +33,23 @@ impl Totals {
     pub(crate) fn add_value(&mut self, map: usize, key: Value, amount: &Amount) {
         self.rows.entry((map, key)).or_default().add(amount);
     }
-    /// Adds hits that found no room in a map.
-    pub fn lose_in(&mut self, map: usize, hits: u64) {
-        if hits > 0 {
-            *self.lost.entry(map).or_default() += hits;
-        }
+    /// Adds updates that are not in a map.
+    pub fn lose_in(&mut self, map: usize, more: Lost) {
+        let lost = self.lost.entry(map).or_default();
+        *lost = Lost { full: lost.full + more.full, met: lost.met + more.met };
     }
     /// The rows that have more hits than before, with what is more.
     pub(super) fn since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (&'a Row, Amount)> {
         let more = |(row, amount): (&'a Row, &Amount)| (row, amount.since(before.rows.get(row)));
         self.rows.iter().map(more).filter(|(_, more)| more.hits > 0)
     }
-    /// How many more hits than before found no room, by map.
-    pub(super) fn lost_since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (usize, u64)> + 'a {
-        let before = |map| before.lost.get(&map).copied().unwrap_or(0);
-        self.lost.iter().map(move |(map, lost)| (*map, lost.saturating_sub(before(*map))))
+    /// How many more updates than before are not there, by map.
+    pub(super) fn lost_since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = (usize, Lost)> + 'a {
+        let before = |map| before.lost.get(&map).copied().unwrap_or_default();
+        let since = move |map, now: Lost| Lost {
+            full: now.full.saturating_sub(before(map).full),
+            met: now.met.saturating_sub(before(map).met),
+        };
+        self.lost.iter().map(move |(map, now)| (*map, since(*map, *now)))
     }
 }

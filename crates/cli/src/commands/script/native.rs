@@ -4,8 +4,8 @@
 //! Invariant: SCR-5, with `trapline_script::native`. Does not: attach, or read maps (`target_maps`).
 
 use trapline::maps::hit::{
-    Builder, Compare, Compute, HitProgram, Label, Map, MapShape, StackTable, Target, Unary, Value, Var, fits,
-    input, line,
+    BITS, Builder, Compare, Compute, HitProgram, Label, MAX_BITS, Map, MapBytes, MapShape, Owner, StackTable,
+    Target, Unary, Value, Var, fits, input, line,
 };
 use trapline::maps::{KeyWord, MapKind, MapTable};
 use trapline::stacks::Unwinding;
@@ -19,32 +19,42 @@ pub(super) struct NativeScript {
     /// The tables, and which of the script's maps each is.
     pub(super) tables: Vec<MapTable>,
     pub(super) maps: Vec<usize>,
-    /// Bytes of a line of all tables.
-    bytes: u32,
-    /// The stacks that keys name.
+    /// Bytes of all tables.
+    pub(super) bytes: MapBytes,
+    /// The stacks that keys and values name.
     stacks: StackTable,
 }
 
 impl NativeScript {
     /// Lays out the maps.
-    pub(super) fn new(native: Native) -> Self {
-        let (mut tables, mut maps, mut at) = (Vec::new(), Vec::new(), 0);
+    pub(super) fn new(native: Native, program: &Program) -> Self {
+        let (mut tables, mut maps, mut bytes) = (Vec::new(), Vec::new(), MapBytes::NONE);
         for (map, how) in native.maps.iter().enumerate() {
-            let Some(how) = how else { continue };
-            let keys: Vec<KeyWord> = how.keys.iter().filter_map(|part| word(*part)).collect();
-            let shape = MapShape { at, keys: keys.len() as u8, values: how.values };
-            at = shape.end();
-            tables.push(MapTable { shape, keys, kind: kind(how.change) });
+            let Some(how) = how.as_ref().filter(|_| !is_too_long(bytes)) else { continue };
+            let [keys, values]: [Vec<KeyWord>; 2] =
+                [&how.keys, &how.values].map(|parts| parts.iter().filter_map(|part| word(*part)).collect());
+            let shape = MapShape {
+                at: 0,
+                keys: keys.len() as u8,
+                // A value that no hit assigns has one word.
+                values: values.len().max(1) as u8,
+                bits: bits(program.maps[map].room),
+                owner: owner(how),
+            };
+            tables.push(MapTable { shape: bytes.put(shape), keys, values, kind: kind(how.change) });
             maps.push(map);
         }
         let stacks = StackTable { frames: native.addresses.min(Unwinding::DEEPEST) };
-        Self { native, tables, maps, bytes: at, stacks }
+        Self { native, tables, maps, bytes, stacks }
     }
     /// The program of these blocks, one behind the other.
     ///
     /// # Errors
     /// Why there is none.
     pub(super) fn program(&self, program: &Program, blocks: &[usize]) -> Result<HitProgram, String> {
+        if is_too_long(self.bytes) {
+            return Err("its maps would take too much of the target's address space".to_owned());
+        }
         let mut native = self.native.clone();
         let mut emitter = Emitter { script: self, builder: Builder::new() };
         for block in blocks {
@@ -69,7 +79,7 @@ impl Emitter<'_> {
     fn map(&mut self, map: usize) -> Map {
         let nth = self.script.maps.iter().position(|known| *known == map).unwrap_or(0);
         let table = &self.script.tables[nth];
-        let nth = if table.kind == MapKind::Assigned { input::ASSIGNED } else { input::LINE };
+        let nth = if table.shape.owner == Owner::Cpu { input::LINE } else { input::ASSIGNED };
         Map { line: line(&mut self.builder, nth), shape: table.shape }
     }
     fn own(&mut self) -> Var {
@@ -94,7 +104,7 @@ impl Emit for Emitter<'_> {
             Known::Probe => input::PROBE,
             Known::Stack => input::STACK,
         };
-        self.builder.input(nth)
+        Value::Input(nth)
     }
     fn unary(&mut self, op: Unary, of: Value) -> Value {
         self.builder.unary(op, of)
@@ -126,9 +136,9 @@ impl Emit for Emitter<'_> {
     fn add(&mut self, map: usize, key: &[Value], values: &[Value], extreme: Option<Compare>) {
         self.map(map).add(&mut self.builder, key, values, extreme);
     }
-    fn assign(&mut self, map: usize, key: &[Value], value: Value) {
+    fn assign(&mut self, map: usize, key: &[Value], values: &[Value]) {
         let (map, own) = (self.map(map), self.own());
-        map.assign(&mut self.builder, own, key, value);
+        map.assign(&mut self.builder, own, key, values);
     }
     fn delete(&mut self, map: usize, key: &[Value]) {
         let (map, own) = (self.map(map), self.own());
@@ -139,7 +149,7 @@ impl Emit for Emitter<'_> {
     }
 }
 
-/// The word that a part of a key has in the target.
+/// The word that a part of a key or a value has in the target.
 const fn word(part: native::KeyWord) -> Option<KeyWord> {
     match part {
         native::KeyWord::Thread => Some(KeyWord::Thread),
@@ -147,6 +157,25 @@ const fn word(part: native::KeyWord) -> Option<KeyWord> {
         native::KeyWord::Number | native::KeyWord::Text | native::KeyWord::Bucket => Some(KeyWord::Number),
         native::KeyWord::Stack(..) => Some(KeyWord::Stack),
         native::KeyWord::Pid => None,
+    }
+}
+
+/// Whether offsets in maps may be too large for instructions.
+const fn is_too_long(bytes: MapBytes) -> bool {
+    bytes.once > 1 << 30 || bytes.line > 1 << 30
+}
+
+/// Half of the entries have room for so many keys.
+fn bits(keys: usize) -> u8 {
+    let entries = keys.saturating_mul(2).next_power_of_two();
+    (entries.trailing_zeros() as u8).clamp(BITS, MAX_BITS)
+}
+
+fn owner(how: &native::NativeMap) -> Owner {
+    match how.change {
+        Change::Add | Change::Raise(_) => Owner::Cpu,
+        Change::Assign if how.is_shared() => Owner::Any,
+        Change::Assign => Owner::Thread,
     }
 }
 

@@ -13,6 +13,7 @@ use trapline::filter::Filter;
 use trapline::report::Refused;
 use trapline::stacks::Unwinding;
 use trapline::{Call, Finished, Interrupt, Interrupts, ProbeSpec, Returns, Session, Target};
+use trapline_script::native::Processes;
 use trapline_script::{Machine, Probe, Program};
 
 use super::found::Found;
@@ -171,7 +172,7 @@ impl Probing {
     ) -> Result<Option<Self>, Stop> {
         let found = Found::of(program, pid)?;
         let (mut places, mut ran) =
-            (Places::new(frames), Ran::of(program, &found, (interpret, same_tids(pid, command))));
+            (Places::new(frames), Ran::of(program, &found, (interpret, processes(pid, command))));
         program.fits_records(|block| ran.why_read(block)).map_err(Stop::Said)?;
         let asked = Asked::of(program, &found, &ran, &mut places);
         let unwinding = asked.unwinding(program, &ran);
@@ -283,10 +284,11 @@ fn name_of(call: &Call, read: Option<String>, launched: Option<&(u32, String)>) 
     read.or_else(first).unwrap_or_else(|| UNNAMED.to_owned())
 }
 
-/// Whether threads see the numbers of themselves that the tracer sees: not known of processes that are found by their
-/// files.
-fn same_tids(pid: Option<u32>, command: Option<&[String]>) -> bool {
-    command.is_some() || pid.is_some_and(trapline::system::shares_numbers)
+/// What is known of the processes that are probed: nothing, if they are found by their files.
+fn processes(pid: Option<u32>, command: Option<&[String]>) -> Processes {
+    let is_launched = command.is_some();
+    let same_tids = is_launched || pid.is_some_and(trapline::system::shares_numbers);
+    Processes { one: is_launched || pid.is_some(), same_tids }
 }
 
 /// The processes that are probed.

@@ -11,8 +11,8 @@ use trapline::maps::hit::HitProgram;
 use trapline::maps::{KeyPart, MapContents, MapKind, MapRow, MapTable};
 use trapline::stacks::HitStack;
 use trapline::{ProbeAction, Site};
-use trapline_script::native::{Beside, Fate, KeyValue, KeyWord, Natives};
-use trapline_script::{Amount, Block, Hit, Machine, Probe, Program, Totals};
+use trapline_script::native::{Beside, Fate, KeyValue, KeyWord, Natives, Processes};
+use trapline_script::{Amount, Block, Hit, Lost, Machine, Probe, Program, Totals};
 
 use super::found::Found;
 use super::frames::Frames;
@@ -40,11 +40,11 @@ struct Probed {
 }
 
 impl Ran {
-    /// Those blocks that the target can run; none if all are to be interpreted. `same_tids` is as in [`Natives::of`].
-    pub(super) fn of(program: &Program, found: &Found, (interpret, same_tids): (bool, bool)) -> Self {
+    /// Those blocks that the target can run; none if all are to be interpreted.
+    pub(super) fn of(program: &Program, found: &Found, (interpret, processes): (bool, Processes)) -> Self {
         let mut natives = match interpret {
             true => Natives::none(program, "--interpret"),
-            false => Natives::of(program, &beside(program, found), same_tids),
+            false => Natives::of(program, &beside(program, found), processes),
         };
         let mut ran = Self::with(program, found, natives.clone());
         // A block's code may not fit into a stub, on some processor.
@@ -67,7 +67,7 @@ impl Ran {
             }
         }
         probes.retain(|probed| !probed.places.is_empty());
-        let script = NativeScript::new(natives.native.clone());
+        let script = NativeScript::new(natives.native.clone(), program);
         Self { natives, script, probes, before: 0 }
     }
     /// Whether the target runs a block.
@@ -185,23 +185,26 @@ pub(super) fn contents_into(
     for one in contents {
         for row in one.rows.iter().filter(|row| script.tables[row.map].kind != MapKind::Assigned) {
             let Some((map, key, bucket)) = key(script, row, known) else { continue };
-            let [hits, sum] = [0, 1].map(|word| row.value.get(word).copied().unwrap_or(0));
+            let [hits, sum] = [0, 1].map(|word| match row.value.get(word) {
+                Some(KeyPart::Number(number)) => *number,
+                _ => 0,
+            });
             let buckets = bucket.map(|bucket| BTreeMap::from([(bucket, hits)])).unwrap_or_default();
             let signed = !matches!(script.tables[row.map].kind, MapKind::Extreme { signed: false, .. });
             let value = if signed { sum.cast_signed().into() } else { i128::from(sum) };
             let amount = Amount { hits, sum: value, buckets, extremes: Some((value, value)) };
             totals.add_key(machine.program(), map, &key, &amount);
         }
-        for (table, dropped) in one.dropped.iter().enumerate() {
-            totals.lose_in(script.maps[table], *dropped);
+        for (table, missed) in one.missed.iter().enumerate() {
+            let lost = Lost { full: missed.full, met: missed.met + missed.unfinished };
+            totals.lose_in(script.maps[table], lost);
         }
     }
     machine.settle(totals);
     for (table, map) in script.maps.iter().enumerate() {
         if script.tables[table].kind == MapKind::Assigned {
             let rows = contents.iter().flat_map(|one| &one.rows).filter(|row| row.map == table);
-            let entry =
-                |row: &MapRow| Some((key(script, row, known)?.1, row.value.first().copied().unwrap_or(0)));
+            let entry = |row: &MapRow| Some((key(script, row, known)?.1, value(script, row, known)?));
             machine.replace(*map, rows.filter_map(entry));
         }
     }
@@ -214,13 +217,31 @@ fn key(
     known: &Known<'_>,
 ) -> Option<(usize, Vec<KeyValue>, Option<u64>)> {
     let map = script.maps[row.map];
-    let (mut key, mut bucket, mut words) = (Vec::new(), None, row.key.iter());
-    for part in &script.native.maps[map].as_ref()?.keys {
+    let are = &script.native.maps[map].as_ref()?.keys;
+    let (key, bucket) = parts(script, (are, &row.key), row.pid, known)?;
+    Some((map, key, bucket))
+}
+
+/// A row's value.
+fn value(script: &NativeScript, row: &MapRow, known: &Known<'_>) -> Option<Vec<KeyValue>> {
+    let are = &script.native.maps[script.maps[row.map]].as_ref()?.values;
+    Some(parts(script, (are, &row.value), row.pid, known)?.0)
+}
+
+/// The parts of a key or a value of a process, and a histogram's bucket. `are`: what they are.
+fn parts(
+    script: &NativeScript,
+    (are, words): (&[KeyWord], &[KeyPart]),
+    pid: u32,
+    known: &Known<'_>,
+) -> Option<(Vec<KeyValue>, Option<u64>)> {
+    let (mut all, mut bucket, mut words) = (Vec::new(), None, words.iter());
+    for part in are {
         if *part == KeyWord::Pid {
-            key.push(KeyValue::Int(row.pid.into()));
+            all.push(KeyValue::Int(pid.into()));
             continue;
         }
-        key.push(match (words.next()?, part) {
+        all.push(match (words.next()?, part) {
             (KeyPart::Number(number), KeyWord::Bucket) => {
                 bucket = Some(*number);
                 continue;
@@ -234,7 +255,7 @@ fn key(
                 // One that is not known has no frames.
                 let mut frames = stack
                     .as_ref()
-                    .map_or_else(Vec::new, |(site, stack)| (known.stack)(row.pid, (site, stack)));
+                    .map_or_else(Vec::new, |(site, stack)| (known.stack)(pid, (site, stack)));
                 let (most, mode) =
                     if let KeyWord::Stack(most, mode) = part { (*most, *mode) } else { Default::default() };
                 frames.truncate(most.into());
@@ -251,7 +272,7 @@ fn key(
             }
         });
     }
-    Some((map, key, bucket))
+    Some((all, bucket))
 }
 
 /// What else is at the places of each block.

@@ -44,7 +44,7 @@ const LINE: u32 = 8;
 pub struct Ran<'a> {
     /// The program.
     pub hit: &'a HitProgram,
-    /// Address of the maps' line 0.
+    /// Address of the maps.
     pub maps: u64,
     /// The probe.
     pub probe: u32,
@@ -103,7 +103,8 @@ pub fn run(at: u64, machine: &Machine, id: ThreadId, what: Ran<'_>, kind: Record
         nanos(&mut asm, what.hit.clock);
     }
     if what.hit.reads(input::LINE) {
-        line(&mut asm, machine, (what.maps, what.hit.bytes));
+        let bytes = what.hit.bytes;
+        line(&mut asm, machine, (what.maps + u64::from(bytes.once), bytes.line));
     }
     match allocated(what.hit) {
         Ok(allocated) => {
@@ -169,7 +170,7 @@ impl Code for UnfinishedRun {
 struct KnownValues {
     id: ThreadId,
     probe: u32,
-    /// Address of the maps' line 0.
+    /// Address of the maps.
     base: u64,
 }
 

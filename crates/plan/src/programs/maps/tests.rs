@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use trapline_code::{Builder, Bytes, End, Memory, Op, Program, Run, Value, interpret_in};
-use trapline_record::maps::{FIRST, GONE, LIVE, MapShape};
+use trapline_record::maps::{BITS, FIRST, GONE, LIVE, MapShape, Owner};
 use trapline_record::tally::PROBES;
 
 use super::Map;
@@ -12,11 +12,11 @@ use super::Map;
 const LINE: u64 = 0x10000;
 
 const fn shape(keys: u8, values: u8) -> MapShape {
-    MapShape { at: 64, keys, values }
+    MapShape { at: 64, keys, values, bits: BITS, owner: Owner::Thread }
 }
 /// What a program does with the key and the value in its inputs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Do {
+pub(in crate::programs) enum Do {
     Add,
     Raise,
     Assign,
@@ -25,7 +25,7 @@ enum Do {
 }
 
 /// Inputs: the line, twice; the value; the key's words.
-fn program(what: Do, shape: MapShape) -> Program {
+pub(in crate::programs) fn program(what: Do, shape: MapShape) -> Program {
     let mut builder = Builder::new();
     let map = Map { line: builder.pointer(0, Memory::Shared), shape };
     let own = builder.pointer(1, Memory::Own);
@@ -41,7 +41,7 @@ fn program(what: Do, shape: MapShape) -> Program {
             None
         }
         Do::Assign => {
-            map.assign(&mut builder, own, &key, value);
+            map.assign(&mut builder, own, &key, &vec![value; shape.values.into()]);
             None
         }
         Do::Delete => {
@@ -56,24 +56,25 @@ fn program(what: Do, shape: MapShape) -> Program {
     };
     builder.finish(result).expect("sound")
 }
-fn inputs(shape: MapShape, value: u64, key: u64) -> Vec<u64> {
+pub(in crate::programs) fn inputs(shape: MapShape, value: u64, key: u64) -> Vec<u64> {
     let words = (0..u64::from(shape.keys)).map(|nth| if nth == 0 { key } else { key ^ nth });
     [LINE, LINE, value].into_iter().chain(words).collect()
 }
-fn memory(shape: MapShape) -> Bytes {
+pub(in crate::programs) fn memory(shape: MapShape) -> Bytes {
     Bytes { at: LINE, bytes: vec![0; shape.end() as usize] }
 }
-fn run(program: &Program, inputs: &[u64], memory: &mut Bytes) -> Option<u64> {
+pub(in crate::programs) fn run(program: &Program, inputs: &[u64], memory: &mut Bytes) -> Option<u64> {
     let End { outcome: 0, result } = interpret_in(program, inputs, memory) else { panic!("{program}") };
     result
 }
 /// Live entries by the first word of their keys, as a reader takes them; and updates without an entry.
-fn read(shape: MapShape, memory: &Bytes) -> (BTreeMap<u64, Vec<Vec<u64>>>, u64) {
+pub(in crate::programs) fn read(shape: MapShape, memory: &Bytes) -> (BTreeMap<u64, Vec<Vec<u64>>>, u64) {
     let mut found: BTreeMap<u64, Vec<Vec<u64>>> = BTreeMap::new();
     let map = LINE + u64::from(shape.at);
     for nth in 0..shape.entries() {
         let entry = map + FIRST + nth * shape.stride();
-        if memory.word(entry) == LIVE {
+        let state = memory.word(entry);
+        if state == LIVE || shape.owner == Owner::Any && state & LIVE != 0 {
             let words = |from: u64, count: u8| {
                 (0..u64::from(count)).map(move |nth| memory.word(entry + from + nth * 8))
             };
@@ -89,7 +90,7 @@ fn read(shape: MapShape, memory: &Bytes) -> (BTreeMap<u64, Vec<Vec<u64>>>, u64) 
     (found, memory.word(map))
 }
 /// Keys whose search begins at one entry.
-fn neighbours(shape: MapShape, count: usize) -> Vec<u64> {
+pub(in crate::programs) fn neighbours(shape: MapShape, count: usize) -> Vec<u64> {
     let first = |key: u64| shape.first(&inputs(shape, 0, key)[3..]);
     (1..).filter(|key| first(*key) == first(1)).take(count).collect()
 }
@@ -98,8 +99,7 @@ fn neighbours(shape: MapShape, count: usize) -> Vec<u64> {
 fn hit_1_hits_change_a_map_as_they_should() {
     for (keys, values) in [(0, 1), (1, 1), (1, 2), (2, 1), (3, 2)] {
         let shape = shape(keys, values);
-        let [add, assign, delete, get] =
-            [Do::Add, Do::Assign, Do::Delete, Do::Get].map(|what| program(what, shape));
+        let add = program(Do::Add, shape);
         let pool = neighbours(shape, if keys == 0 { 1 } else { PROBES as usize + 3 });
         let (mut memory, mut sums, mut dropped) = (memory(shape), BTreeMap::<u64, [u64; 2]>::new(), 0);
         for nth in 0..300_u64 {
@@ -117,34 +117,42 @@ fn hit_1_hits_change_a_map_as_they_should() {
             .into_iter()
             .map(|(key, sum)| (if keys == 0 { 0 } else { key }, vec![sum[..values.into()].to_vec()]));
         assert_eq!(read(shape, &memory), (expected.collect(), dropped), "{shape:?}\n{add}");
+        assigned_as_in_a_map(shape);
+    }
+}
 
-        let (mut memory, mut known) = (self::memory(shape), BTreeMap::<u64, u64>::new());
-        let mut random = 1_u64;
-        for _ in 0..500 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let (key, value) = (pool[(random >> 40) as usize % pool.len().min(12)], random >> 33 & 0xFFFF);
-            let all = inputs(shape, value, key);
-            match random >> 60 {
-                0..6 => {
-                    run(&assign, &all, &mut memory);
-                    known.insert(key, value);
-                }
-                6..10 => {
-                    run(&delete, &all, &mut memory);
-                    known.remove(&key);
-                }
-                _ => {
-                    let expected = known.get(&key).map_or(0, |value| 1 << 32 | value);
-                    assert_eq!(run(&get, &all, &mut memory), Some(expected), "{get}");
-                }
+/// Assignments, deletions and reads, one after another.
+pub(in crate::programs) fn assigned_as_in_a_map(shape: MapShape) {
+    let [assign, delete, get] = [Do::Assign, Do::Delete, Do::Get].map(|what| program(what, shape));
+    let pool = neighbours(shape, if shape.keys == 0 { 1 } else { 12 });
+    let (mut memory, mut known) = (self::memory(shape), BTreeMap::<u64, u64>::new());
+    let mut random = 1_u64;
+    for _ in 0..500 {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let (key, value) = (pool[(random >> 40) as usize % pool.len()], random >> 33 & 0xFFFF);
+        let all = inputs(shape, value, key);
+        match random >> 60 {
+            0..6 => {
+                run(&assign, &all, &mut memory);
+                known.insert(key, value);
+            }
+            6..10 => {
+                run(&delete, &all, &mut memory);
+                known.remove(&key);
+            }
+            _ => {
+                let word = |value: &u64| 1 << 32 | if shape.values == 1 || shape.owner == Owner::Thread { *value } else { 0 };
+                let expected = known.get(&key).map_or(0, word);
+                assert_eq!(run(&get, &all, &mut memory), Some(expected), "{get}");
             }
         }
-        let live: BTreeMap<u64, u64> =
-            read(shape, &memory).0.into_iter().map(|(key, found)| (key, found[0][0])).collect();
-        let known: BTreeMap<u64, u64> =
-            known.into_iter().map(|(key, value)| (if keys == 0 { 0 } else { key }, value)).collect();
-        assert_eq!(live, known, "{shape:?}");
     }
+    let live: BTreeMap<u64, Vec<u64>> =
+        read(shape, &memory).0.into_iter().map(|(key, found)| (key, found[0].clone())).collect();
+    let key = |key: u64| if shape.keys == 0 { 0 } else { key };
+    let known: BTreeMap<u64, Vec<u64>> =
+        known.into_iter().map(|(k, value)| (key(k), vec![value; shape.values.into()])).collect();
+    assert_eq!(live, known, "{shape:?}");
 }
 
 /// Two threads run a program, in all orders. `check` sees each state: the memory, and how many threads have ended. At

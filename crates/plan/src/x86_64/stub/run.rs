@@ -44,8 +44,9 @@ const NANOS: Mem = Mem::At(RSP, -128);
 /// What is left to append behind the displaced code.
 #[derive(Clone, Debug)]
 pub(super) struct RunTail {
+    /// Address of the maps' line 0.
     base: u64,
-    /// Where the address of line 0 is read.
+    /// Where it is read.
     fixes: Vec<Fix>,
 }
 
@@ -74,8 +75,8 @@ fn words(hit: &HitProgram) -> usize {
     WAITING.len() - usize::from(hit.reads(input::STACK))
 }
 
-/// Appends the part of a stub that comes before the displaced code. `base`: address of the maps' line 0. Of the rings in
-/// `traced` only the way to read a thread's number is used.
+/// Appends the part of a stub that comes before the displaced code. `base`: address of the maps. Of the rings in `traced`
+/// only the way to read a thread's number is used.
 pub(super) fn run(
     asm: &mut Asm<'_>,
     traced: &Traced<'_>,
@@ -94,7 +95,7 @@ pub(super) fn run(
     let without = if hit.reads(input::STACK) {
         let wide = Saves::of(traced.site, kind, true);
         wide.enter(asm);
-        let stacks = (hit.stacks, base + u64::from(hit.bytes) * u64::from(traced.machine.lines));
+        let stacks = (hit.stacks, base + hit.bytes.before_stacks(traced.machine.lines));
         Some(keyed_stack::keep(asm, traced, stacks, wide.step()))
     } else {
         saves.enter(asm);
@@ -107,7 +108,7 @@ pub(super) fn run(
         nanos(asm, hit.clock);
     }
     if hit.reads(input::LINE) {
-        fixes.push(line(asm, traced.machine, hit.bytes));
+        fixes.push(line(asm, traced.machine, hit.bytes.line));
     }
     match allocated(hit) {
         Ok(allocated) => {
@@ -128,7 +129,7 @@ pub(super) fn run(
     }
     without.into_iter().for_each(|fix| asm.bind(fix));
     saves.leave(asm);
-    RunTail { base, fixes }
+    RunTail { base: base + u64::from(hit.bytes.once), fixes }
 }
 
 /// `[NANOS]` = the time. Uses rax, rdx and r11.
@@ -175,7 +176,7 @@ impl RunTail {
 struct KnownValues {
     id: ThreadId,
     probe: u32,
-    /// Address of the maps' line 0.
+    /// Address of the maps.
     base: u64,
 }
 
