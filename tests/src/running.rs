@@ -1,7 +1,7 @@
 //! A running victim, and its protocol: `ready`, `run N`, a line of `name=value` pairs.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -42,8 +42,20 @@ impl Running {
     #[must_use]
     pub fn spawn(mut command: Command) -> Self {
         let name = command.get_program().to_owned();
-        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = spawned.unwrap_or_else(|error| panic!("{name:?}: {error}"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let begun = Instant::now();
+        let mut child = loop {
+            match command.spawn() {
+                Ok(child) => break child,
+                // The file was just written, and a child that another thread made meanwhile has it open until its exec.
+                Err(error)
+                    if error.kind() == ErrorKind::ExecutableFileBusy && begun.elapsed() < PATIENCE =>
+                {
+                    std::thread::yield_now();
+                }
+                Err(error) => panic!("{name:?}: {error}"),
+            }
+        };
         let stdin = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("piped"));
         let (sender, lines) = channel();

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use trapline_tests::running::Running;
+use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::binary;
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, text};
@@ -24,6 +24,8 @@ const IN_TARGET: &str = "Run in the target: uprobe:";
 struct Ran {
     maps: Value,
     messages: String,
+    /// What the victim says of its calls.
+    printed: Printed,
 }
 
 /// Runs a tracer beside a victim that runs once the tracer is attached, and ends the tracer with Ctrl-C.
@@ -53,7 +55,7 @@ fn beside_with(victim: &mut Running, (mut tracer, last): (Command, Option<&Path>
             assert!(last.stdin(Stdio::null()).stdout(Stdio::null()).status().expect("it runs").success());
         }
     }
-    victim.run(times);
+    let printed = victim.run(times);
     assert!(interrupt(&mut child).success(), "{}", read(&errors));
     let mut maps = json!({});
     for line in read(&output).lines() {
@@ -66,7 +68,7 @@ fn beside_with(victim: &mut Running, (mut tracer, last): (Command, Option<&Path>
     let messages = read(&errors);
     fs::remove_file(&output).ok();
     fs::remove_file(&errors).ok();
-    Ran { maps, messages }
+    Ran { maps, messages, printed }
 }
 
 /// Ends a tracer with Ctrl-C. bpftrace 0.17 sleeps on if the signal comes right before it begins to wait, so
@@ -106,7 +108,7 @@ fn in_target(victim: &mut Running, script: &str) -> Value {
 }
 
 /// Scripts whose maps depend on the calls alone.
-const SCRIPTS: [&str; 13] = [
+const SCRIPTS: [&str; 19] = [
     "uprobe:FILE:step { @[arg1 & 0xff, arg2] = count(); }",
     "uprobe:FILE:step /(int32)arg1 < 0/ { @n = count(); @sum = sum((int64)arg0); }",
     "uprobe:FILE:step { $n = (int64)arg0; if ($n < 0) { @below[-$n] = count(); } else { @above[$n * 2] = count(); } }",
@@ -121,6 +123,12 @@ const SCRIPTS: [&str; 13] = [
     "uprobe:FILE:step /arg1 == 2 || arg2 > 200/ { @either = count(); } uprobe:FILE:step /!(arg1 == 2)/ { @others[arg2 >> 4, (arg2 << 2) & 0xff] = count(); }",
     "uprobe:FILE:step { @t = stats(arg2 * 3 - 1); if (arg2 > 100) { return; } @small[arg2 / 10, arg2 % 3] = count(); }",
     "uprobe:FILE:step /tid > 5/ { $t = tid; @by[$t - tid + 2] = count(); } uprobe:FILE:step /tid == 5/ { @no[tid] = count(); }",
+    "uprobe:FILE:step { @last[arg1 & 0xff] = arg2; @all = (int64)arg0; }",
+    "uprobe:FILE:step { @had[arg2 % 7] = @had[arg2 % 7] + 1; if (@had[arg2 % 7] > 3) { delete(@had[arg2 % 7]); @gone[arg1 & 7]++; } }",
+    "uprobe:FILE:step /arg1 == 2/ { @two[(int64)arg0] = (uint64)1; } uretprobe:FILE:step /@two[(int64)retval] == 1/ { @met[retval & 15] = count(); }",
+    "uprobe:FILE:step { @pair[arg1 & 7] = ((int64)arg0, arg2); } uretprobe:FILE:round_of { delete(@pair[retval & 7]); }",
+    "uprobe:FILE:step { @was[1] = (arg2, (int64)arg0); if (@was[1].0 > 100) { @sum[@was[1].1 & 3] = count(); } }",
+    "uprobe:FILE:round_of { @now = (int64)arg0; } uprobe:FILE:step { @sum[@now % 3] = sum((int64)arg0); @n++; if (@n > 40) { @n = 0; @over++; } }",
     "uprobe:FILE:step { @x[(int8)arg0, (uint16)arg0, arg2 ^ 5, ~arg2 & 3] = count(); }",
 ];
 
@@ -247,6 +255,46 @@ fn stacks_in_keys_are_those_of_the_kernels_bpftrace() {
     fs::remove_file(path).ok();
 }
 
+/// HIT-3. Four threads take blocks and give back each other's. What is left in the map are the blocks that are left.
+#[test]
+fn a_live_heap_is_what_the_program_left_and_what_the_kernels_bpftrace_says() {
+    let built = or_skip!(victims::c("heap", Variant::Framed));
+    let path = std::env::temp_dir().join(format!("trapline-heap-{}", std::process::id()));
+    fs::copy(built, &path).expect("room");
+    let mut victim = Running::start(&path, &[]);
+    let script = at(
+        "uprobe:FILE:take { @bytes[tid] = arg0; }
+         uretprobe:FILE:take { @live[retval] = (@bytes[tid], ustack(perf, 2)); @taken = count(); }
+         uprobe:FILE:give { delete(@live[arg0]); @given = count(); }
+         END { clear(@bytes); }",
+        &path,
+    );
+    // How many blocks are left, how many bytes, from how many places.
+    let left = |maps: &Value| {
+        let live = maps["@live"].as_object().expect("a map");
+        let bytes: u64 = live.values().map(|value| value[0].as_u64().expect("a number")).sum();
+        let first = |value: &Value| value[1].as_str().map(|stack| stack.trim().lines().next().map(str::to_owned));
+        let places: std::collections::BTreeSet<_> = live.values().map(first).collect();
+        (live.len() as u64, bytes, places.len())
+    };
+    let theirs = or_skip!(of_bpftrace(&mut victim, &script));
+    let script = script.replace("perf", "raw").replace("END {", "END { print(len(@live));");
+    for times in [1, TIMES, 300] {
+        let ran = ours(&mut victim, &script, &[], times);
+        assert!(!ran.messages.contains("Interpreted") && !ran.messages.contains("WARNING"), "{}", ran.messages);
+        let said = &ran.printed;
+        assert_eq!(left(&ran.maps), (said["blocks"], said["bytes"], 1), "{times}");
+        let taken = ran.maps["@taken"].as_u64().expect("a number");
+        assert_eq!(taken - ran.maps["@given"].as_u64().expect("a number"), said["blocks"]);
+        assert!(taken >= times * 4000, "{taken}");
+        if times == TIMES {
+            assert_eq!(left(&ran.maps), left(&theirs), "{theirs:?}");
+            assert_eq!(ran.maps["@taken"], theirs["@taken"]);
+        }
+    }
+    fs::remove_file(path).ok();
+}
+
 #[test]
 fn what_the_target_cannot_run_is_said_and_interpreted() {
     let path = or_skip!(victims::c("rounds", Variant::Plain));
@@ -254,8 +302,8 @@ fn what_the_target_cannot_run_is_said_and_interpreted() {
     for (script, why) in [
         ("uprobe:FILE:step { @a[arg1, comm] = count(); }", "a value of type string"),
         (
-            "uprobe:FILE:step { @last = arg0; @c[arg1, 1] = count(); }",
-            "a map of plain values without tid in its key",
+            "uprobe:FILE:step { @p[1] = (arg0, arg1); $p = @p[1]; @c[$p.0, 1] = count(); }",
+            "a value of type",
         ),
         (
             "uprobe:FILE:step { @c[arg1, 1] = count(); if (arg1 == 9) { print(1); } }",

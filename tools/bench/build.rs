@@ -82,6 +82,18 @@ fn note(text: &mut String, copy: u32) {
     );
 }
 
+/// A heap's two functions, and one that calls both: it takes an address that was never taken before, and gives back the one
+/// that was taken a hundred calls before.
+fn heap(text: &mut String, copy: u32) {
+    function(text, &format!("bench_take_{copy}"), 6, "push %rbp\n mov %rdi, %rax\n shl $6, %rax\n pop %rbp");
+    function(text, &format!("bench_give_{copy}"), 6, "push %rbp\n pop %rbp");
+    let take = format!("incq bench_taken_{copy}(%rip)\n mov bench_taken_{copy}(%rip), %rdi\n call bench_take_{copy}");
+    let give = format!("lea -6400(%rax), %rdi\n call bench_give_{copy}");
+    let body = format!("push %rbp\n mov %rsp, %rbp\n {take}\n {give}\n pop %rbp");
+    function(text, &format!("bench_heap_{copy}"), 6, &body);
+    let _ = write!(text, ".local bench_taken_{copy}\n.comm bench_taken_{copy}, 8, 64\n");
+}
+
 /// A function that no five-byte jump fits on: a branch from elsewhere leads to its third byte.
 fn narrow(text: &mut String, name: &str) {
     function(text, name, 0, &format!("push %rbp\n nop\n{name}_inner:\n pop %rbp"));
@@ -100,6 +112,7 @@ fn main() {
                 note(&mut text, copy);
             }
         }
+        heap(&mut text, copy);
         // Padding in reach: the site can be reached by a short jump to an island.
         text += ".p2align 6\n";
         narrow(&mut text, &format!("bench_push_short_{copy}"));

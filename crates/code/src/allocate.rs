@@ -281,7 +281,7 @@ impl Scan<'_> {
     }
     /// Orders variables by which of two waits in memory, if not both can be in registers.
     fn waits(&self, span: Span) -> (bool, usize) {
-        let is_end = |op: &Op| matches!(op, Op::Bound(walk) if walk.end == span.var);
+        let is_end = |op: &Op| matches!(op, Op::Bound(walk, _) if walk.end == span.var);
         (self.program.ops.get(span.first).is_some_and(is_end), span.last)
     }
     /// Whether another variable that is in use together with this one is wanted in a register at the end.

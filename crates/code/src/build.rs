@@ -207,7 +207,17 @@ impl Builder {
     /// A walk over `count` entries from `entry` on.
     pub fn walk(&mut self, entry: Var, stride: u16, count: u16) -> Walk {
         let walk = Walk { entry, end: self.var(), stride, count };
-        self.ops.push(Op::Bound(walk));
+        self.ops.push(Op::Bound(walk, None));
+        walk
+    }
+    /// A walk over the entries from `entry` to the one that is `reach` bytes further on. If that is none of `count`, it is
+    /// another one. `stride` and `count` are powers of two.
+    pub fn walk_within(&mut self, entry: Var, stride: u16, count: u16, reach: Value) -> Walk {
+        let walk = Walk { entry, end: self.var(), stride, count };
+        let mask = walk.bytes() - i32::from(stride);
+        let reach = self.compute(Compute::And, reach, Value::Number(mask as u64));
+        let reach = self.in_var(reach);
+        self.ops.push(Op::Bound(walk, Some(reach)));
         walk
     }
     /// Begins the operations of a walk, or goes on with it.

@@ -158,7 +158,10 @@ impl<'a> Run<'a> {
             Op::Address { place, .. } => self.address(place),
             Op::Load { place, byte: false, .. } | Op::Watch { place, .. } => memory.word(self.address(place)),
             Op::Load { place, byte: true, .. } => memory.byte(self.address(place)),
-            Op::Bound(walk) => self.read(walk.entry).wrapping_add_signed(walk.bytes().into()),
+            Op::Bound(walk, None) => self.read(walk.entry).wrapping_add_signed(walk.bytes().into()),
+            Op::Bound(walk, Some(reach)) => {
+                self.read(walk.entry).wrapping_add(walk.stride.into()).wrapping_add(self.read(reach))
+            }
             Op::Next(walk) => self.read(walk.entry).wrapping_add(walk.stride.into()),
             Op::Store { place, from } | Op::Publish { place, value: from } => {
                 memory.set_word(self.address(place), self.read(from));

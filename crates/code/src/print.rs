@@ -94,8 +94,11 @@ impl Display for Op {
             Self::Raise { when, place, value } => {
                 write!(f, "atomic {place} = {value} if {value} {} {place}", compare(*when))
             }
-            Self::Bound(walk) => {
+            Self::Bound(walk, None) => {
                 write!(f, "{} = {} + {} * {}", walk.end, walk.entry, walk.stride, walk.count)
+            }
+            Self::Bound(walk, Some(reach)) => {
+                write!(f, "{} = {} + {reach} + {}", walk.end, walk.entry, walk.stride)
             }
             Self::Begin(walk) => write!(f, "walk {} to {}:", walk.entry, walk.end),
             Self::Next(walk) => {

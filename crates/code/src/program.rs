@@ -194,7 +194,8 @@ pub enum Op {
         value: Var,
     },
     /// The walk's end = its entry, now, and the length of all entries.
-    Bound(Walk),
+    /// Or, if a variable says how far the last entry is from the first one: behind that.
+    Bound(Walk, Option<Var>),
     /// The walk's operations begin. It may stand several times; then the walk goes on where it was.
     Begin(Walk),
     /// Goes on with the next entry, at the last [`Op::Begin`], unless that was the last entry.
@@ -215,7 +216,7 @@ impl Op {
             | Self::Address { to, .. }
             | Self::Load { to, .. }
             | Self::Watch { to, .. } => Some(to),
-            Self::Bound(walk) => Some(walk.end),
+            Self::Bound(walk, _) => Some(walk.end),
             Self::Next(walk) => Some(walk.entry),
             _ => None,
         }
@@ -235,7 +236,7 @@ impl Op {
             }
             Self::BranchWord { right, .. } | Self::Claim { from: right, .. } => (var(right), None),
             Self::Raise { value, .. } => (Some(value), None),
-            Self::Bound(walk) => (Some(walk.entry), None),
+            Self::Bound(walk, reach) => (Some(walk.entry), reach),
             Self::Begin(walk) | Self::Next(walk) => (Some(walk.entry), Some(walk.end)),
             _ => (None, None),
         };

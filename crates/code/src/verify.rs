@@ -7,7 +7,7 @@
 
 mod memory;
 
-use crate::compute::Unary;
+use crate::compute::{Compute, Unary};
 use crate::operand::{Label, Memory, Operand, Place, Target, Var, Walk};
 use crate::program::{MAX_OPS, Op, Program};
 use crate::unsound::Unsound;
@@ -196,12 +196,24 @@ fn shape(program: &Program, nth: usize) -> Result<(), Unsound> {
         Op::Claim { place, .. } | Op::Raise { place, .. } if place.index.is_some() => {
             Err(Unsound::Claim(nth))
         }
-        Op::Bound(walk) if walk.stride == 0 || walk.count == 0 => Err(Unsound::Walk(nth)),
+        Op::Bound(walk, _) if walk.stride == 0 || walk.count == 0 => Err(Unsound::Walk(nth)),
+        Op::Bound(walk, Some(reach)) if !is_reach(program, walk, reach) => Err(Unsound::Walk(nth)),
         op => match op.place() {
             Some(Place { index: Some((_, 64..)), .. }) => Err(Unsound::Shift(nth)),
             _ => Ok(()),
         },
     }
+}
+
+/// A reach is what one operation leaves of a number: 0 or the offset of another entry of the walk.
+fn is_reach(program: &Program, walk: Walk, reach: Var) -> bool {
+    let mut writes = program.ops.iter().filter(|op| op.written() == Some(reach));
+    let is_masked = matches!(
+        (writes.next(), writes.next()),
+        (Some(Op::Compute { op: Compute::And, right: Operand::Number(mask), .. }), None)
+            if *mask == walk.bytes() - i32::from(walk.stride)
+    );
+    is_masked && walk.stride.is_power_of_two() && walk.count.is_power_of_two()
 }
 
 /// A divisor is a number, or a variable that one operation writes, and this is a number.

@@ -223,7 +223,10 @@ fn write<B: BackEnd>(allocated: &Allocated, back_end: &mut B, op: Op) {
         Op::Address { place, .. } => back_end.address(to, place),
         Op::Load { place, byte, .. } => back_end.load_from(to, place, byte),
         Op::Watch { place, last, .. } => back_end.watch(to, place, last),
-        Op::Bound(walk) => back_end.address(to, Place::at(walk.entry, walk.bytes())),
+        Op::Bound(walk, None) => back_end.address(to, Place::at(walk.entry, walk.bytes())),
+        Op::Bound(Walk { entry: base, stride, .. }, Some(reach)) => {
+            back_end.address(to, Place { base, index: Some((reach, 0)), offset: stride.into() });
+        }
         _ => {}
     }
     if let Some(word) = word {

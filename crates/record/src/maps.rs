@@ -8,10 +8,11 @@
 //!   … + line · bytes         a line: all maps that are added up, once for each CPU and once for all others
 //!   map + 0                  updates that found no entry
 //!   map + MET 8              updates that met another one of their key, which did not end
-//!   map + FIRST 16           entries, 8 · (1 + keys + values) bytes each
+//!   map + FIRST 64           entries
 //!   entry + 0                state ([`Owner`])
-//!   entry + 8                keys, a word each
-//!   entry + 8 + 8 · keys     values, a word each
+//!   entry + REACH 8          [`Owner::Any`] alone: how many bytes further on keys may be whose search begins here
+//!   … + 8                    keys, a word each
+//!   … + 8 · keys             values, a word each
 //!
 //!   … + lines · bytes        stacks that keys or values name, once: a map of its own ([`StackTable`])
 //!   entry + 8                the stack's number, which keys and values hold
@@ -33,7 +34,9 @@ use crate::view::View;
 /// Offset of the updates that met another one of their key, which did not end.
 pub const MET: u64 = 8;
 /// Offset of the first entry behind a map's begin.
-pub const FIRST: u64 = 16;
+pub const FIRST: u64 = 64;
+/// Offset in an entry of how far a search that begins there must go.
+pub const REACH: u64 = 8;
 /// State of an entry whose key is being stored.
 pub const TAKING: u64 = 1 << 63;
 /// State of an entry that has values.
@@ -83,10 +86,17 @@ pub struct MapShape {
 }
 
 impl MapShape {
-    /// Length of an entry in bytes.
+    /// Length of an entry in bytes; a power of two for [`Owner::Any`].
     #[must_use]
     pub const fn stride(self) -> u64 {
-        8 * (1 + self.keys as u64 + self.values as u64)
+        let bytes = self.value(self.values as usize);
+        if matches!(self.owner, Owner::Any) { bytes.next_power_of_two() } else { bytes }
+    }
+    /// Byte offset of a word of the key in an entry.
+    #[must_use]
+    pub const fn key(self, nth: usize) -> u64 {
+        let head = if matches!(self.owner, Owner::Any) { REACH + 8 } else { 8 };
+        head + 8 * nth as u64
     }
     /// Number of entries. A search that begins at the last one goes on behind it.
     #[must_use]
@@ -99,7 +109,7 @@ impl MapShape {
     /// Byte offset of a value in an entry.
     #[must_use]
     pub const fn value(self, nth: usize) -> u64 {
-        8 * (1 + self.keys as u64 + nth as u64)
+        self.key(self.keys as usize + nth)
     }
     /// Byte offset of what lies behind the map; a multiple of 64.
     #[must_use]
@@ -266,7 +276,7 @@ impl MapArea {
             for _ in 0..TURNS {
                 let Some(is_live) = is_live(state) else { return };
                 let words: [u64; MAX_KEYS + MAX_VALUES] = core::array::from_fn(|word| {
-                    if word < keys + values { view.get(entry + 8 + word as u64 * 8) } else { 0 }
+                    if word < keys + values { view.get(entry + map.key(word)) } else { 0 }
                 });
                 let now = view.get(entry);
                 if map.owner != Owner::Any || is_whole(state, now, values) {

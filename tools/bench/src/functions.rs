@@ -31,6 +31,7 @@ cases! {
     "nop": bench_nop_0 bench_nop_1 bench_nop_2 bench_nop_3;
     "push": bench_push_0 bench_push_1 bench_push_2 bench_push_3;
     "deep": bench_deep_0 bench_deep_1 bench_deep_2 bench_deep_3;
+    "heap": bench_heap_0 bench_heap_1 bench_heap_2 bench_heap_3;
     "text": bench_text_0 bench_text_1 bench_text_2 bench_text_3;
     "edge": bench_edge_0 bench_edge_1 bench_edge_2 bench_edge_3;
     "returned": bench_returned_0 bench_returned_1 bench_returned_2 bench_returned_3;
@@ -77,7 +78,7 @@ impl Work {
         let (_, copies) = CASES.iter().find(|(name, _)| *name == case)?;
         let function = copies.get(copy).copied()?;
         Some(match case {
-            "deep" => Self::Deep(function),
+            "deep" | "heap" => Self::Deep(function),
             "text" | "returned" => Self::Text(function, text()),
             "edge" => Self::Text(function, edge()),
             _ => Self::One(function),

@@ -73,7 +73,7 @@ fn kinds(program: &Program) -> Result<Vec<Option<Memory>>, Unsound> {
             Op::Pointer { memory, .. } => Some(memory),
             Op::Move { from, .. } => of(from),
             Op::Address { place, .. } => of(place.base),
-            Op::Bound(Walk { entry, .. }) | Op::Next(Walk { entry, .. }) => of(entry),
+            Op::Bound(Walk { entry, .. }, _) | Op::Next(Walk { entry, .. }) => of(entry),
             _ => None,
         };
         if kinds[to.index()].replace(kind).is_some_and(|before| before != kind) {
@@ -87,7 +87,7 @@ fn kinds(program: &Program) -> Result<Vec<Option<Memory>>, Unsound> {
 fn walks(program: &Program) -> Result<(), Unsound> {
     let mut steps = 0;
     for (nth, op) in program.ops.iter().enumerate() {
-        let Op::Bound(walk) = *op else { continue };
+        let Op::Bound(walk, _) = *op else { continue };
         let is_step = |op: &Op| *op == Op::Next(walk);
         let last = program.ops.iter().rposition(is_step).unwrap_or(nth);
         let others = |var: Var, from: usize, to: usize| {
@@ -100,7 +100,7 @@ fn walks(program: &Program) -> Result<(), Unsound> {
         steps += (last - nth) * usize::from(walk.count);
     }
     // A walk without a bound has an end that nothing has written, or that something else has.
-    let bound = |walk: Walk| program.ops.contains(&Op::Bound(walk));
+    let bound = |walk: Walk| program.ops.iter().any(|op| matches!(op, Op::Bound(bound, _) if *bound == walk));
     for (nth, op) in program.ops.iter().enumerate() {
         if let Op::Begin(walk) | Op::Next(walk) = *op
             && !bound(walk)

@@ -277,7 +277,14 @@ impl Made<'_> {
         let base = self.random.one_of(&self.pointers);
         self.builder.set_address(entry, Place::at(base, self.random.one_of(&[-64, 0, 8])));
         let (stride, count) = (self.random.one_of(&[1, 8, 16, 24]), 1 + self.random.below(6) as u16);
-        let walk = self.builder.walk(entry, stride, count);
+        let walk = match self.random.below(3) {
+            0 => {
+                let reach = self.random.one_of(values);
+                let reach = Value::Var(self.builder.in_var(reach));
+                self.builder.walk_within(entry, self.random.one_of(&[8, 16, 32]), 4, reach)
+            }
+            _ => self.builder.walk(entry, stride, count),
+        };
         let known = values.len();
         self.walks = true;
         for _ in 0..=self.random.below(2) {

@@ -45,7 +45,7 @@
 //! later searches find the first: what the handler assigned is not seen. So a handler's first assignment of all may be
 //! lost, if it interrupts its thread's first assignment.
 
-use trapline_code::{Builder, Compare, Compute, Label, Place, Target, Value, Var, Walk};
+use trapline_code::{Builder, Compare, Compute, Label, Memory, Place, Target, Value, Var, Walk};
 use trapline_record::maps::{FIRST, GONE, LIVE, MET, MapShape, Owner};
 use trapline_record::tally::{PHI, PROBES};
 
@@ -54,8 +54,8 @@ use super::shared;
 /// A map, as a hit's program reaches it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Map {
-    /// Pointer to the line with its entries ([`Memory::Shared`](trapline_code::Memory::Shared)).
-    pub line: Var,
+    /// Number of the input that points to the line with its entries. It is read wherever it is used.
+    pub line: u16,
     /// Where it lies there.
     pub shape: MapShape,
 }
@@ -114,11 +114,11 @@ impl Map {
         builder.publish(Place::at(entry, 0), Value::Number(GONE));
         builder.bind(missing);
     }
-    /// A key's value (T3): whether there is one, and its first word; 0 and 0 if not.
-    pub fn get(self, builder: &mut Builder, key: &[Value]) -> (Value, Value) {
+    /// A key's value (T3): whether there is one, and its word of this number; 0 and 0 if not.
+    pub fn get(self, builder: &mut Builder, key: &[Value], word: usize) -> (Value, Value) {
         let key = &kept(builder, key);
         if self.shape.owner == Owner::Any {
-            return shared::get(self, builder, key);
+            return shared::get(self, builder, key, word);
         }
         let (missing, is_there, value) = (builder.label(), builder.var(), builder.var());
         builder.set(is_there, Value::Number(0));
@@ -127,7 +127,7 @@ impl Map {
         let is_live = Value::Number(LIVE);
         builder.branch_word(Compare::NotEqual, Place::at(entry, 0), is_live, Target::Label(missing));
         builder.set(is_there, Value::Number(1));
-        let word = builder.load(Place::at(entry, self.value(0)));
+        let word = builder.load(Place::at(entry, self.value(word)));
         builder.set(value, word);
         builder.bind(missing);
         (Value::Var(is_there), Value::Var(value))
@@ -160,7 +160,7 @@ impl Map {
         let state = Place::at(entry, 0);
         builder.begin(walk);
         builder.look(state, Target::Label(free), Target::Label(pass));
-        is_key(builder, entry, key, pass);
+        self.is_key(builder, entry, key, pass);
         builder.jump(found);
         builder.bind(pass);
         builder.next(walk);
@@ -175,7 +175,7 @@ impl Map {
                 builder.bind(free);
                 builder.claim(state, Value::Number(0), Target::Label(claimed));
                 builder.look(state, Target::Label(gone), Target::Label(gone));
-                is_key(builder, entry, key, gone);
+                self.is_key(builder, entry, key, gone);
                 builder.jump(found);
                 builder.bind(gone);
                 builder.next(walk);
@@ -183,7 +183,7 @@ impl Map {
                 self.miss(builder);
                 builder.jump(missing);
                 builder.bind(claimed);
-                store_key(builder, entry, key);
+                self.store_key(builder, entry, key);
                 if let Some((word, value)) = first {
                     builder.store(Place::at(entry, word), value);
                 }
@@ -193,20 +193,31 @@ impl Map {
         entry
     }
     /// A walk over the entries that a key may have.
-    pub(super) fn walk(self, builder: &mut Builder, key: &[Value]) -> Walk {
+    fn walk(self, builder: &mut Builder, key: &[Value]) -> Walk {
+        let entry = self.begin(builder, key);
+        builder.walk(entry, self.shape.stride() as u16, PROBES as u16)
+    }
+    /// Pointer to the first of them.
+    pub(super) fn begin(self, builder: &mut Builder, key: &[Value]) -> Var {
         let entry = builder.var();
         let index = self.first(builder, key);
-        let offset = (u64::from(self.shape.at) + FIRST) as i32;
-        builder.set_address(entry, Place { base: self.line, index, offset });
-        builder.walk(entry, self.shape.stride() as u16, PROBES as u16)
+        let base = self.pointer(builder);
+        builder.set_address(entry, Place { base, index, offset: (u64::from(self.shape.at) + FIRST) as i32 });
+        entry
+    }
+    /// Pointer to the line.
+    pub(super) fn pointer(self, builder: &mut Builder) -> Var {
+        builder.pointer(self.line, Memory::Shared)
     }
     /// M6.
     pub(super) fn miss(self, builder: &mut Builder) {
-        builder.add(Place::at(self.line, self.shape.at as i32), Value::Number(1));
+        let line = self.pointer(builder);
+        builder.add(Place::at(line, self.shape.at as i32), Value::Number(1));
     }
     /// One more update that met another one of its key, which did not end.
     pub(super) fn meet(self, builder: &mut Builder) {
-        builder.add(Place::at(self.line, self.shape.at as i32 + MET as i32), Value::Number(1));
+        let line = self.pointer(builder);
+        builder.add(Place::at(line, self.shape.at as i32 + MET as i32), Value::Number(1));
     }
     /// Offset of the first entry of a key.
     fn first(self, builder: &mut Builder, key: &[Value]) -> Option<(Var, u8)> {
@@ -221,20 +232,26 @@ impl Map {
         let bytes = builder.compute(Compute::Multiply, nth, Value::Number(self.shape.stride()));
         Some((builder.in_var(bytes), 0))
     }
+    /// Goes there unless the entry has this key.
+    pub(super) fn is_key(self, builder: &mut Builder, entry: Var, key: &[Value], other: Label) {
+        for (nth, word) in key.iter().enumerate() {
+            let place = Place::at(entry, self.shape.key(nth) as i32);
+            builder.branch_word(Compare::NotEqual, place, *word, Target::Label(other));
+        }
+    }
+    /// Stores the words of a key.
+    pub(super) fn store_key(self, builder: &mut Builder, entry: Var, key: &[Value]) {
+        for (nth, word) in key.iter().enumerate() {
+            builder.store(Place::at(entry, self.shape.key(nth) as i32), *word);
+        }
+    }
     /// The same entry, as memory of this thread alone.
     fn own(self, builder: &mut Builder, own: Var, entry: Var) -> Var {
-        let behind = builder.compute(Compute::Subtract, Value::Var(entry), Value::Var(self.line));
+        let line = Value::Var(self.pointer(builder));
+        let behind = builder.compute(Compute::Subtract, Value::Var(entry), line);
         let (behind, to) = (builder.in_var(behind), builder.var());
         builder.set_address(to, Place { base: own, index: Some((behind, 0)), offset: 0 });
         to
-    }
-}
-
-/// Goes there unless the entry has this key.
-pub(super) fn is_key(builder: &mut Builder, entry: Var, key: &[Value], other: Label) {
-    for (nth, word) in key.iter().enumerate() {
-        let place = Place::at(entry, 8 + 8 * nth as i32);
-        builder.branch_word(Compare::NotEqual, place, *word, Target::Label(other));
     }
 }
 
@@ -245,13 +262,6 @@ fn kept(builder: &mut Builder, key: &[Value]) -> Vec<Value> {
         _ => *word,
     };
     key.iter().map(word).collect()
-}
-
-/// Stores the words of a key.
-pub(super) fn store_key(builder: &mut Builder, entry: Var, key: &[Value]) {
-    for (nth, word) in key.iter().enumerate() {
-        builder.store(Place::at(entry, 8 + 8 * nth as i32), *word);
-    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 //! reads of a key are as if each was done at once, between its begin and its end; or the assignment or deletion is counted.
 //!
 //! An entry's state is a number that does not come again, and bit 63 ([`TAKING`](trapline_record::maps::TAKING)) while one
-//! thread changes the entry. Odd: the key has a value. Even: the entry is free, and any key may have it. 0: no key ever had
-//! it, so no key of this walk is behind it. While the key stays, the low 32 bits stay.
+//! thread changes the entry. Odd: the key has a value. Even: the entry is free, and any key may have it. While the key stays,
+//! the low 32 bits stay.
 //!
 //! ```text
 //!   s, even ──P3 claim──▶ s|63 ──P4 publish──▶ s + 1, odd ──D2 claim──▶ (s + 1)|63 ──D3 publish──▶ s + 2, even
@@ -13,11 +13,14 @@
 //!                          P2 publish, + 0 or 2³² └──┴─P2 claim──▶ (s + 1)|63
 //! ```
 //!
+//! A key's *walk* begins at an entry that its hash gives, and may take 16. That first entry says how far any key of such a walk
+//! was ever put (`REACH`). So a walk that looks for a key is short, though entries behind it were used.
+//!
 //! # A value is assigned
 //!
 //! | step | what | another thread, or a signal handler, meanwhile |
 //! |---|---|---|
-//! | P1 | all entries of the walk are looked at, up to a 0: is one the key's? | it may take one for this key: see *twice* |
+//! | P1 | all entries of the walk in reach are looked at: is one the key's? | it may take one for this key: see *twice* |
 //! | P2 | odd, and the key's: claimed from that state, values stored, published. | the claim fails if anything has changed |
 //! | | One word: as the same number, since the word is stored at once. More: plus 2³² | the state since the key was read |
 //! | P2' | it is claimed: looked at again, 64 times. Still: counted as *met* | it assigns or deletes this key. It was |
@@ -25,19 +28,21 @@
 //! | P2" | other low bits: done | it has deleted this key: this came before |
 //! | P3 | none is: the first even one is claimed. | it may be taken meanwhile: the next one |
 //! | | No entry left: one more update without an entry | - |
-//! | P4 | key and values are stored, then published: plus 1 | it passes over the entry |
+//! | P4 | the reach is raised, key and values are stored, then published: plus 1 | it passes over the entry. Who finds it |
+//! | | | published, finds it in reach |
 //!
 //! # A key is deleted, or read
 //!
 //! | step | what | meanwhile |
 //! |---|---|---|
-//! | D1 | all entries are looked at, up to a 0: those that are odd and the key's | - |
+//! | D1 | all entries in reach are looked at: those that are odd and the key's | - |
 //! | D2 | claimed from that state; else as P2' and P2", with 4 looks | as there |
 //! | D3 | published: plus 1 | - |
 //! | G1 | the first entry that is odd and the key's; it may be claimed | - |
-//! | G2 | one word: loaded. Then the state again. Other low bits: there is none | it has deleted the key |
+//! | G2 | a word is loaded, then the state again. Other low bits: there is none | it has deleted the key |
 //!
-//! A value of several words is not read by hits. The reader looks at the state before and after, and again if it differs.
+//! Of several words each is read by itself: two of them may be of two assignments. The reader wants all of one: it looks at the
+//! state before and after, and again if it differs.
 //!
 //! *Twice*: two threads that assign the same new key at once may take two entries. The first one in the walk counts, for hits
 //! and for the reader. A deletion deletes both; until it has done so, the second one's value may be seen.
@@ -52,10 +57,10 @@
 //! No thread waits for another one, but for these looks.
 
 use trapline_code::{Builder, Compare, Compute, Label, Place, Target, Value, Var};
-use trapline_record::maps::LIVE;
+use trapline_record::maps::{LIVE, REACH};
 use trapline_record::tally::PROBES;
 
-use super::maps::{Map, is_key, store_key};
+use super::maps::Map;
 
 /// Looks at an entry that another thread changes, before an assignment is counted.
 const LOOKS: u16 = 64;
@@ -64,13 +69,13 @@ const LOOKS_TO_DELETE: u16 = 4;
 
 /// P1 to P4.
 pub(super) fn assign(map: Map, builder: &mut Builder, key: &[Value], values: &[Value]) {
-    let [old, ours, done] = [(); 3].map(|()| builder.label());
+    let [old, new, ours, done] = [(); 4].map(|()| builder.label());
     let found = each(map, builder, key, |builder, _| builder.jump(Target::Label(old)));
-    take(map, builder, found.end, key, values);
-    builder.jump(Target::Label(done));
+    builder.jump(Target::Label(new));
     builder.bind(old);
     let turn = builder.var();
-    builder.set_address(turn, Place::at(map.line, 0));
+    let line = map.pointer(builder);
+    builder.set_address(turn, Place::at(line, 0));
     let turns = builder.walk(turn, 8, LOOKS);
     builder.begin(turns);
     found.look(builder, ours, done);
@@ -86,17 +91,19 @@ pub(super) fn assign(map: Map, builder: &mut Builder, key: &[Value], values: &[V
         builder.set_computed(found.state, Compute::ShiftRight, Value::Var(found.state), Value::Number(1));
     }
     found.publish(builder, 0);
+    builder.jump(Target::Label(done));
+    builder.bind(new);
+    take(map, builder, key, values);
     builder.bind(done);
 }
 
-/// P3 and P4; `end`: behind the entries that the key may have.
-fn take(map: Map, builder: &mut Builder, end: Var, key: &[Value], values: &[Value]) {
+/// P3 and P4.
+fn take(map: Map, builder: &mut Builder, key: &[Value], values: &[Value]) {
     let [pass, taken, done] = [(); 3].map(|()| builder.label());
-    let (entry, stride) = (builder.var(), map.shape.stride());
-    builder.set_address(entry, Place::at(end, -(stride as i32 * PROBES as i32)));
-    let walk = builder.walk(entry, stride as u16, PROBES as u16);
+    let (entry, stride) = (map.begin(builder, key), map.shape.stride() as u16);
+    let walk = builder.walk(entry, stride, PROBES as u16);
     builder.begin(walk);
-    let found = Found { entry, state: builder.watch(Place::at(entry, 0), false), end: walk.end };
+    let found = Found { entry, state: builder.watch(Place::at(entry, 0), false) };
     builder.branch(Compare::Less, Value::Var(found.state), Value::Number(0), Target::Label(pass));
     found.unless(builder, Compare::Equal, pass);
     builder.claim(found.word(), Value::Var(found.state), Target::Label(taken));
@@ -105,7 +112,15 @@ fn take(map: Map, builder: &mut Builder, end: Var, key: &[Value], values: &[Valu
     map.miss(builder);
     builder.jump(Target::Label(done));
     builder.bind(taken);
-    store_key(builder, entry, key);
+    // The walk's first entry is so far from its end.
+    let all = walk.bytes();
+    let bytes = builder.compute(Compute::Subtract, Value::Var(entry), Value::Var(walk.end));
+    let bytes = builder.compute(Compute::Add, bytes, Value::Number(all as u64));
+    let near = builder.label();
+    builder.branch(Compare::Equal, bytes, Value::Number(0), Target::Label(near));
+    builder.raise(Compare::Above, Place::at(walk.end, REACH as i32 - all), bytes);
+    builder.bind(near);
+    map.store_key(builder, entry, key);
     map.store(builder, (entry, 0), values);
     found.publish(builder, 1);
     builder.bind(done);
@@ -124,18 +139,18 @@ pub(super) fn delete(map: Map, builder: &mut Builder, key: &[Value]) {
     });
 }
 
-/// G1 and G2: whether there is a value, and its word if it has only one; 0 and 0 if not.
-pub(super) fn get(map: Map, builder: &mut Builder, key: &[Value]) -> (Value, Value) {
+/// G1 and G2: whether there is a value, and a word of it; 0 and 0 if not.
+pub(super) fn get(map: Map, builder: &mut Builder, key: &[Value], word: usize) -> (Value, Value) {
     let [found_it, missing] = [(); 2].map(|()| builder.label());
     let (is_there, value) = (builder.var(), builder.var());
     [is_there, value].into_iter().for_each(|var| builder.set(var, Value::Number(0)));
     let found = each(map, builder, key, |builder, _| builder.jump(Target::Label(found_it)));
     builder.jump(Target::Label(missing));
     builder.bind(found_it);
-    let word = (map.shape.values == 1).then(|| builder.load(Place::at(found.entry, map.value(0))));
+    let word = builder.load(Place::at(found.entry, map.value(word)));
     found.unless_same(builder, true, missing);
     builder.set(is_there, Value::Number(1));
-    word.into_iter().for_each(|word| builder.set(value, word));
+    builder.set(value, word);
     builder.bind(missing);
     (Value::Var(is_there), Value::Var(value))
 }
@@ -145,8 +160,6 @@ pub(super) fn get(map: Map, builder: &mut Builder, key: &[Value]) -> (Value, Val
 struct Found {
     entry: Var,
     state: Var,
-    /// Behind the entries that the key may have.
-    end: Var,
 }
 
 impl Found {
@@ -187,21 +200,17 @@ impl Found {
 
 /// Runs operations for each entry with a key's value (P1, D1, G1). They may go elsewhere.
 fn each(map: Map, builder: &mut Builder, key: &[Value], run: impl FnOnce(&mut Builder, Found)) -> Found {
-    let [pass, end] = [(); 2].map(|()| builder.label());
-    let walk = map.walk(builder, key);
+    let pass = builder.label();
+    let entry = map.begin(builder, key);
+    let reach = builder.load(Place::at(entry, REACH as i32));
+    let walk = builder.walk_within(entry, map.shape.stride() as u16, PROBES as u16, reach);
     builder.begin(walk);
-    let found = Found {
-        entry: walk.entry,
-        state: builder.watch(Place::at(walk.entry, 0), false),
-        end: walk.end,
-    };
-    builder.branch(Compare::Equal, Value::Var(found.state), Value::Number(0), Target::Label(end));
+    let found = Found { entry, state: builder.watch(Place::at(entry, 0), false) };
     found.unless(builder, Compare::NotEqual, pass);
-    is_key(builder, found.entry, key, pass);
+    map.is_key(builder, found.entry, key, pass);
     run(builder, found);
     builder.bind(pass);
     builder.next(walk);
-    builder.bind(end);
     found
 }
 

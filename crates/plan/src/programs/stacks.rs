@@ -21,7 +21,7 @@
 //!
 //! Does not: walk.
 
-use trapline_code::{Builder, Memory, Program, Target, Unsound, Value};
+use trapline_code::{Builder, Program, Target, Unsound, Value};
 use trapline_record::maps::{GONE, StackTable};
 
 use super::maps::Map;
@@ -38,7 +38,7 @@ pub(crate) const NO_ROOM: u8 = 2;
 /// None, for tables that there are.
 pub(crate) fn entry(table: StackTable) -> Result<Program, Unsound> {
     let mut builder = Builder::new();
-    let map = Map { line: builder.pointer(input::STACKS, Memory::Shared), shape: table.shape() };
+    let map = Map { line: input::STACKS, shape: table.shape() };
     let (number, takes) = (builder.input(input::STACK), Some((GONE, None)));
     let ends = (Target::Outcome(FOUND), Target::Outcome(NO_ROOM));
     let entry = map.search(&mut builder, &[number], takes, ends);

@@ -39,8 +39,8 @@ impl Made {
     pub(crate) fn value(&mut self, nth: u16) -> Value {
         self.builder.input(nth)
     }
-    fn added(&mut self, shape: MapShape) -> Map {
-        Map { line: line(&mut self.builder, input::LINE), shape }
+    fn added(&self, shape: MapShape) -> Map {
+        Map { line: input::LINE, shape }
     }
     fn added_to(&mut self, shape: MapShape, key: &[Value], value: Value) {
         self.added(shape).add(&mut self.builder, key, &[Value::Number(1), value], None);
@@ -69,7 +69,7 @@ pub(crate) fn begin(time: bool) -> Program {
     let mut made = Made::new();
     let (thread, noted) =
         (made.value(input::THREAD), made.value(if time { input::NANOS } else { input::ARGUMENT }));
-    let [at, own] = [input::ASSIGNED, input::OWN].map(|nth| line(&mut made.builder, nth));
+    let (at, own) = (input::ASSIGNED, line(&mut made.builder, input::OWN));
     Map { line: at, shape: BEGAN }.assign(&mut made.builder, own, &[thread], &[noted]);
     made.finish()
 }
@@ -78,9 +78,9 @@ pub(crate) fn end(time: bool) -> Program {
     let mut made = Made::new();
     let (thread, now) =
         (made.value(input::THREAD), made.value(if time { input::NANOS } else { input::RETURNED }));
-    let [at, own] = [input::ASSIGNED, input::OWN].map(|nth| line(&mut made.builder, nth));
+    let (at, own) = (input::ASSIGNED, line(&mut made.builder, input::OWN));
     let began = Map { line: at, shape: BEGAN };
-    let (is_there, then) = began.get(&mut made.builder, &[thread]);
+    let (is_there, then) = began.get(&mut made.builder, &[thread], 0);
     let none = made.builder.label();
     made.builder.branch(Compare::Equal, is_there, Value::Number(0), Target::Label(none));
     let took = made.builder.compute(Compute::Subtract, now, then);
@@ -93,7 +93,7 @@ pub(crate) fn end(time: bool) -> Program {
 pub(crate) fn live(shape: MapShape, assigns: bool) -> Program {
     let mut made = Made::new();
     let key = made.value(input::ARGUMENT);
-    let [at, own] = [input::ASSIGNED, input::OWN].map(|nth| line(&mut made.builder, nth));
+    let (at, own) = (input::ASSIGNED, line(&mut made.builder, input::OWN));
     let map = Map { line: at, shape };
     if assigns {
         map.assign(&mut made.builder, own, &[key], &vec![key; shape.values.into()]);
@@ -106,8 +106,7 @@ pub(crate) fn live(shape: MapShape, assigns: bool) -> Program {
 pub(crate) fn read_live(shape: MapShape) -> Program {
     let mut made = Made::new();
     let key = made.value(input::ARGUMENT);
-    let at = line(&mut made.builder, input::ASSIGNED);
-    let (is_there, value) = Map { line: at, shape }.get(&mut made.builder, &[key]);
+    let (is_there, value) = Map { line: input::ASSIGNED, shape }.get(&mut made.builder, &[key], shape.values as usize - 1);
     let [none, end] = [(); 2].map(|()| made.builder.label());
     made.builder.branch(Compare::Equal, is_there, Value::Number(0), Target::Label(none));
     let differs = made.builder.compute(Compute::Subtract, value, key);

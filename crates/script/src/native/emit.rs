@@ -74,8 +74,8 @@ pub trait Emit {
     fn assign(&mut self, map: usize, key: &[Self::Value], values: &[Self::Value]);
     /// Deletes a key.
     fn delete(&mut self, map: usize, key: &[Self::Value]);
-    /// Whether there is a key, and its value if that is one word, or 0.
-    fn read(&mut self, map: usize, key: &[Self::Value]) -> (Self::Value, Self::Value);
+    /// Whether there is a key, and a word of its value, or 0.
+    fn read(&mut self, map: usize, key: &[Self::Value], word: usize) -> (Self::Value, Self::Value);
 }
 
 /// Takes operations and forgets them: to find out whether there are any.
@@ -101,7 +101,7 @@ impl Emit for Nothing {
     fn add(&mut self, _: usize, _: &[()], _: &[()], _: Option<Compare>) {}
     fn assign(&mut self, _: usize, _: &[()], _: &[()]) {}
     fn delete(&mut self, _: usize, _: &[()]) {}
-    fn read(&mut self, _: usize, _: &[()]) -> ((), ()) {
+    fn read(&mut self, _: usize, _: &[()], _: usize) -> ((), ()) {
         ((), ())
     }
 }

@@ -39,6 +39,18 @@ impl<E: Emit> Lower<'_, E> {
         }
         self.assigned_key(map, key, vec![KeyWord::Number], at)
     }
+    /// A part of a map's value.
+    pub(super) fn part_of_value(&mut self, of: &Typed, nth: usize) -> Result<E::Value, Not> {
+        let Op::Map { map, key } = &*of.op else {
+            return Err(Not::yet("a part of what is no map's value", &of.at));
+        };
+        // Without that, a part may be a thread's number as the thread sees it.
+        if !self.native.processes.same_tids {
+            return Err(Not::yet("a part of a value, where threads may have other numbers", &of.at));
+        }
+        let key = self.assigned_key(*map, key.as_ref(), Vec::new(), &of.at)?;
+        Ok(self.emit.read(*map, &key, nth).1)
+    }
     /// Assigns.
     pub(super) fn assign(
         &mut self,

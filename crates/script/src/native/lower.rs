@@ -258,15 +258,16 @@ impl<'a, E: Emit> Lower<'a, E> {
             Op::Call { meaning, args } => self.call(*meaning, args, &expr.at),
             Op::Map { map, key } => {
                 let key = self.read_key(*map, key.as_ref(), &expr.at)?;
-                Ok(self.emit.read(*map, &key).1)
+                Ok(self.emit.read(*map, &key, 0).1)
             }
+            Op::Part(of, nth) => self.part_of_value(of, *nth),
             Op::OnMap { meaning: Meaning::HasKey, map, args } => {
                 let key = self.assigned_key(*map, args.first(), Vec::new(), &expr.at)?;
-                Ok(self.emit.read(*map, &key).0)
+                Ok(self.emit.read(*map, &key, 0).0)
             }
             Op::Find { map, key, slot } => {
                 let key = self.read_key(*map, Some(key), &expr.at)?;
-                let (is_there, value) = self.emit.read(*map, &key);
+                let (is_there, value) = self.emit.read(*map, &key, 0);
                 let (none, zero) = (self.emit.label(), self.emit.number(0));
                 self.emit.branch(Compare::Equal, is_there, zero, none);
                 self.emit.set(self.locals[*slot], value);
@@ -405,7 +406,7 @@ impl<'a, E: Emit> Lower<'a, E> {
             }
             Place::Map { map, key } => {
                 let key = self.read_key(*map, key.as_ref(), &expr.at)?;
-                let value = self.emit.read(*map, &key).1;
+                let value = self.emit.read(*map, &key, 0).1;
                 self.emit.set(old, value);
                 key
             }

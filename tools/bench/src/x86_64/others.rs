@@ -33,6 +33,8 @@ pub(crate) enum Script {
     Stack,
     /// The time from the entry to the return, as a histogram, by way of `@s[tid]`.
     Pair,
+    /// What a heap has given out, with sizes and stacks.
+    Heap,
 }
 
 impl Script {
@@ -48,6 +50,13 @@ impl Script {
             Self::Pair => {
                 let end = "@ns = hist(nsecs - @s[tid]); delete(@s[tid]);";
                 return format!("uprobe:{at} {{ @s[tid] = nsecs; }} uretprobe:{at} /@s[tid]/ {{ {end} }}");
+            }
+            Self::Heap => {
+                let [take, give] = ["take", "give"].map(|name| at.replace("heap", name));
+                let taken = format!("uretprobe:{take} {{ @live[retval] = (@size[tid], ustack(16)); }}");
+                return format!(
+                    "uprobe:{take} {{ @size[tid] = arg0; }} {taken} uprobe:{give} {{ delete(@live[arg0]); }}"
+                );
             }
         };
         format!("uprobe:{at} {{ {body} }}")

@@ -8,6 +8,7 @@
 //! - Log2 histograms of an argument (`hist`) and of durations of whole calls (`hist-dur`). Each also for each
 //!   of eight values of an argument (`hist-by`, `hist-dur-by`).
 //! - `deep`: stacks of sixteen callers by frame pointers.
+//! - `heap`: the live heap as a script: three hits for each pair of calls.
 //! - `mark`: a USDT probe with three operands (`usdt`). `sub`: an argument on the stack (`stack-argument`).
 //! - `returned`: the text that a returned pointer leads to, and a text of 200 bytes (`text-200`).
 //! - `text`: a text of 31 characters. `edge`: the same where the kernel has to copy it.
@@ -114,7 +115,7 @@ const STACKS: [Way; 3] = [
 ];
 
 /// The cases, each with our own ways and those of other tracers.
-const CASES: [(&str, &[Way], &[Way]); 9] = [
+const CASES: [(&str, &[Way], &[Way]); 10] = [
     ("nop", &NUMBERS, &[]),
     (
         "push",
@@ -137,6 +138,11 @@ const CASES: [(&str, &[Way], &[Way]); 9] = [
         "deep",
         &STACKS,
         &[("bpftrace-ustack", What::Bpftrace(Script::Stack)), ("run-ustack", What::Run(Script::Stack))],
+    ),
+    (
+        "heap",
+        &[],
+        &[("bpftrace-heap", What::Bpftrace(Script::Heap)), ("run-heap", What::Run(Script::Heap))],
     ),
     ("text", &TEXTS, &[("bpftrace-str", What::Bpftrace(Script::Text))]),
     ("edge", &TEXTS, &[]),
@@ -301,7 +307,10 @@ impl Bench {
                     tracer.wait(written)
                 };
                 let ns = self.bursts(load, false, &mut between)?;
-                ensure!(tracer.finish()? > 0, "it saw no hit");
+                // A hundred keys are left, each with its stack.
+                let least = if script == Script::Heap { 100 * (DEPTH + 1) } else { 1 };
+                let lines = tracer.finish()?;
+                ensure!(lines >= least, "it wrote {lines} lines of {least}");
                 Ok(ns)
             }
             What::Uftrace => {

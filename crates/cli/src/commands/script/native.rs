@@ -76,11 +76,11 @@ struct Emitter<'a> {
 
 impl Emitter<'_> {
     /// A map on the line where it is changed.
-    fn map(&mut self, map: usize) -> Map {
+    fn map(&self, map: usize) -> Map {
         let nth = self.script.maps.iter().position(|known| *known == map).unwrap_or(0);
         let table = &self.script.tables[nth];
-        let nth = if table.shape.owner == Owner::Cpu { input::LINE } else { input::ASSIGNED };
-        Map { line: line(&mut self.builder, nth), shape: table.shape }
+        let line = if table.shape.owner == Owner::Cpu { input::LINE } else { input::ASSIGNED };
+        Map { line, shape: table.shape }
     }
     fn own(&mut self) -> Var {
         line(&mut self.builder, input::OWN)
@@ -144,8 +144,8 @@ impl Emit for Emitter<'_> {
         let (map, own) = (self.map(map), self.own());
         map.delete(&mut self.builder, own, key);
     }
-    fn read(&mut self, map: usize, key: &[Value]) -> (Value, Value) {
-        self.map(map).get(&mut self.builder, key)
+    fn read(&mut self, map: usize, key: &[Value], word: usize) -> (Value, Value) {
+        self.map(map).get(&mut self.builder, key, word)
     }
 }
 

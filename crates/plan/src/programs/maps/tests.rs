@@ -27,7 +27,7 @@ pub(in crate::programs) enum Do {
 /// Inputs: the line, twice; the value; the key's words.
 pub(in crate::programs) fn program(what: Do, shape: MapShape) -> Program {
     let mut builder = Builder::new();
-    let map = Map { line: builder.pointer(0, Memory::Shared), shape };
+    let map = Map { line: 0, shape };
     let own = builder.pointer(1, Memory::Own);
     let value = builder.input(2);
     let key: Vec<Value> = (0..shape.keys).map(|nth| builder.input(3 + u16::from(nth))).collect();
@@ -49,7 +49,7 @@ pub(in crate::programs) fn program(what: Do, shape: MapShape) -> Program {
             None
         }
         Do::Get => {
-            let (is_there, value) = map.get(&mut builder, &key);
+            let (is_there, value) = map.get(&mut builder, &key, usize::from(shape.values) - 1);
             let both = builder.compute(trapline_code::Compute::ShiftLeft, is_there, Value::Number(32));
             Some(builder.compute(trapline_code::Compute::Or, both, value))
         }
@@ -78,7 +78,7 @@ pub(in crate::programs) fn read(shape: MapShape, memory: &Bytes) -> (BTreeMap<u6
             let words = |from: u64, count: u8| {
                 (0..u64::from(count)).map(move |nth| memory.word(entry + from + nth * 8))
             };
-            let key: Vec<u64> = words(8, shape.keys).collect();
+            let key: Vec<u64> = words(shape.key(0), shape.keys).collect();
             let first = key.first().copied().unwrap_or_default();
             assert!(
                 key.iter().zip(0..).all(|(word, nth)| *word == if nth == 0 { first } else { first ^ nth }),
@@ -141,7 +141,7 @@ pub(in crate::programs) fn assigned_as_in_a_map(shape: MapShape) {
                 known.remove(&key);
             }
             _ => {
-                let word = |value: &u64| 1 << 32 | if shape.values == 1 || shape.owner == Owner::Thread { *value } else { 0 };
+                let word = |value: &u64| 1 << 32 | *value;
                 let expected = known.get(&key).map_or(0, word);
                 assert_eq!(run(&get, &all, &mut memory), Some(expected), "{get}");
             }

@@ -90,7 +90,7 @@ impl Random {
                 0 => self.below(1000).to_string(),
                 1 => "nsecs".to_owned(),
                 2 => "$x".to_owned(),
-                3 => self.one_of(&["@v[tid]", "tid", "@w[arg0 % 5]", "@g"]).to_owned(),
+                3 => self.one_of(&["@v[tid]", "tid", "@w[arg0 % 5]", "@g", "@live[arg1 % 7].0", "@live[arg1 % 7].2"]).to_owned(),
                 _ => format!("arg{}", self.below(6)),
             };
         }
@@ -280,6 +280,5 @@ fn scr_5_programs_leave_what_the_interpreter_leaves() {
         contents_into(&script, &mut in_target, &[contents], &known);
         assert_eq!(written(&mut in_target), written(&mut interpreted), "{text}\n{}", hit_program.program());
     }
-    eprintln!("{native} ran, {unfit} had no room");
     assert!(native > 150 && unfit < native, "{native} ran, {unfit} had no room");
 }
