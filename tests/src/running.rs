@@ -48,9 +48,7 @@ impl Running {
             match command.spawn() {
                 Ok(child) => break child,
                 // The file was just written, and a child that another thread made meanwhile has it open until its exec.
-                Err(error)
-                    if error.kind() == ErrorKind::ExecutableFileBusy && begun.elapsed() < PATIENCE =>
-                {
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy && begun.elapsed() < PATIENCE => {
                     std::thread::yield_now();
                 }
                 Err(error) => panic!("{name:?}: {error}"),

@@ -238,11 +238,15 @@ fn stacks_in_keys_are_those_of_the_kernels_bpftrace() {
         &path,
     );
     let theirs = or_skip!(of_bpftrace(&mut victim, &script));
-    let ours = in_target(&mut victim, &script.replace("perf", "raw"));
-    for map in ["@calls", "@sum", "@returned"] {
-        let (ours, theirs) = (by_addresses(&ours[map]), by_addresses(&theirs[map]));
-        assert!(theirs.len() > 10 && theirs.keys().any(|stack| stack.len() == 1 + 20), "{theirs:?}");
-        assert_eq!(ours, theirs, "{map}");
+    for form in ["exits", "stack"] {
+        let ran = self::ours(&mut victim, &script.replace("perf", "raw"), &["--ret", form], TIMES);
+        assert!(!ran.messages.contains("Interpreted"), "{}", ran.messages);
+        let ours = ran.maps;
+        for map in ["@calls", "@sum", "@returned"] {
+            let (ours, theirs) = (by_addresses(&ours[map]), by_addresses(&theirs[map]));
+            assert!(theirs.len() > 10 && theirs.keys().any(|stack| stack.len() == 1 + 20), "{theirs:?}");
+            assert_eq!(ours, theirs, "{map} {form}");
+        }
     }
     let script = at("uprobe:FILE:probed { @[ustack] = count(); }", &path);
     let interpreted = self::ours(&mut victim, &script, &["--interpret"], TIMES).maps;
@@ -273,7 +277,8 @@ fn a_live_heap_is_what_the_program_left_and_what_the_kernels_bpftrace_says() {
     let left = |maps: &Value| {
         let live = maps["@live"].as_object().expect("a map");
         let bytes: u64 = live.values().map(|value| value[0].as_u64().expect("a number")).sum();
-        let first = |value: &Value| value[1].as_str().map(|stack| stack.trim().lines().next().map(str::to_owned));
+        let first =
+            |value: &Value| value[1].as_str().map(|stack| stack.trim().lines().next().map(str::to_owned));
         let places: std::collections::BTreeSet<_> = live.values().map(first).collect();
         (live.len() as u64, bytes, places.len())
     };
@@ -281,7 +286,11 @@ fn a_live_heap_is_what_the_program_left_and_what_the_kernels_bpftrace_says() {
     let script = script.replace("perf", "raw").replace("END {", "END { print(len(@live));");
     for times in [1, TIMES, 300] {
         let ran = ours(&mut victim, &script, &[], times);
-        assert!(!ran.messages.contains("Interpreted") && !ran.messages.contains("WARNING"), "{}", ran.messages);
+        assert!(
+            !ran.messages.contains("Interpreted") && !ran.messages.contains("WARNING"),
+            "{}",
+            ran.messages
+        );
         let said = &ran.printed;
         assert_eq!(left(&ran.maps), (said["blocks"], said["bytes"], 1), "{times}");
         let taken = ran.maps["@taken"].as_u64().expect("a number");
@@ -301,10 +310,7 @@ fn what_the_target_cannot_run_is_said_and_interpreted() {
     let mut victim = Running::start(&path, &[]);
     for (script, why) in [
         ("uprobe:FILE:step { @a[arg1, comm] = count(); }", "a value of type string"),
-        (
-            "uprobe:FILE:step { @p[1] = (arg0, arg1); $p = @p[1]; @c[$p.0, 1] = count(); }",
-            "a value of type",
-        ),
+        ("uprobe:FILE:step { @p[1] = (arg0, arg1); $p = @p[1]; @c[$p.0, 1] = count(); }", "a value of type"),
         (
             "uprobe:FILE:step { @c[arg1, 1] = count(); if (arg1 == 9) { print(1); } }",
             "such a function or value",

@@ -87,7 +87,9 @@ fn note(text: &mut String, copy: u32) {
 fn heap(text: &mut String, copy: u32) {
     function(text, &format!("bench_take_{copy}"), 6, "push %rbp\n mov %rdi, %rax\n shl $6, %rax\n pop %rbp");
     function(text, &format!("bench_give_{copy}"), 6, "push %rbp\n pop %rbp");
-    let take = format!("incq bench_taken_{copy}(%rip)\n mov bench_taken_{copy}(%rip), %rdi\n call bench_take_{copy}");
+    let take = format!(
+        "incq bench_taken_{copy}(%rip)\n mov bench_taken_{copy}(%rip), %rdi\n call bench_take_{copy}"
+    );
     let give = format!("lea -6400(%rax), %rdi\n call bench_give_{copy}");
     let body = format!("push %rbp\n mov %rsp, %rbp\n {take}\n {give}\n pop %rbp");
     function(text, &format!("bench_heap_{copy}"), 6, &body);

@@ -161,7 +161,9 @@ impl MapContents {
     }
     /// Whether anything was counted.
     pub(crate) fn has_any(&self) -> bool {
-        !self.rows.is_empty() || self.unseen > 0 || self.missed.iter().any(|missed| *missed != Missed::default())
+        !self.rows.is_empty()
+            || self.unseen > 0
+            || self.missed.iter().any(|missed| *missed != Missed::default())
     }
 }
 

@@ -66,7 +66,9 @@ fn needs(op: &Op, locations: &[Location]) -> usize {
             (usize::from(waits(left)) + is_fetched(right)).max(is_written)
         }
         Op::Bound(walk, None) => usize::from(waits(walk.entry)).max(is_written),
-        Op::Bound(walk, Some(reach)) => (usize::from(waits(walk.entry)) + usize::from(waits(reach))).max(is_written),
+        Op::Bound(walk, Some(reach)) => {
+            (usize::from(waits(walk.entry)) + usize::from(waits(reach))).max(is_written)
+        }
         Op::Next(walk) => usize::from(waits(walk.entry)) + usize::from(waits(walk.end)),
         Op::Address { place, .. } => waiting(place).max(is_written),
         Op::Load { place, byte, .. } => {

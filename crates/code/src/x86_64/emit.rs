@@ -280,7 +280,8 @@ impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
     /// Compares with rax. What that and the register of the new value hold waits in memory, for moves keep flags.
     fn claim(&mut self, place: Place, from: Operand) -> Fix {
         let base = self.fetch(place.base);
-        let is_read = |reg: Reg| reg == base || matches!(self.source(from), Source::Register(from) if from == reg);
+        let is_read =
+            |reg: Reg| reg == base || matches!(self.source(from), Source::Register(from) if from == reg);
         let new = [RDX, R11, R10].into_iter().find(|reg| !is_read(*reg)).unwrap_or(R10);
         let is_free = |reg: Reg| self.allocated.free(self.at).any(|free| Reg(free) == reg);
         let kept = [RAX, new].map(|reg| !is_free(reg));

@@ -106,7 +106,8 @@ pub(crate) fn live(shape: MapShape, assigns: bool) -> Program {
 pub(crate) fn read_live(shape: MapShape) -> Program {
     let mut made = Made::new();
     let key = made.value(input::ARGUMENT);
-    let (is_there, value) = Map { line: input::ASSIGNED, shape }.get(&mut made.builder, &[key], shape.values as usize - 1);
+    let (is_there, value) =
+        Map { line: input::ASSIGNED, shape }.get(&mut made.builder, &[key], shape.values as usize - 1);
     let [none, end] = [(); 2].map(|()| made.builder.label());
     made.builder.branch(Compare::Equal, is_there, Value::Number(0), Target::Label(none));
     let differs = made.builder.compute(Compute::Subtract, value, key);

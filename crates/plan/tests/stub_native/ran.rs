@@ -15,7 +15,8 @@ use trapline_record::view::View;
 use crate::arena::{Arena, LINES, call, machines, unregister};
 use crate::counts::{THREADS, everywhere, storm};
 use crate::map_programs::{
-    BEGAN, BYTES, LIVE_ONE, LIVE_THREE, Made, STACKS, SUMS, alive, begin, end, live, read_live, sum, sums_of_arguments,
+    BEGAN, BYTES, LIVE_ONE, LIVE_THREE, Made, STACKS, SUMS, alive, begin, end, live, read_live, sum,
+    sums_of_arguments,
 };
 use crate::records::id_for;
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
@@ -87,11 +88,14 @@ impl Set {
     fn sums(&self) -> (BTreeMap<[u64; 2], (u64, u64)>, u64) {
         let (mut all, mut dropped) = (BTreeMap::new(), 0);
         for line in 0..LINES {
-            dropped += self.area.read(self.view(), (SUMS, line), std::slice::from_ref(&ALL), |key, value| {
-                let Some(value) = value else { return };
-                let sum: &mut (u64, u64) = all.entry([key[0], key[1]]).or_default();
-                *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
-            }).full;
+            dropped += self
+                .area
+                .read(self.view(), (SUMS, line), std::slice::from_ref(&ALL), |key, value| {
+                    let Some(value) = value else { return };
+                    let sum: &mut (u64, u64) = all.entry([key[0], key[1]]).or_default();
+                    *sum = (sum.0 + value[0], sum.1.wrapping_add(value[1]));
+                })
+                .full;
         }
         (all, dropped)
     }
@@ -231,7 +235,7 @@ fn hit_3_all_threads_change_one_map_under_a_storm() {
             storm(assign, || {
                 everywhere(|| {
                     let thread = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    let key = |n: u64| thread << 32 | n * 0x9E37 % 4093;
+                    let key = |n: u64| (thread << 32) | (n * 0x9E37 % 4093);
                     for n in 0..CALLS / 4 {
                         _ = call(assign, key(n));
                         _ = call(read, key(n));
@@ -245,7 +249,7 @@ fn hit_3_all_threads_change_one_map_under_a_storm() {
             });
             let left = CALLS / 4 - 20..CALLS / 4;
             let mut expected: BTreeMap<u64, u64> = (1..=THREADS)
-                .flat_map(|thread| left.clone().map(move |n| thread << 32 | n * 0x9E37 % 4093))
+                .flat_map(|thread| left.clone().map(move |n| (thread << 32) | (n * 0x9E37 % 4093)))
                 .map(|key| (key, key))
                 .collect();
             let mut found = alive(&set.area, set.view(), shape);

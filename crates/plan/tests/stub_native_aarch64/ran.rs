@@ -148,8 +148,9 @@ fn hit_1_nothing_is_lost_under_a_storm() {
 #[test]
 fn hit_3_all_threads_change_one_map() {
     const CALLS: u64 = 2000;
-    for (machine, shape) in
-        machines(registered).into_iter().flat_map(|machine| [LIVE_ONE, LIVE_THREE].map(|shape| (machine, shape)))
+    for (machine, shape) in machines(registered)
+        .into_iter()
+        .flat_map(|machine| [LIVE_ONE, LIVE_THREE].map(|shape| (machine, shape)))
     {
         let set = Set::new(machine, ThreadId::Call);
         let [assign, delete, read] = [live(shape, true), live(shape, false), read_live(shape)]
@@ -161,7 +162,7 @@ fn hit_3_all_threads_change_one_map() {
             }
         }
         let before = set.sums().0.get(&[0, 0]).map_or(0, |sum| sum.0);
-        let key = |thread: u64, n: u64| thread << 32 | n * 0x9E37 % 4093;
+        let key = |thread: u64, n: u64| (thread << 32) | (n * 0x9E37 % 4093);
         std::thread::scope(|scope| {
             for thread in 1..4 {
                 scope.spawn(move || {
@@ -176,7 +177,8 @@ fn hit_3_all_threads_change_one_map() {
                 });
             }
         });
-        let left = (1..4).flat_map(|thread| (CALLS - 20..CALLS).map(move |n| (key(thread, n), key(thread, n))));
+        let left =
+            (1..4).flat_map(|thread| (CALLS - 20..CALLS).map(move |n| (key(thread, n), key(thread, n))));
         let mut found = alive(&set.area, View::new(&set.words), shape);
         found.retain(|key, _| *key >> 32 > 0 && *key >> 32 < 4);
         assert_eq!(found, left.collect(), "{machine:?}");

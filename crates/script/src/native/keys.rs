@@ -52,12 +52,7 @@ impl<E: Emit> Lower<'_, E> {
         Ok(self.emit.read(*map, &key, nth).1)
     }
     /// Assigns.
-    pub(super) fn assign(
-        &mut self,
-        map: usize,
-        key: Option<&Typed>,
-        value: &Typed,
-    ) -> Result<(), Not> {
+    pub(super) fn assign(&mut self, map: usize, key: Option<&Typed>, value: &Typed) -> Result<(), Not> {
         // A key is computed before its value.
         if is_word(&self.of.program.maps[map].value) {
             let key = self.read_key(map, key, &value.at)?;

@@ -123,7 +123,8 @@ impl Native {
     /// Notes how a map is used.
     pub(super) fn uses(&mut self, map: usize, how: NativeMap, at: &At) -> Result<(), Not> {
         if how.keys.len() > MOST_PARTS || how.values.len() > MOST_VALUES {
-            let text = format!("a key of more than {MOST_PARTS} parts, or a value of more than {MOST_VALUES}");
+            let text =
+                format!("a key of more than {MOST_PARTS} parts, or a value of more than {MOST_VALUES}");
             return Err(Not::yet(text, at));
         }
         let known = &mut self.maps[map];

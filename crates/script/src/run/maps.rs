@@ -27,7 +27,14 @@ pub(crate) struct Map {
 
 impl Map {
     pub(super) fn new(info: &MapInfo) -> Self {
-        Self { entries: HashMap::new(), turn: 0, room: info.room.max(1), evicts: info.evicts, lost: 0, met: 0 }
+        Self {
+            entries: HashMap::new(),
+            turn: 0,
+            room: info.room.max(1),
+            evicts: info.evicts,
+            lost: 0,
+            met: 0,
+        }
     }
     pub(super) fn get(&mut self, key: &Value) -> Option<&Cell> {
         self.turn += 1;

@@ -139,11 +139,7 @@ const CASES: [(&str, &[Way], &[Way]); 10] = [
         &STACKS,
         &[("bpftrace-ustack", What::Bpftrace(Script::Stack)), ("run-ustack", What::Run(Script::Stack))],
     ),
-    (
-        "heap",
-        &[],
-        &[("bpftrace-heap", What::Bpftrace(Script::Heap)), ("run-heap", What::Run(Script::Heap))],
-    ),
+    ("heap", &[], &[("bpftrace-heap", What::Bpftrace(Script::Heap)), ("run-heap", What::Run(Script::Heap))]),
     ("text", &TEXTS, &[("bpftrace-str", What::Bpftrace(Script::Text))]),
     ("edge", &TEXTS, &[]),
     ("returned", &KEPT, &[]),

@@ -253,9 +253,8 @@ fn parts(
             (KeyPart::Number(number), _) => KeyValue::Int(number.cast_signed()),
             (KeyPart::Stack(stack), part) => {
                 // One that is not known has no frames.
-                let mut frames = stack
-                    .as_ref()
-                    .map_or_else(Vec::new, |(site, stack)| (known.stack)(pid, (site, stack)));
+                let mut frames =
+                    stack.as_ref().map_or_else(Vec::new, |(site, stack)| (known.stack)(pid, (site, stack)));
                 let (most, mode) =
                     if let KeyWord::Stack(most, mode) = part { (*most, *mode) } else { Default::default() };
                 frames.truncate(most.into());

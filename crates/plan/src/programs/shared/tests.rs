@@ -6,7 +6,9 @@ use trapline_code::{Bytes, Op, Program, Run};
 use trapline_record::maps::{BITS, FIRST, LIVE, MET, MapShape, Owner, TAKING};
 use trapline_record::tally::PROBES;
 
-use crate::programs::maps::tests::{Do, assigned_as_in_a_map, inputs, memory, neighbours, program, read, run};
+use crate::programs::maps::tests::{
+    Do, assigned_as_in_a_map, inputs, memory, neighbours, program, read, run,
+};
 
 const fn shape(keys: u8, values: u8, bits: u8) -> MapShape {
     MapShape { at: 64, keys, values, bits, owner: Owner::Any }
@@ -18,12 +20,7 @@ type Act = (Do, u64, u64);
 type Outcome = (Vec<Vec<u64>>, BTreeMap<u64, Vec<u64>>);
 
 /// What threads leave if each act is done at once, in any order that keeps each thread's own. So many changes are not done.
-fn allowed(
-    shape: MapShape,
-    map: &BTreeMap<u64, Vec<u64>>,
-    threads: &[&[Act]],
-    met: u64,
-) -> HashSet<Outcome> {
+fn allowed(shape: MapShape, map: &BTreeMap<u64, Vec<u64>>, threads: &[&[Act]], met: u64) -> HashSet<Outcome> {
     let mut all = HashSet::new();
     for (nth, thread) in threads.iter().enumerate() {
         let Some(((what, key, value), rest)) = thread.split_first() else { continue };
@@ -80,7 +77,8 @@ fn in_all_orders(shape: MapShape, first: &[Act], threads: &[&[Act]]) -> HashSet<
         run(&programs[&(*what as u8)], &inputs(shape, *value, *key), &mut start);
     }
     let all = (0..threads.len()).map(|nth| Thread { run: begin(nth, 0), act: 0, results: Vec::new() });
-    let (mut next, mut seen, mut outcomes) = (vec![(all.collect::<Vec<_>>(), start)], HashSet::new(), HashSet::new());
+    let (mut next, mut seen, mut outcomes) =
+        (vec![(all.collect::<Vec<_>>(), start)], HashSet::new(), HashSet::new());
     while let Some((all, memory)) = next.pop() {
         if all.iter().all(|thread| thread.run.is_none()) {
             let results = all.into_iter().map(|thread| thread.results).collect();
@@ -195,8 +193,15 @@ fn hit_3_threads_leave_what_some_order_of_their_acts_leaves() {
                 checked(&[&[a, (Do::Get, one, 0)], &[b, (Do::Get, one, 0)]]);
                 checked(&[&[a], &[b], &[(Do::Get, one, 0)]]);
             }
-            checked(&[&[(Do::Delete, one, 0), (Do::Assign, other, 4)], &[(Do::Assign, one, 5), (Do::Get, other, 0)]]);
-            checked(&[&[(Do::Delete, one, 0), (Do::Assign, other, 4)], &[(Do::Get, one, 0)], &[(Do::Assign, one, 6)]]);
+            checked(&[
+                &[(Do::Delete, one, 0), (Do::Assign, other, 4)],
+                &[(Do::Assign, one, 5), (Do::Get, other, 0)],
+            ]);
+            checked(&[
+                &[(Do::Delete, one, 0), (Do::Assign, other, 4)],
+                &[(Do::Get, one, 0)],
+                &[(Do::Assign, one, 6)],
+            ]);
         }
     }
     assert!(races > 150, "{races}");

@@ -7,7 +7,6 @@
 use super::code::Code;
 use super::entry::entry_index;
 use super::{Planner, kind_of};
-use crate::hit::input;
 use crate::plan::PatchRole;
 use crate::refusal::{NoTrampoline, Refusal};
 use crate::request::{Action, ActionRequest};
@@ -155,14 +154,6 @@ impl Planner<'_> {
             self.entry(function, entry, owner(PatchRole::Entry))?;
         }
         if by_trampoline {
-            // Control comes there without a return address on the stack.
-            if self.env.program(probe).is_some_and(|hit| hit.reads(input::STACK)) {
-                let at = self.env.image.function(function).start;
-                return Err(Refusal::Undecided {
-                    at,
-                    what: "no code walks stacks behind a replaced return address",
-                });
-            }
             self.may_arm(function, code)?;
             return self.entry(function, SiteAction::ArmTally { probe }, owner(PatchRole::Entry));
         }

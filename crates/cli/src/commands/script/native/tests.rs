@@ -90,7 +90,16 @@ impl Random {
                 0 => self.below(1000).to_string(),
                 1 => "nsecs".to_owned(),
                 2 => "$x".to_owned(),
-                3 => self.one_of(&["@v[tid]", "tid", "@w[arg0 % 5]", "@g", "@live[arg1 % 7].0", "@live[arg1 % 7].2"]).to_owned(),
+                3 => self
+                    .one_of(&[
+                        "@v[tid]",
+                        "tid",
+                        "@w[arg0 % 5]",
+                        "@g",
+                        "@live[arg1 % 7].0",
+                        "@live[arg1 % 7].2",
+                    ])
+                    .to_owned(),
                 _ => format!("arg{}", self.below(6)),
             };
         }
@@ -262,7 +271,10 @@ fn scr_5_programs_leave_what_the_interpreter_leaves() {
         let hit_program = match script.program(&program, &blocks) {
             Ok(hit_program) => hit_program,
             Err(why) => {
-                assert!(["register", "operations", "in memory"].iter().any(|word| why.contains(word)), "{text}{why}");
+                assert!(
+                    ["register", "operations", "in memory"].iter().any(|word| why.contains(word)),
+                    "{text}{why}"
+                );
                 unfit += 1;
                 continue;
             }
