@@ -199,6 +199,11 @@ impl Builder {
         let value = self.operand(value);
         self.ops.push(Op::Add { place, value });
     }
+    /// Adds a value to a word of a CPU's line, or goes to `to` if the thread is on another CPU; input `nth` says so.
+    pub fn add_here(&mut self, place: Place, value: Value, nth: u16, to: Target) {
+        let value = self.operand(value);
+        self.ops.push(Op::AddHere { place, value, nth, to });
+    }
     /// Such a word becomes `value`, if the comparison of `value` with it holds.
     pub fn raise(&mut self, when: Compare, place: Place, value: Value) {
         let value = self.in_var(value);

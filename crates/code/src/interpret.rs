@@ -94,6 +94,10 @@ impl<'a> Run<'a> {
     pub fn new(program: &'a Program, inputs: &'a [u64]) -> Self {
         Self { program, inputs, vars: vec![0; program.vars.into()], next: 0 }
     }
+    /// Other inputs from here on: of those, what an operation reads when it runs ([`Op::AddHere`]) may change meanwhile.
+    pub const fn set_inputs(&mut self, inputs: &'a [u64]) {
+        self.inputs = inputs;
+    }
     /// The number of its next operation, and its variables. Nothing else of a run changes.
     #[must_use]
     pub fn state(&self) -> (usize, &[u64]) {
@@ -189,6 +193,7 @@ impl<'a> Run<'a> {
             | Op::BranchWord { .. }
             | Op::Look { .. }
             | Op::Claim { .. }
+            | Op::AddHere { .. }
             | Op::Begin(_) => return None,
         })
     }
@@ -214,6 +219,14 @@ impl<'a> Run<'a> {
                     memory.set_word(address, from | CLAIMED);
                 }
                 is_there.then_some(to)
+            }
+            Op::AddHere { place, value, nth, to } => {
+                let moved = self.inputs.get(usize::from(nth)).is_some_and(|moved| *moved != 0);
+                if !moved {
+                    let address = self.address(place);
+                    memory.set_word(address, memory.word(address).wrapping_add(self.read(value)));
+                }
+                moved.then_some(to)
             }
             Op::Next(walk) => {
                 if self.read(walk.entry) != self.read(walk.end) {

@@ -91,6 +91,9 @@ impl Display for Op {
             Self::Claim { place, from, to } => write!(f, "claim {place} from {from}, {to}"),
             Self::Publish { place, value } => write!(f, "publish {place} = {value}"),
             Self::Add { place, value } => write!(f, "atomic {place} += {value}"),
+            Self::AddHere { place, value, nth, to } => {
+                write!(f, "if input {nth}, {to}; else {place} += {value}")
+            }
             Self::Raise { when, place, value } => {
                 write!(f, "atomic {place} = {value} if {value} {} {place}", compare(*when))
             }

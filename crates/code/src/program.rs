@@ -183,6 +183,18 @@ pub enum Op {
         /// Is read.
         value: Operand,
     },
+    /// The same, to a word of a CPU's line, by one store of a thread that is on that CPU: no other thread adds there
+    /// meanwhile. If it is on another CPU by now, nothing is added, and it goes to `to`.
+    AddHere {
+        /// Where the word is.
+        place: Place,
+        /// Is read.
+        value: Operand,
+        /// Which input says whether the thread is on another CPU: it is not 0 then.
+        nth: u16,
+        /// Where to.
+        to: Target,
+    },
     /// Such a word = `value`, if the comparison of `value` with it holds: the word is the least or the greatest of all
     /// values then. If another thread changes it meanwhile, it is compared again.
     Raise {
@@ -231,9 +243,10 @@ impl Op {
         let (first, second) = match *self {
             Self::Move { from, .. } | Self::Unary { from, .. } => (Some(from), None),
             Self::Compute { left, right, .. } | Self::Branch { left, right, .. } => (Some(left), var(right)),
-            Self::Store { from, .. } | Self::Publish { value: from, .. } | Self::Add { value: from, .. } => {
-                (var(from), None)
-            }
+            Self::Store { from, .. }
+            | Self::Publish { value: from, .. }
+            | Self::Add { value: from, .. }
+            | Self::AddHere { value: from, .. } => (var(from), None),
             Self::BranchWord { right, .. } | Self::Claim { from: right, .. } => (var(right), None),
             Self::Raise { value, .. } => (Some(value), None),
             Self::Bound(walk, reach) => (Some(walk.entry), reach),
@@ -256,7 +269,8 @@ impl Op {
             | Self::Claim { place, .. }
             | Self::Publish { place, .. }
             | Self::Raise { place, .. }
-            | Self::Add { place, .. } => Some(place),
+            | Self::Add { place, .. }
+            | Self::AddHere { place, .. } => Some(place),
             _ => None,
         }
     }
@@ -270,6 +284,7 @@ impl Op {
                 | Self::Claim { .. }
                 | Self::Publish { .. }
                 | Self::Add { .. }
+                | Self::AddHere { .. }
                 | Self::Raise { .. }
         )
     }
@@ -289,7 +304,8 @@ impl Op {
             Self::Branch { to, .. }
             | Self::Jump { to }
             | Self::BranchWord { to, .. }
-            | Self::Claim { to, .. } => [Some(to), None],
+            | Self::Claim { to, .. }
+            | Self::AddHere { to, .. } => [Some(to), None],
             Self::Look { free, claimed, .. } => [Some(free), Some(claimed)],
             _ => [None, None],
         };

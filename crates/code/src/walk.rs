@@ -82,6 +82,8 @@ pub(crate) trait BackEnd {
     fn publish(&mut self, place: Place, value: Operand);
     /// Adds a value to a word that other threads change.
     fn add(&mut self, place: Place, value: Operand);
+    /// Adds a value to a word of this CPU's line. A jump that is taken if the thread has left that CPU, if that may be.
+    fn add_here(&mut self, place: Place, value: Operand, nth: u16) -> Option<Self::Fix>;
     /// Such a word = `value`, if the comparison of `value` with it holds.
     fn raise(&mut self, when: Compare, place: Place, value: Operand);
     /// `entry += stride`, and back to `begin` unless that is the end.
@@ -125,6 +127,9 @@ pub(crate) fn walk<B: BackEnd>(allocated: &Allocated, back_end: &mut B) -> Vec<(
             Op::Claim { place, from, to } => open.push((to, back_end.claim(place, from))),
             Op::Publish { place, value } => back_end.publish(place, value),
             Op::Add { place, value } => back_end.add(place, value),
+            Op::AddHere { place, value, nth, to } => {
+                open.extend(back_end.add_here(place, value, nth).map(|moved| (to, moved)));
+            }
             Op::Raise { when, place, value } => back_end.raise(when, place, value.into()),
             Op::Begin(_) => begin = back_end.here(),
             Op::Next(walk) => back_end.next(walk, begin),

@@ -35,6 +35,10 @@ pub mod input {
     pub const STACK: u16 = 13;
     /// Pointer to the table of stacks; the stub's own programs read it.
     pub(crate) const STACKS: u16 = 14;
+    /// Pointer to the maps' last line, where threads add that are on another CPU than their line's.
+    pub const OTHERS: u16 = 15;
+    /// Whether the thread has left the CPU whose line [`LINE`] is. Only an addition asks.
+    pub const MOVED: u16 = 16;
 }
 
 /// How ticks of the clock become nanoseconds.

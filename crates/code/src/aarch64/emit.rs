@@ -32,6 +32,14 @@ pub trait Inputs {
     fn register(&self, nth: u16) -> Option<Reg>;
     /// Loads an input that is in no register. The code may use `to` and x11.
     fn load(&self, asm: &mut Asm, nth: u16, to: Reg);
+    /// Begins an addition to a word of this CPU's line, whose last instruction is the store. Returns a jump that is taken if
+    /// the thread has left that CPU, as input `nth` says; `None` if threads of other CPUs add there too. The code may use the
+    /// scratch and flags.
+    fn begin_add(&self, _asm: &mut Asm, _nth: u16, _scratch: [Reg; 2]) -> Option<Fix> {
+        None
+    }
+    /// Such an addition has ended.
+    fn end_add(&self, _asm: &Asm) {}
 }
 
 /// The parts of a stub's frame that a program's code uses.
@@ -277,6 +285,17 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
         let scratch = if self.frame.lse { [value; 2] } else { [self.way(), self.way()] };
         self.asm.update(self.frame.lse, Update::Add, value, base, scratch);
     }
+    fn add_here(&mut self, place: Place, value: Operand, nth: u16) -> Option<Fix> {
+        let scratch = [self.way(), self.way()];
+        let moved = self.inputs.begin_add(self.asm, nth, scratch);
+        self.ways = 0;
+        match moved {
+            Some(_) => self.add_alone(Commit { place, value }, false),
+            None => self.add(place, value),
+        }
+        self.inputs.end_add(self.asm);
+        moved
+    }
     fn raise(&mut self, when: Compare, place: Place, value: Operand) {
         let (base, _) = self.reach(place, is_zero);
         let value = self.fetch(value);
@@ -302,6 +321,13 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
         self.asm.if_to(Cond::NotEqual, begin);
     }
     fn commit(&mut self, commit: Commit, ordered: bool) {
+        self.add_alone(commit, ordered);
+    }
+}
+
+impl<I: Inputs> Emitter<'_, I> {
+    /// Adds by a load and a store.
+    fn add_alone(&mut self, commit: Commit, ordered: bool) {
         let (base, at) = self.reach(commit.place, if ordered { is_zero } else { is_reach });
         let word = self.way();
         self.asm.load_word(word, base, at);
@@ -314,9 +340,6 @@ impl<I: Inputs> BackEnd for Emitter<'_, I> {
         }
         if ordered { self.asm.store_release(word, base) } else { self.asm.store_word(word, base, at) }
     }
-}
-
-impl<I: Inputs> Emitter<'_, I> {
     fn word(&self, word: u8) -> u32 {
         self.frame.words + 8 * u32::from(word)
     }

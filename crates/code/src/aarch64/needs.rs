@@ -86,7 +86,9 @@ fn needs(op: &Op, locations: &[Location]) -> usize {
         }
         Op::Raise { place, value, .. } => address(place, is_zero) + usize::from(waits(value)) + 2,
         // Also a commit, which loads the word.
-        Op::Add { place, value } => address(place, is_zero) + 2 + is_added(value),
+        Op::Add { place, value } | Op::AddHere { place, value, .. } => {
+            address(place, is_zero) + 2 + is_added(value)
+        }
         _ => is_written,
     };
     ways.saturating_sub(1)
@@ -113,6 +115,8 @@ pub fn most_bytes(program: &Program, input: usize) -> usize {
         // An address, a number, and four instructions.
         _ => NUMBER + 10 * WORD,
     };
-    let commit = program.commit().map_or(0, |_| NUMBER + 8 * WORD);
+    // Besides: an announcement, a comparison, a jump; behind the code the abort handler and the descriptor.
+    let here = program.ops().iter().filter(|op| matches!(op, Op::AddHere { .. })).count() * 128;
+    let commit = here + program.commit().map_or(0, |_| NUMBER + 8 * WORD);
     commit + program.ops().iter().map(most).sum::<usize>() + WORD
 }

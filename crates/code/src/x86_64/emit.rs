@@ -36,6 +36,14 @@ pub trait Inputs {
     fn register(&self, nth: u16) -> Option<Reg>;
     /// Loads an input that is in no register. The code may use `to` and flags.
     fn load(&self, asm: &mut Asm<'_>, nth: u16, to: Reg);
+    /// Begins an addition to a word of this CPU's line, whose last instruction is the store. Returns a jump that is taken if
+    /// the thread has left that CPU, as input `nth` says; `None` if threads of other CPUs add there too. The code may use the
+    /// scratch and flags.
+    fn begin_add(&self, _asm: &mut Asm<'_>, _nth: u16, _scratch: Reg) -> Option<Fix> {
+        None
+    }
+    /// Such an addition has ended.
+    fn end_add(&self, _asm: &Asm<'_>) {}
 }
 
 /// The parts of a stub's frame that a program's code uses.
@@ -305,6 +313,14 @@ impl<I: Inputs> BackEnd for Emitter<'_, '_, I> {
     }
     fn add(&mut self, place: Place, value: Operand) {
         self.add_to(place, value, true);
+    }
+    fn add_here(&mut self, place: Place, value: Operand, nth: u16) -> Option<Fix> {
+        let scratch = self.way();
+        let moved = self.inputs.begin_add(self.asm, nth, scratch);
+        self.ways = 0;
+        self.add_to(place, value, moved.is_none());
+        self.inputs.end_add(self.asm);
+        moved
     }
     /// Compares with rax, whose content waits in memory.
     fn raise(&mut self, when: Compare, place: Place, value: Operand) {

@@ -55,6 +55,7 @@ fn needs(op: &Op, locations: &[Location]) -> usize {
         // rax cannot be the way.
         Op::Claim { place, .. } => 2 * usize::from(waits(&place.base)),
         Op::Raise { .. } => 2 * waiting,
+        Op::AddHere { .. } => (waiting + shifts).max(1),
         _ => waiting + shifts + is_written,
     }
 }
@@ -64,6 +65,8 @@ fn needs(op: &Op, locations: &[Location]) -> usize {
 /// `input`: upper bound of the bytes of [`Inputs::load`].
 #[must_use]
 pub fn most_bytes(program: &Program, input: usize) -> usize {
+    // An announcement, a comparison, a jump; behind the code the abort handler and the descriptor.
+    const BEGIN_ADD: usize = 128;
     // The longest forms: `mov to, imm64`; a load or store of a word; two moves and `op`; a compare with a word and an
     // immediate, `jcc`, and what may be put before both so that they lie within 32 bytes.
     const WORD: usize = 8;
@@ -81,6 +84,7 @@ pub fn most_bytes(program: &Program, input: usize) -> usize {
         Op::Pointer { .. } => input + WORD,
         Op::Claim { .. } | Op::Raise { .. } => 6 * WORD + 40,
         Op::Next(_) => 4 * WORD + 6,
+        Op::AddHere { .. } => 5 * WORD + 18 + BEGIN_ADD,
         // An address, and an instruction with an immediate.
         _ => 5 * WORD + 18,
     };

@@ -6,7 +6,7 @@
 //!   sp + 0 …   words of the program
 //! ```
 
-use trapline_code::aarch64::asm::{Asm, Cond, Reg, SP};
+use trapline_code::aarch64::asm::{Asm, Cond, Fix, Reg, SP};
 use trapline_code::aarch64::{Frame, Inputs, Piece, REGISTERS, allocate, emit, most_bytes};
 use trapline_code::{NoRoom, Program};
 
@@ -30,6 +30,11 @@ impl Inputs for FromMemory {
     }
     fn load(&self, asm: &mut Asm, nth: u16, to: Reg) {
         asm.load_at(to, 0, u32::from(nth) * 8);
+    }
+    fn begin_add(&self, asm: &mut Asm, nth: u16, [scratch, _]: [Reg; 2]) -> Option<Fix> {
+        asm.load_at(scratch, 0, u32::from(nth) * 8);
+        asm.compare_number(scratch, 0);
+        Some(asm.if_later(Cond::NotEqual))
     }
 }
 

@@ -219,6 +219,15 @@ impl Made<'_> {
                 let when = self.random.one_of(&COMPARISONS);
                 self.builder.raise(when, Place { index: None, ..aligned(place) }, value);
             }
+            2 if self.random.below(2) == 0 => {
+                // Some inputs are 0.
+                let nth = self.random.below(NUMBERS as u64) as u16;
+                self.builder.add_here(aligned(place), value, nth, Target::Label(skip));
+                let known = values.len();
+                self.block(values, 1, depth + 1);
+                values.truncate(known);
+                self.builder.bind(skip);
+            }
             2 => self.builder.add(aligned(place), value),
             3 | 4 => self.claimed(place, value),
             7 if is_shared && self.random.below(2) == 0 => {

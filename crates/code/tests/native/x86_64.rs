@@ -6,7 +6,9 @@
 //!   rsp - 32 … words of the program; rsp - 24: rdx, which every other program need not load again at its end
 //! ```
 
-use trapline_code::x86_64::asm::{Alu, Asm, Cond, Mem, R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg};
+use trapline_code::x86_64::asm::{
+    Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg,
+};
 use trapline_code::x86_64::{Frame, Inputs, Piece, REGISTERS, allocate, emit, most_bytes};
 use trapline_code::{NoRoom, Program};
 
@@ -30,6 +32,11 @@ impl Inputs for FromMemory {
     }
     fn load(&self, asm: &mut Asm<'_>, nth: u16, to: Reg) {
         asm.load(to, Mem::At(RDI, i32::from(nth) * 8));
+    }
+    fn begin_add(&self, asm: &mut Asm<'_>, nth: u16, scratch: Reg) -> Option<Fix> {
+        asm.load(scratch, Mem::At(RDI, i32::from(nth) * 8));
+        asm.test(scratch, scratch, true);
+        Some(asm.jcc_later(Cond::NotEqual))
     }
 }
 

@@ -3,8 +3,9 @@
 //! In: a map, a key's words, values. Out: operations, appended to a hit's program. Invariant: HIT-1 every addition to
 //! a map is in exactly one entry of its key or counted as without one; what a thread assigned is what it reads.
 //!
-//! Maps of two owners ([`Owner`]); the third one is [`shared`]. *Added up*: the hit's CPU has entries of its own, and each
-//! word is changed by one atomic addition.
+//! Maps of two owners ([`Owner`]); the third one is [`shared`]. *Added up*: the hit's CPU has a line of its own, where only
+//! threads on that CPU add; threads that were moved meanwhile, or that have no rseq area, add on the last line. In a process
+//! without rseq all lines are as that one.
 //! *Of a thread*: the key holds the thread's number, so no other thread of its PID namespace changes the entry's value.
 //! A child in another namespace may have a thread of the same number: the two share the entry, and either's value is
 //! there.
@@ -31,8 +32,9 @@
 //!
 //! | step | what | meanwhile |
 //! |---|---|---|
-//! | A1 | added up: each word of the value by an atomic addition | all additions count. A reader may |
-//! | | | see one word with a hit and another one without it |
+//! | A1 | added up: each word of the value by one store in a restartable | all additions count. A reader may |
+//! | | sequence, if the thread is still on its line's CPU | see one word with a hit and another one without it |
+//! | A1' | else: what is left of the value on the last line, by atomic additions | as A1 |
 //! | A2 | an extreme: the word becomes the value if that is less, | the word is compared again. |
 //! | | or greater; the first value is stored in M4 | It is the extreme of all values whose A2 is done |
 //! | T1 | assigned: | only this thread's signal handlers: theirs happened before. |
@@ -50,6 +52,7 @@ use trapline_record::maps::{FIRST, GONE, LIVE, MET, MapShape, Owner};
 use trapline_record::tally::{PHI, PROBES};
 
 use super::shared;
+use crate::hit::input;
 
 /// A map, as a hit's program reaches it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,18 +68,56 @@ impl Map {
     /// others holds (A2).
     pub fn add(self, builder: &mut Builder, key: &[Value], values: &[Value], extreme: Option<Compare>) {
         let key = &kept(builder, key);
+        let [moved, end] = [(); 2].map(|()| builder.label());
+        // How many words were added here, before the thread was moved.
+        let (done, from) = (builder.var(), (values.len() > 1).then_some(()));
         let missing = builder.label();
-        let last = values.len().saturating_sub(1);
-        let first = extreme.and_then(|_| values.last()).map(|value| (self.value(last), *value));
-        let entry = self.find(builder, key, Some((LIVE, first)), missing);
+        let entry = self.find(builder, key, Some((LIVE, self.first_value(values, extreme))), missing);
         for (nth, value) in values.iter().enumerate() {
             let word = Place::at(entry, self.value(nth));
             match extreme {
-                Some(when) if nth == last => builder.raise(when, word, *value),
-                _ => builder.add(word, *value),
+                Some(when) if nth + 1 == values.len() => builder.raise(when, word, *value),
+                _ => {
+                    from.into_iter().for_each(|()| builder.set(done, Value::Number(nth as u64)));
+                    builder.add_here(word, *value, input::MOVED, Target::Label(moved));
+                }
             }
         }
         builder.bind(missing);
+        builder.jump(Target::Label(end));
+        builder.bind(moved);
+        let others = Self { line: input::OTHERS, ..self };
+        others.add_anywhere(builder, (key, values), extreme, from.map(|()| done));
+        builder.bind(end);
+    }
+    /// The same where threads of all CPUs add (A1'), but so many words, which were added already.
+    fn add_anywhere(
+        self,
+        builder: &mut Builder,
+        (key, values): (&[Value], &[Value]),
+        extreme: Option<Compare>,
+        done: Option<Var>,
+    ) {
+        let missing = builder.label();
+        let entry = self.find(builder, key, Some((LIVE, self.first_value(values, extreme))), missing);
+        for (nth, value) in values.iter().enumerate() {
+            let (word, next) = (Place::at(entry, self.value(nth)), builder.label());
+            if let Some(done) = done {
+                let nth = Value::Number(nth as u64);
+                builder.branch(Compare::Above, Value::Var(done), nth, Target::Label(next));
+            }
+            match extreme {
+                Some(when) if nth + 1 == values.len() => builder.raise(when, word, *value),
+                _ => builder.add(word, *value),
+            }
+            builder.bind(next);
+        }
+        builder.bind(missing);
+    }
+    /// The word that a new entry begins with, if it is an extreme.
+    fn first_value(self, values: &[Value], extreme: Option<Compare>) -> Option<(i32, Value)> {
+        let last = values.len().saturating_sub(1);
+        extreme.and_then(|_| values.last()).map(|value| (self.value(last), *value))
     }
     /// Stores the words of a value, from its `nth` on.
     pub(super) fn store(self, builder: &mut Builder, (entry, nth): (Var, usize), values: &[Value]) {

@@ -132,8 +132,14 @@ impl Bpftrace {
     fn end(&mut self) -> Result<()> {
         let Some(reader) = self.reader.take() else { return Ok(()) };
         let pid = self.child.id().to_string();
-        Command::new("kill").args(["-INT", &pid]).status().context("kill")?;
-        self.child.wait()?;
+        // bpftrace 0.17 does not see a signal that comes right before it begins to wait.
+        while self.child.try_wait()?.is_none() {
+            Command::new("kill").args(["-INT", &pid]).status().context("kill")?;
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(2) && self.child.try_wait()?.is_none() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
         ensure!(reader.join().is_ok(), "the reader of its output");
         Ok(())
     }

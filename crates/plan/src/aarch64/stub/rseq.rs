@@ -53,13 +53,35 @@ pub(super) fn section_with<T>(
     [area, scratch]: [Reg; 2],
     body: impl FnOnce(&mut Asm) -> T,
 ) -> (Section, T) {
+    let begun = begin(asm, rseq, [area, scratch]);
+    let left = body(asm);
+    (begun.end(asm), left)
+}
+
+/// A section whose body follows.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(super) struct Begun {
+    descriptor: Fix,
+    restart: u64,
+    start: u64,
+}
+
+/// Announces a section. `area` = the thread's area.
+pub(super) fn begin(asm: &mut Asm, rseq: Rseq, [area, scratch]: [Reg; 2]) -> Begun {
     let restart = asm.here();
     find_area(asm, rseq, area);
     let descriptor = asm.adr_later(scratch);
     asm.store(scratch, area, RSEQ_CS);
-    let start = asm.here();
-    let left = body(asm);
-    (Section { descriptor, restart, start, end: asm.here() }, left)
+    Begun { descriptor, restart, start: asm.here() }
+}
+
+impl Begun {
+    /// The committing instruction was the last one.
+    pub(super) fn end(self, asm: &Asm) -> Section {
+        let Self { descriptor, restart, start } = self;
+        Section { descriptor, restart, start, end: asm.here() }
+    }
 }
 
 /// Clears `rseq_cs`, so that no descriptor of ours is announced while other code runs.

@@ -7,37 +7,37 @@
 //!   x16, x17, x15, x14, x13, x12   A, B, KEY, D, INDEX, VALUE: variables; x11 is on the way to memory
 //!   x0 to x5                       the program's: arguments, or what was returned
 //!   sp +  0                        NANOS                   <- sp between `enter` and `leave`
-//!   sp +  8                        LINE: this CPU's line of the maps
+//!   sp +  8                        CPU: the line of the maps that is added to, by its number
 //!   sp + 16                        the frame of `frame`; its eight words are for variables, the last one perhaps for the
 //!                                  stack's number (`keyed_stack`)
 //! ```
 //!
-//! No restartable sequence: all that other threads change is changed by atomic accesses, and so any line is as right as
-//! another one. This CPU's is taken because no other CPU writes it meanwhile.
+//! What is added to a CPU's line is added in a restartable sequence of one store, which is made if the thread is still on that
+//! CPU. All else that other threads change is changed by atomic accesses.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use trapline_code::aarch64::{Frame, Inputs, allocate, emit};
 use trapline_code::{Allocated, NoCode, Program};
 use trapline_record::ring::RecordKind;
 
-use super::asm::{Asm, Cond, NoWords, Reg, SP};
+use super::asm::{Asm, Cond, Fix, NoWords, Reg, SP};
 use super::counted::{add_one, by_thread};
 use super::filter::ARGUMENTS;
 use super::frame::{self, A, B, C, D, INDEX, KEY, VALUE, waiting};
 use super::machine::Machine;
 use super::pending::Code;
-use super::rseq::{self, CPU_ID};
+use super::rseq::{self, Begun, CPU_ID, Section};
 use super::{keyed_stack, threads};
 use crate::filter::MAX_WORDS;
-use crate::hit::{HitClock, HitProgram, input};
+use crate::hit::{HitClock, HitProgram, MapBytes, input};
 use crate::machine::{Stacks, ThreadId};
 use crate::programs::Kept;
 
 const REGISTERS: [Reg; 6] = [A, B, KEY, D, INDEX, VALUE];
 const DEPTH: u32 = 16;
 const NANOS: u32 = 0;
-const LINE: u32 = 8;
+const CPU: u32 = 8;
 
 /// What a hit runs, and for which probe.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +61,7 @@ pub struct Ran<'a> {
 #[must_use]
 pub struct UnfinishedRun {
     asm: Asm,
+    sections: Vec<Section>,
 }
 
 thread_local! {
@@ -74,7 +75,7 @@ thread_local! {
 pub(crate) fn allocated(hit: &HitProgram) -> Result<Allocated, NoCode> {
     let program = hit.program();
     let words = MAX_WORDS - usize::from(hit.reads(input::STACK));
-    let known = KnownValues { id: ThreadId::Unknown, probe: 0, base: 0 };
+    let known = KnownValues::of(ThreadId::Unknown, 0, (0, hit.bytes), None);
     MADE.with_borrow_mut(|made| {
         made.answer(
             |(asked, _)| asked == program,
@@ -92,7 +93,7 @@ pub fn run(at: u64, machine: &Machine, id: ThreadId, what: Ran<'_>, kind: Record
         asm.constant(B, what.counter);
         add_one(&mut asm, machine);
         frame::leave(&mut asm);
-        return UnfinishedRun { asm };
+        return UnfinishedRun { asm, sections: Vec::new() };
     }
     let without = what.hit.reads(input::STACK).then(|| keyed_stack::keep(&mut asm, machine, &what));
     if what.hit.reads(input::THREAD) {
@@ -103,22 +104,25 @@ pub fn run(at: u64, machine: &Machine, id: ThreadId, what: Ran<'_>, kind: Record
         nanos(&mut asm, what.hit.clock);
     }
     if what.hit.reads(input::LINE) {
-        let bytes = what.hit.bytes;
-        line(&mut asm, machine, (what.maps + u64::from(bytes.once), bytes.line));
+        line(&mut asm, machine);
     }
+    let known = KnownValues::of(id, what.probe, (what.maps, what.hit.bytes), Some(machine));
     match allocated(what.hit) {
         Ok(allocated) => {
-            let known = KnownValues { id, probe: what.probe, base: what.maps };
             let frame = Frame { words: DEPTH + waiting(0), lse: machine.lse };
             let leave = emit(&mut asm, &allocated, &known, frame);
             leave.into_iter().for_each(|(_, fix)| asm.bind(fix));
         }
         Err(why) => asm.lack(why),
     }
+    let sections = known.sections.into_inner();
+    if let (Some(rseq), false) = (machine.rseq, sections.is_empty()) {
+        rseq::clear(&mut asm, rseq, A);
+    }
     asm.add_imm(SP, SP, DEPTH.cast_signed());
     without.into_iter().for_each(|fix| asm.bind(fix));
     frame::leave(&mut asm);
-    UnfinishedRun { asm }
+    UnfinishedRun { asm, sections }
 }
 
 /// `[NANOS]` = the time. Uses `A`, `B`, `C`.
@@ -133,8 +137,8 @@ fn nanos(asm: &mut Asm, clock: HitClock) {
     asm.store(A, SP, NANOS);
 }
 
-/// `[LINE]` = the address of this CPU's line. Uses `A`, `B`, `KEY` and flags.
-fn line(asm: &mut Asm, machine: &Machine, (base, stride): (u64, u32)) {
+/// `[CPU]` = the number of this CPU's line. Uses `A`, `B`, `KEY` and flags.
+fn line(asm: &mut Asm, machine: &Machine) {
     match machine.rseq {
         Some(rseq) => {
             rseq::find_area(asm, rseq, B);
@@ -145,10 +149,7 @@ fn line(asm: &mut Asm, machine: &Machine, (base, stride): (u64, u32)) {
         }
         None => by_thread(asm, [A, KEY], machine.lines),
     }
-    asm.number(KEY, stride);
-    asm.constant(B, base);
-    asm.mul_add(A, A, KEY, B);
-    asm.store(A, SP, LINE);
+    asm.store(A, SP, CPU);
 }
 
 impl Code for UnfinishedRun {
@@ -156,25 +157,40 @@ impl Code for UnfinishedRun {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
-        let Self { mut asm } = self;
+        let Self { mut asm, sections } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
             asm.b(back);
         }
+        rseq::descriptors(&mut asm, &sections);
         asm.pool();
         asm.words()
     }
 }
 
 /// Where the program's inputs are.
-struct KnownValues {
+struct KnownValues<'a> {
     id: ThreadId,
     probe: u32,
-    /// Address of the maps.
-    base: u64,
+    /// Address and bytes of the maps.
+    maps: (u64, MapBytes),
+    machine: Option<&'a Machine>,
+    begun: Cell<Option<Begun>>,
+    sections: RefCell<Vec<Section>>,
 }
 
-impl Inputs for KnownValues {
+impl<'a> KnownValues<'a> {
+    fn of(id: ThreadId, probe: u32, maps: (u64, MapBytes), machine: Option<&'a Machine>) -> Self {
+        Self { id, probe, maps, machine, begun: Cell::new(None), sections: RefCell::default() }
+    }
+    /// Address of a line.
+    fn line(&self, nth: u32) -> u64 {
+        let (at, bytes) = self.maps;
+        at + u64::from(bytes.once) + u64::from(nth) * u64::from(bytes.line)
+    }
+}
+
+impl Inputs for KnownValues<'_> {
     fn register(&self, nth: u16) -> Option<Reg> {
         match nth {
             input::RETURNED => Some(0),
@@ -186,10 +202,29 @@ impl Inputs for KnownValues {
             input::THREAD => threads::load_below(self.id, asm, to, DEPTH),
             input::NANOS => asm.load_at(to, SP, NANOS),
             input::PROBE => asm.number(to, self.probe),
-            input::LINE => asm.load_at(to, SP, LINE),
+            input::LINE => {
+                asm.load_at(to, SP, CPU);
+                asm.number(C, self.maps.1.line);
+                asm.multiply(to, to, C);
+                asm.constant(C, self.line(0));
+                asm.add(to, to, C);
+            }
+            input::OTHERS => asm.constant(to, self.line(self.machine.map_or(0, |machine| machine.lines - 1))),
             input::STACK => asm.load_at(to, SP, DEPTH + keyed_stack::NUMBER),
-            input::ASSIGNED | input::OWN => asm.constant(to, self.base),
+            input::ASSIGNED | input::OWN => asm.constant(to, self.maps.0),
             _ => asm.mov(to, self.register(nth).unwrap_or(super::asm::ZERO)),
         }
+    }
+    fn begin_add(&self, asm: &mut Asm, _: u16, [area, cpu]: [Reg; 2]) -> Option<Fix> {
+        let rseq = self.machine?.rseq?;
+        self.begun.set(Some(rseq::begin(asm, rseq, [area, cpu])));
+        asm.load32(area, area, CPU_ID);
+        asm.load_at(cpu, SP, CPU);
+        asm.compare(area, cpu);
+        Some(asm.if_later(Cond::NotEqual))
+    }
+    fn end_add(&self, asm: &Asm) {
+        let begun = self.begun.take();
+        self.sections.borrow_mut().extend(begun.map(|begun| begun.end(asm)));
     }
 }

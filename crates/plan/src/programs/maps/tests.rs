@@ -8,6 +8,7 @@ use trapline_record::maps::{BITS, FIRST, GONE, LIVE, MapShape, Owner};
 use trapline_record::tally::PROBES;
 
 use super::Map;
+use crate::hit::input;
 
 const LINE: u64 = 0x10000;
 
@@ -267,6 +268,48 @@ fn hit_1_a_handler_in_between_comes_before_or_after() {
                     break;
                 }
             }
+        }
+    }
+}
+
+/// A1': a thread that is moved before any of its additions adds what is left on the last line.
+#[test]
+fn hit_1_a_thread_that_is_moved_adds_the_rest_elsewhere() {
+    const OTHERS: u64 = LINE + (1 << 20);
+    for (what, values) in [(Do::Add, 1), (Do::Add, 2), (Do::Raise, 2)] {
+        let shape = shape(1, values);
+        let program = program(what, shape);
+        let mut here = inputs(shape, 9, 7);
+        here.resize(17, 0);
+        here[usize::from(input::OTHERS)] = OTHERS;
+        let mut moved = here.clone();
+        moved[usize::from(input::MOVED)] = 1;
+        let additions = program.ops().iter().filter(|op| matches!(op, Op::AddHere { .. })).count();
+        for before in 0..=additions {
+            let mut memory = Bytes { at: LINE, bytes: vec![0; (2 << 20) as usize] };
+            let mut run = Run::new(&program, if before == 0 { &moved } else { &here });
+            let mut done = 0;
+            loop {
+                done += usize::from(matches!(run.op(), Some(Op::AddHere { .. })));
+                if run.step(&mut memory).is_some() {
+                    break;
+                }
+                if done == before {
+                    run.set_inputs(&moved);
+                }
+            }
+            let lines = [LINE, OTHERS].map(|line| {
+                let range = (line - LINE) as usize..(line - LINE) as usize + shape.end() as usize;
+                read(shape, &Bytes { at: LINE, bytes: memory.bytes[range].to_vec() }).0
+            });
+            let words: Vec<&Vec<u64>> = lines.iter().flat_map(|line| line.values().flatten()).collect();
+            let sum = |nth: usize| words.iter().map(|words| words[nth]).sum::<u64>();
+            assert_eq!(sum(0), 1, "{what:?} {before}\n{program}");
+            match what {
+                Do::Raise => assert!(words.iter().all(|words| words[1] == 9), "{before}: {words:?}"),
+                _ => assert!(values == 1 || sum(1) == 9, "{before}: {words:?}"),
+            }
+            assert_eq!(lines[1].is_empty(), before == additions, "{before}");
         }
     }
 }

@@ -51,12 +51,34 @@ pub(super) fn section_with<T>(
     scratch: Reg,
     body: impl FnOnce(&mut Asm<'_>) -> T,
 ) -> (Section, T) {
+    let begun = begin(asm, rseq, scratch);
+    let left = body(asm);
+    (begun.end(asm), left)
+}
+
+/// A section whose body follows.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(super) struct Begun {
+    descriptor: Fix,
+    restart: u64,
+    start: u64,
+}
+
+/// Announces a section.
+pub(super) fn begin(asm: &mut Asm<'_>, rseq: Rseq, scratch: Reg) -> Begun {
     let restart = asm.here();
     let descriptor = asm.lea_later(scratch);
     asm.store(Mem::Fs(rseq.offset + RSEQ_CS), scratch);
-    let start = asm.here();
-    let left = body(asm);
-    (Section { descriptor, restart, start, end: asm.here() }, left)
+    Begun { descriptor, restart, start: asm.here() }
+}
+
+impl Begun {
+    /// The committing instruction was the last one.
+    pub(super) fn end(self, asm: &Asm<'_>) -> Section {
+        let Self { descriptor, restart, start } = self;
+        Section { descriptor, restart, start, end: asm.here() }
+    }
 }
 
 /// Clears `rseq_cs`, so that no descriptor of ours is announced while other code runs.

@@ -9,15 +9,15 @@
 //!   rdi, rsi, rcx, r8, r9       the program's: arguments. The third one is read where rdx is saved
 //!   rsp - 32 to - 64, - 96      words for variables (WAITING)
 //!   rsp - 72                    another one, or the stack's number (`keyed_stack`)
-//!   rsp - 104                   LINE: this CPU's line of the maps
+//!   rsp - 104                   CPU: the line of the maps that is added to, by its number
 //!   rsp - 112, - 120            rax and another register, while an entry is claimed
 //!   rsp - 128                   NANOS
 //! ```
 //!
-//! No restartable sequence: all that other threads change is changed by atomic accesses, and so any line is as right as
-//! another one. This CPU's is taken because no other CPU writes it meanwhile.
+//! What is added to a CPU's line is added in a restartable sequence of one store, which is made if the thread is still on that
+//! CPU. All else that other threads change is changed by atomic accesses.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use trapline_code::x86_64::{Frame, Inputs, allocate, emit};
 use trapline_code::{Allocated, NoCode, Program};
@@ -26,18 +26,18 @@ use trapline_record::ring::RecordKind;
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg};
 use super::filter::ARGUMENT;
 use super::machine::Machine;
-use super::rseq::{self, CPU_ID};
+use super::rseq::{self, Begun, CPU_ID, Section};
 use super::saves::{SAVED_RAX, SAVED_RDX, Saves};
 use super::traced::Traced;
 use super::{keyed_stack, threads};
-use crate::hit::{HitClock, HitProgram, input};
-use crate::machine::ThreadId;
+use crate::hit::{HitClock, HitProgram, MapBytes, input};
+use crate::machine::{Rseq, ThreadId};
 use crate::programs::Kept;
 
 const REGISTERS: [Reg; 4] = [RAX, R11, R10, RDX];
 /// The last one may hold the stack's number instead.
 const WAITING: [i32; 7] = [-32, -40, -48, -56, -64, -96, -72];
-const LINE: Mem = Mem::At(RSP, -104);
+const CPU: Mem = Mem::At(RSP, -104);
 const SPARE: [Mem; 2] = [Mem::At(RSP, -112), Mem::At(RSP, -120)];
 const NANOS: Mem = Mem::At(RSP, -128);
 
@@ -48,6 +48,8 @@ pub(super) struct RunTail {
     base: u64,
     /// Where it is read.
     fixes: Vec<Fix>,
+    rseq: Option<Rseq>,
+    sections: Vec<Section>,
 }
 
 thread_local! {
@@ -60,7 +62,7 @@ thread_local! {
 /// There are too few.
 pub(crate) fn allocated(hit: &HitProgram) -> Result<Allocated, NoCode> {
     let (program, words) = (hit.program(), words(hit));
-    let known = KnownValues { id: ThreadId::Unknown, probe: 0, base: 0 };
+    let known = KnownValues::of(ThreadId::Unknown, 0, (0, hit.bytes), None);
     MADE.with_borrow_mut(|made| {
         made.answer(
             |(asked, _)| asked == program,
@@ -83,13 +85,14 @@ pub(super) fn run(
     (hit, base): (&HitProgram, u64),
     kind: RecordKind,
 ) -> RunTail {
-    let mut fixes = Vec::new();
+    let machine = traced.machine;
+    let known = KnownValues::of(traced.rings.id, traced.probe, (base, hit.bytes), Some(machine));
     if kind == RecordKind::Tail {
         let saves = traced.saves(kind).first();
         saves.enter(asm);
         asm.alu_mem_imm(Alu::Add, Mem::Rip(traced.dropped), 1, true);
         saves.leave(asm);
-        return RunTail { base, fixes };
+        return known.tail();
     }
     let saves = traced.saves(kind);
     let without = if hit.reads(input::STACK) {
@@ -108,11 +111,10 @@ pub(super) fn run(
         nanos(asm, hit.clock);
     }
     if hit.reads(input::LINE) {
-        fixes.push(line(asm, traced.machine, hit.bytes.line));
+        line(asm, machine);
     }
     match allocated(hit) {
         Ok(allocated) => {
-            let known = KnownValues { id: traced.rings.id, probe: traced.probe, base };
             let waiting = WAITING.map(|at| Mem::At(RSP, at));
             let rdx = Mem::At(RSP, SAVED_RDX);
             let frame = Frame {
@@ -127,9 +129,12 @@ pub(super) fn run(
         }
         Err(why) => asm.lack(why),
     }
+    if let (Some(rseq), false) = (machine.rseq, known.sections.borrow().is_empty()) {
+        rseq::clear(asm, rseq);
+    }
     without.into_iter().for_each(|fix| asm.bind(fix));
     saves.leave(asm);
-    RunTail { base: base + u64::from(hit.bytes.once), fixes }
+    known.tail()
 }
 
 /// `[NANOS]` = the time. Uses rax, rdx and r11.
@@ -143,8 +148,8 @@ fn nanos(asm: &mut Asm<'_>, clock: HitClock) {
     asm.store(NANOS, RAX);
 }
 
-/// `[LINE]` = the address of this CPU's line; that of line 0 waits. Uses r11 and flags.
-fn line(asm: &mut Asm<'_>, machine: &Machine, stride: u32) -> Fix {
+/// `[CPU]` = the number of this CPU's line. Uses r11 and flags.
+fn line(asm: &mut Asm<'_>, machine: &Machine) {
     match machine.rseq {
         Some(rseq) => {
             let last = machine.lines as i32 - 1;
@@ -156,10 +161,7 @@ fn line(asm: &mut Asm<'_>, machine: &Machine, stride: u32) -> Fix {
         }
         None => rseq::any_line(asm, R11, machine.rdpid, machine.lines),
     }
-    asm.imul_imm(R11, R11, stride.cast_signed(), true);
-    let base = asm.alu_load_later(Alu::Add, R11);
-    asm.store(LINE, R11);
-    base
+    asm.store(CPU, R11);
 }
 
 impl RunTail {
@@ -169,18 +171,40 @@ impl RunTail {
             self.fixes.into_iter().for_each(|fix| asm.bind(fix));
             asm.u64(self.base);
         }
+        self.rseq.into_iter().for_each(|rseq| rseq::descriptors(asm, rseq, &self.sections));
     }
 }
 
 /// Where the program's inputs are.
-struct KnownValues {
+struct KnownValues<'a> {
     id: ThreadId,
     probe: u32,
-    /// Address of the maps.
-    base: u64,
+    /// Address and bytes of the maps.
+    maps: (u64, MapBytes),
+    machine: Option<&'a Machine>,
+    /// Where the address of line 0 is read.
+    fixes: RefCell<Vec<Fix>>,
+    begun: Cell<Option<Begun>>,
+    sections: RefCell<Vec<Section>>,
 }
 
-impl Inputs for KnownValues {
+impl<'a> KnownValues<'a> {
+    fn of(id: ThreadId, probe: u32, maps: (u64, MapBytes), machine: Option<&'a Machine>) -> Self {
+        let (fixes, sections) = (RefCell::default(), RefCell::default());
+        Self { id, probe, maps, machine, fixes, begun: Cell::new(None), sections }
+    }
+    /// Address of line 0.
+    fn lines(&self) -> u64 {
+        self.maps.0 + u64::from(self.maps.1.once)
+    }
+    fn tail(self) -> RunTail {
+        let base = self.lines();
+        let rseq = self.machine.and_then(|machine| machine.rseq);
+        RunTail { base, fixes: self.fixes.into_inner(), rseq, sections: self.sections.into_inner() }
+    }
+}
+
+impl Inputs for KnownValues<'_> {
     fn register(&self, nth: u16) -> Option<Reg> {
         ARGUMENT.get(usize::from(nth)).copied().filter(|register| *register != RDX)
     }
@@ -190,14 +214,33 @@ impl Inputs for KnownValues {
             input::THREAD => threads::load(self.id, asm, to, 0),
             input::NANOS => asm.load(to, NANOS),
             input::PROBE => asm.mov_imm32(to, self.probe),
-            input::LINE => asm.load(to, LINE),
+            input::LINE => {
+                asm.load(to, CPU);
+                asm.imul_imm(to, to, self.maps.1.line.cast_signed(), true);
+                self.fixes.borrow_mut().push(asm.alu_load_later(Alu::Add, to));
+            }
+            input::OTHERS => {
+                let lines = self.machine.map_or(1, |machine| machine.lines);
+                asm.mov_imm64(to, self.lines() + u64::from(lines - 1) * u64::from(self.maps.1.line));
+            }
             input::STACK => asm.load(to, keyed_stack::NUMBER),
-            input::ASSIGNED | input::OWN => asm.mov_imm64(to, self.base),
+            input::ASSIGNED | input::OWN => asm.mov_imm64(to, self.maps.0),
             _ => match ARGUMENT.get(usize::from(nth)) {
                 Some(&RDX) => asm.load(to, Mem::At(RSP, SAVED_RDX)),
                 Some(&register) => asm.mov(to, register),
                 None => asm.mov_imm32(to, 0),
             },
         }
+    }
+    fn begin_add(&self, asm: &mut Asm<'_>, _: u16, scratch: Reg) -> Option<Fix> {
+        let rseq = self.machine?.rseq?;
+        self.begun.set(Some(rseq::begin(asm, rseq, scratch)));
+        asm.load32(scratch, Mem::Fs(rseq.offset + CPU_ID));
+        asm.alu_load(Alu::Cmp, scratch, CPU);
+        Some(asm.jcc_later(Cond::NotEqual))
+    }
+    fn end_add(&self, asm: &Asm<'_>) {
+        let begun = self.begun.take();
+        self.sections.borrow_mut().extend(begun.map(|begun| begun.end(asm)));
     }
 }

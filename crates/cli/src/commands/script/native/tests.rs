@@ -186,13 +186,17 @@ fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit]) -> Ma
     let bytes = script.bytes;
     let mut memory = Bytes { at: LINE, bytes: vec![0; bytes.before_stacks(1) as usize] };
     for hit in hits {
-        let mut inputs = vec![0; 15];
+        let mut inputs = vec![0; 17];
         inputs[..6].copy_from_slice(&hit.args);
         inputs[usize::from(input::THREAD)] = hit.tid.into();
         inputs[usize::from(input::STACK)] = hit.stack.len() as u64 - 2;
         inputs[usize::from(input::NANOS)] = hit.nsecs.unwrap_or(0);
         [input::ASSIGNED, input::OWN].iter().for_each(|nth| inputs[usize::from(*nth)] = LINE);
-        inputs[usize::from(input::LINE)] = LINE + u64::from(bytes.once);
+        // Half of the hits are of threads that were moved; there is one line.
+        [input::LINE, input::OTHERS]
+            .iter()
+            .for_each(|nth| inputs[usize::from(*nth)] = LINE + u64::from(bytes.once));
+        inputs[usize::from(input::MOVED)] = hit.args[0] & 1;
         let end = interpret_in(hit_program.program(), &inputs, &mut memory);
         assert_eq!(end.outcome, 0);
     }
