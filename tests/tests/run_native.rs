@@ -33,8 +33,26 @@ fn beside(victim: &mut Running, tracer: Command, times: u64) -> Ran {
     beside_with(victim, (tracer, None), times)
 }
 
+/// The same with a tracer that is stopped while the victim runs.
+fn beside_stopped(victim: &mut Running, tracer: Command, times: u64) -> Ran {
+    beside_while(victim, (tracer, None), &mut |victim, tracer| {
+        signal(tracer, "-STOP");
+        let printed = victim.run(times);
+        signal(tracer, "-CONT");
+        printed
+    })
+}
+
 /// The same with a tracer whose last probe is on this program.
-fn beside_with(victim: &mut Running, (mut tracer, last): (Command, Option<&Path>), times: u64) -> Ran {
+fn beside_with(victim: &mut Running, tracer: (Command, Option<&Path>), times: u64) -> Ran {
+    beside_while(victim, tracer, &mut |victim, _| victim.run(times))
+}
+
+fn beside_while(
+    victim: &mut Running,
+    (mut tracer, last): (Command, Option<&Path>),
+    run: &mut dyn FnMut(&mut Running, u32) -> Printed,
+) -> Ran {
     let output = std::env::temp_dir().join(format!("trapline-native-{}", victim.pid()));
     let errors = output.with_extension("errors");
     let file = |path: &Path| Stdio::from(fs::File::create(path).expect("a temporary file"));
@@ -55,7 +73,7 @@ fn beside_with(victim: &mut Running, (mut tracer, last): (Command, Option<&Path>
             assert!(last.stdin(Stdio::null()).stdout(Stdio::null()).status().expect("it runs").success());
         }
     }
-    let printed = victim.run(times);
+    let printed = run(victim, child.id());
     assert!(interrupt(&mut child).success(), "{}", read(&errors));
     let mut maps = json!({});
     for line in read(&output).lines() {
@@ -71,12 +89,16 @@ fn beside_with(victim: &mut Running, (mut tracer, last): (Command, Option<&Path>
     Ran { maps, messages, printed }
 }
 
+fn signal(pid: u32, which: &str) {
+    let sent = Command::new("kill").args([which, &pid.to_string()]).status();
+    assert!(sent.is_ok_and(|status| status.success()));
+}
+
 /// Ends a tracer with Ctrl-C. bpftrace 0.17 sleeps on if the signal comes right before it begins to wait, so
 /// the signal is sent again.
 fn interrupt(child: &mut Child) -> ExitStatus {
     loop {
-        let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-        assert!(sent.is_ok_and(|status| status.success()));
+        signal(child.id(), "-INT");
         let begun = Instant::now();
         while begun.elapsed().as_secs() < 5 {
             if let Some(status) = child.try_wait().expect("a child of ours") {
@@ -302,6 +324,35 @@ fn a_live_heap_is_what_the_program_left_and_what_the_kernels_bpftrace_says() {
         }
     }
     fs::remove_file(path).ok();
+}
+
+/// HIT-1 and HIT-3: more keys than a map has room for, from eight threads, while the tracer is stopped.
+#[test]
+fn what_finds_no_room_is_counted_to_the_hit() {
+    let path = or_skip!(victims::c("keys", Variant::Plain));
+    let scripts = [
+        "uprobe:FILE:probed { @m[arg0] = count(); }",
+        "uprobe:FILE:probed { @m[arg0] = arg1; }",
+        "uprobe:FILE:probed { @m[arg0] = (arg1, arg0, arg1); }",
+        "uprobe:FILE:probed { @m[tid, arg0] = arg1; }",
+    ];
+    for script in scripts.map(|script| at(script, &path)) {
+        let mut victim = Running::start(&path, &[]);
+        let mut command = Command::new(binary());
+        command.args(["run", "-v", "-f", "json", "-p", &victim.pid().to_string(), "-e", &script]);
+        let ran = beside_stopped(&mut victim, command, 20_000);
+        assert!(ran.messages.contains(IN_TARGET), "{}", ran.messages);
+        let lost = ran.messages.split("WARNING: @m: ").nth(1).expect("more than there is room for");
+        let lost: u64 = lost.split(' ').next().and_then(|number| number.parse().ok()).expect("a number");
+        let held = ran.maps["@m"].as_object().expect("a map");
+        assert_eq!(held.len() as u64 + lost, ran.printed["probed"], "{script}");
+        assert!(held.len() >= 4096, "{} keys", held.len());
+        for (key, value) in held {
+            let key: u64 = key.rsplit(',').next().and_then(|key| key.parse().ok()).expect("a number");
+            let value = if value.is_array() { value[2].as_u64() } else { value.as_u64() };
+            assert!(script.contains("count") || value == Some(key * 3), "{key}: {value:?}");
+        }
+    }
 }
 
 #[test]

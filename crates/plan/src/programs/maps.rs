@@ -70,7 +70,7 @@ impl Map {
         let key = &kept(builder, key);
         let [moved, end] = [(); 2].map(|()| builder.label());
         // How many words were added here, before the thread was moved.
-        let (done, from) = (builder.var(), (values.len() > 1).then_some(()));
+        let done = (values.len() > 1).then(|| builder.var());
         let missing = builder.label();
         let entry = self.find(builder, key, Some((LIVE, self.first_value(values, extreme))), missing);
         for (nth, value) in values.iter().enumerate() {
@@ -78,7 +78,7 @@ impl Map {
             match extreme {
                 Some(when) if nth + 1 == values.len() => builder.raise(when, word, *value),
                 _ => {
-                    from.into_iter().for_each(|()| builder.set(done, Value::Number(nth as u64)));
+                    done.into_iter().for_each(|done| builder.set(done, Value::Number(nth as u64)));
                     builder.add_here(word, *value, input::MOVED, Target::Label(moved));
                 }
             }
@@ -87,7 +87,7 @@ impl Map {
         builder.jump(Target::Label(end));
         builder.bind(moved);
         let others = Self { line: input::OTHERS, ..self };
-        others.add_anywhere(builder, (key, values), extreme, from.map(|()| done));
+        others.add_anywhere(builder, (key, values), extreme, done);
         builder.bind(end);
     }
     /// The same where threads of all CPUs add (A1'), but so many words, which were added already.
@@ -119,9 +119,9 @@ impl Map {
         let last = values.len().saturating_sub(1);
         extreme.and_then(|_| values.last()).map(|value| (self.value(last), *value))
     }
-    /// Stores the words of a value, from its `nth` on.
-    pub(super) fn store(self, builder: &mut Builder, (entry, nth): (Var, usize), values: &[Value]) {
-        for (nth, value) in (nth..).zip(values) {
+    /// Stores the words of a value.
+    pub(super) fn store(self, builder: &mut Builder, entry: Var, values: &[Value]) {
+        for (nth, value) in values.iter().enumerate() {
             builder.store(Place::at(entry, self.value(nth)), *value);
         }
     }
@@ -139,7 +139,7 @@ impl Map {
         let missing = builder.label();
         let entry = self.find(builder, key, Some((GONE, None)), missing);
         let entry = self.own(builder, own, entry);
-        self.store(builder, (entry, 0), values);
+        self.store(builder, entry, values);
         builder.publish(Place::at(entry, 0), Value::Number(LIVE));
         builder.bind(missing);
     }

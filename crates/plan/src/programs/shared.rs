@@ -83,7 +83,7 @@ pub(super) fn assign(map: Map, builder: &mut Builder, key: &[Value], values: &[V
     map.meet(builder);
     builder.jump(Target::Label(done));
     builder.bind(ours);
-    map.store(builder, (found.entry, 0), values);
+    map.store(builder, found.entry, values);
     if values.len() > 1 {
         // Bits 32 to 62.
         let times_two = builder.compute(Compute::ShiftLeft, Value::Var(found.state), Value::Number(1));
@@ -121,7 +121,7 @@ fn take(map: Map, builder: &mut Builder, key: &[Value], values: &[Value]) {
     builder.raise(Compare::Above, Place::at(walk.end, REACH as i32 - all), bytes);
     builder.bind(near);
     map.store_key(builder, entry, key);
-    map.store(builder, (entry, 0), values);
+    map.store(builder, entry, values);
     found.publish(builder, 1);
     builder.bind(done);
 }
