@@ -44,6 +44,10 @@ impl MapTable {
     pub(crate) fn names_stacks(&self) -> bool {
         self.words().any(|word| *word == KeyWord::Stack)
     }
+    /// Whether its keys or values name threads by what they are called.
+    pub(crate) fn names_threads(&self) -> bool {
+        self.words().any(|word| *word == KeyWord::ThreadName)
+    }
     fn words(&self) -> impl Iterator<Item = &KeyWord> {
         self.keys.iter().chain(&self.values)
     }
@@ -106,6 +110,8 @@ pub enum KeyWord {
     Number,
     /// A thread, by the number that it sees.
     Thread,
+    /// The name of a thread, by its number.
+    ThreadName,
     /// A probe, by its number in its segment.
     Probe,
     /// A stack, by its number in its segment's table.
@@ -122,6 +128,8 @@ pub enum KeyPart {
     Number(u64),
     /// A thread, by the number that the tracer sees.
     Thread(u32),
+    /// A thread's name; `None` if it ended before that was known.
+    Name(Option<String>),
     /// The place that was hit.
     Site(Arc<Site>),
     /// The place that was hit, and the stack; `None` if the thread ended while it stored it.
@@ -211,12 +219,13 @@ impl<'a> RawMaps<'a> {
     pub(crate) fn threads(&self) -> HashSet<u32> {
         let mut threads = HashSet::new();
         for (table, found) in self.tables.iter().zip(&self.found) {
-            if !table.words().any(|word| *word == KeyWord::Thread) {
+            let is_thread = |word: &KeyWord| matches!(word, KeyWord::Thread | KeyWord::ThreadName);
+            if !table.words().any(is_thread) {
                 continue;
             }
             for ((_, key), value) in found {
                 let words = table.keys.iter().zip(key).chain(table.values.iter().zip(value.iter().flatten()));
-                threads.extend(words.filter(|(is, _)| **is == KeyWord::Thread).map(|(_, word)| *word as u32));
+                threads.extend(words.filter(|(is, _)| is_thread(is)).map(|(_, word)| *word as u32));
             }
         }
         threads
@@ -236,6 +245,7 @@ impl<'a> RawMaps<'a> {
                 let mut part = |(word, is): (u64, &KeyWord)| match is {
                     KeyWord::Number => Some(KeyPart::Number(word)),
                     KeyWord::Thread => Some(KeyPart::Thread(names.get(word as u32).tid)),
+                    KeyWord::ThreadName => Some(KeyPart::Name(names.get(word as u32).comm)),
                     KeyWord::Probe => site(segment, word as u32).map(KeyPart::Site),
                     KeyWord::Stack => {
                         let known = || stack(segment, word).map(|(site, stack)| (site, Arc::new(stack)));

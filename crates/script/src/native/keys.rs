@@ -23,9 +23,17 @@ impl<E: Emit> Lower<'_, E> {
         values: Vec<KeyWord>,
         at: &At,
     ) -> Result<Vec<E::Value>, Not> {
-        let (keys, words) = self.parts(key)?;
+        let (keys, words) = self.assigned_parts(key, at)?;
         self.native.uses(map, NativeMap { keys, values, change: Change::Assign }, at)?;
         Ok(words)
+    }
+    /// The parts of such a key. In the target a thread's name is its number, so threads with one name have several keys.
+    fn assigned_parts(&mut self, key: Option<&Typed>, at: &At) -> Result<(Vec<KeyWord>, Vec<E::Value>), Not> {
+        let (keys, words) = self.parts(key)?;
+        match keys.contains(&KeyWord::Comm) {
+            true => Err(Not::yet("comm in the key of a map of plain values", at)),
+            false => Ok((keys, words)),
+        }
     }
     /// The same, if one word is read.
     pub(super) fn read_key(
@@ -60,7 +68,7 @@ impl<E: Emit> Lower<'_, E> {
             self.emit.assign(map, &key, &[word]);
             return Ok(());
         }
-        let (keys, key) = self.parts(key)?;
+        let (keys, key) = self.assigned_parts(key, &value.at)?;
         let (values, words) = self.parts(Some(value))?;
         if values.contains(&KeyWord::Pid) {
             return Err(Not::yet("pid in a value", &value.at));
@@ -89,6 +97,9 @@ impl<E: Emit> Lower<'_, E> {
         match &*part.op {
             Op::Call { meaning: Meaning::Tid, args } if !is_init(args) => {
                 Ok((KeyWord::Thread, Some(self.emit.known(Known::Thread))))
+            }
+            Op::Call { meaning: Meaning::Comm, .. } => {
+                Ok((KeyWord::Comm, Some(self.emit.known(Known::Thread))))
             }
             Op::Call { meaning: Meaning::Pid, args } if !is_init(args) => Ok((KeyWord::Pid, None)),
             Op::Call { meaning: Meaning::Func, .. } => place(self, KeyWord::Func),

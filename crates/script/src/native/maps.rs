@@ -38,6 +38,8 @@ pub enum KeyWord {
     Number,
     /// A thread.
     Thread,
+    /// The name of a thread.
+    Comm,
     /// The function that was hit.
     Func,
     /// The probe.

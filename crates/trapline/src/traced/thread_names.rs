@@ -35,6 +35,7 @@ use trapline_tracee::{Changed, NameWatcher};
 use super::site_table::{SiteTable, Tracked};
 use super::target_process::TargetProcess;
 use crate::aggregation::TableContents;
+use crate::maps::MapTable;
 use crate::report::By;
 use crate::session_request::{HitAction, SessionRequest};
 use crate::threads::{Names, Thread};
@@ -144,8 +145,8 @@ impl ThreadNames {
         let names = requested.filters.iter().flat_map(|filter| filter.names().iter().cloned());
         let wanted: HashSet<String> = names.collect();
         let rows = matches!(requested.hit_action, HitAction::Tally { .. }).then_some(requested.by);
-        let matter =
-            !wanted.is_empty() || requested.by == Some(By::ThreadName) && requested.hit_action.is_reported();
+        let in_rows = requested.by == Some(By::ThreadName) && requested.hit_action.is_reported();
+        let matter = !wanted.is_empty() || in_rows || requested.maps.iter().any(MapTable::names_threads);
         if self.called.is_none() && matter {
             self.known.follow(pid);
             self.called = Some(Called::new(pid, wanted, rows));

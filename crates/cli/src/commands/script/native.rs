@@ -153,6 +153,7 @@ impl Emit for Emitter<'_> {
 const fn word(part: native::KeyWord) -> Option<KeyWord> {
     match part {
         native::KeyWord::Thread => Some(KeyWord::Thread),
+        native::KeyWord::Comm => Some(KeyWord::ThreadName),
         native::KeyWord::Func | native::KeyWord::Probe | native::KeyWord::Sort => Some(KeyWord::Probe),
         native::KeyWord::Number | native::KeyWord::Text | native::KeyWord::Bucket => Some(KeyWord::Number),
         native::KeyWord::Stack(..) => Some(KeyWord::Stack),

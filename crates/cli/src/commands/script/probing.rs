@@ -31,7 +31,7 @@ const RING: u32 = 16 << 20;
 const IN_REGISTERS: u16 = 6;
 
 /// Stands for a name that is not known.
-const UNNAMED: &str = "?";
+pub(super) const UNNAMED: &str = "?";
 
 /// A session for a script.
 #[derive(Debug)]

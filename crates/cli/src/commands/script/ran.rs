@@ -18,6 +18,7 @@ use super::found::Found;
 use super::frames::Frames;
 use super::native::NativeScript;
 use super::places::{name, real, spec};
+use super::probing::UNNAMED;
 
 /// The blocks that hits run in the target.
 #[derive(Debug)]
@@ -261,6 +262,9 @@ fn parts(
                 KeyValue::Stack(frames, mode)
             }
             (KeyPart::Thread(tid), _) => KeyValue::Int((*tid).into()),
+            (KeyPart::Name(name), _) => {
+                KeyValue::Text(name.as_deref().unwrap_or(UNNAMED).as_bytes().to_vec())
+            }
             (KeyPart::Site(site), part) => {
                 let hit = (known.hit)(site)?;
                 KeyValue::Text(match part {

@@ -123,16 +123,20 @@ impl Random {
     }
     fn statement(&mut self, depth: u32) -> String {
         let value = self.expression(2);
-        match self.below(25) {
+        match self.below(26) {
+            17 => format!("@named[comm, {value} % 3] = sum((int64)arg1); @biggest[comm] = max(arg2);"),
             20 => format!("@w[{value} % 5] = (int64){};", self.expression(1)),
             21 => format!("delete(@w[{value} % 5]);"),
             22 => format!("@g = (int64){value};"),
-            23 => format!("@live[{value} % 7] = ((int64){}, ustack(3), tid, func);", self.expression(1)),
+            23 => format!(
+                "@live[{value} % 7] = ((int64){}, ustack(3), tid, func); @who[{value} % 3] = comm;",
+                self.expression(1)
+            ),
             24 => format!("if (has_key(@live, {value} % 7)) {{ delete(@live[{value} % 7]); @g++; }}"),
             18 => format!("@k[ustack, {value} % 3] = sum((int64){});", self.expression(1)),
             19 => format!("@k[ustack(2), 1] = sum((int64){value}); @u[tid, ustack(3)] = count();"),
             16 => format!("@n[{value} % 5]++; @m += (int64){};", self.expression(1)),
-            17 => "@m--; unroll(3) { @n[arg0 % 5]--; }".to_owned(),
+            25 => "@m--; unroll(3) { @n[arg0 % 5]--; }".to_owned(),
             14 => format!("@min[pid] = min((int64){value});"),
             15 => format!("@max[{value} % 3, probetype] = max((uint64){value});"),
             0 => format!("@c[{value}] = count();"),
@@ -159,9 +163,11 @@ impl Random {
         format!("uprobe:p:f {predicate}{{ $x = (int64)3; {body} }}\n")
     }
     fn hit(&mut self) -> Hit {
+        let tid = 5 + self.below(3) as u32;
         Hit {
             pid: 1,
-            tid: 5 + self.below(3) as u32,
+            tid,
+            comm: name(tid.into()).into(),
             nsecs: Some(self.number()),
             stack: frames(self.below(5)),
             args: (0..6).map(|_| self.number()).collect(),
@@ -170,6 +176,11 @@ impl Random {
             ..Hit::default()
         }
     }
+}
+
+/// The name of a thread; two threads have one name.
+fn name(tid: u64) -> String {
+    format!("t{}", tid / 2)
 }
 
 /// The frames of a stack with this number.
@@ -222,6 +233,7 @@ fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit]) -> Ma
                 let Some(value) = value else { return };
                 let part = |(word, is): (&u64, &KeyWord)| match is {
                     KeyWord::Thread => KeyPart::Thread(*word as u32),
+                    KeyWord::ThreadName => KeyPart::Name(Some(name(*word))),
                     KeyWord::Probe => KeyPart::Site(Arc::clone(&site)),
                     KeyWord::Stack => {
                         let here = Frame { address: *word, place: None, is_return: false };
