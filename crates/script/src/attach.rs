@@ -106,6 +106,11 @@ impl Probe {
             ("bench", _) => wrong("bench probes must have a name"),
             ("test", [name]) if !name.is_empty() => Ok(Self::Test(name.clone())),
             ("test", _) => wrong("test probes must have a name"),
+            ("uprobe", [file, line, column])
+                if file.contains('@') && is_number(line) && is_number(column) =>
+            {
+                Ok(Self::Uprobe(file.clone(), format!("{line}:{column}")))
+            }
             ("uprobe" | "uretprobe", [file, .., function]) if !file.is_empty() && !function.is_empty() => {
                 let (file, function) = (file.clone(), function.clone());
                 Ok(if sort == "uprobe" {
@@ -180,17 +185,24 @@ impl fmt::Display for Probe {
     }
 }
 
-/// The parts between colons; quotes hold a part together.
+/// The parts between colons; quotes hold a part together, and a letter behind a backslash in them is itself.
 fn split(text: &str) -> Vec<String> {
     let (mut parts, mut quoted) = (vec![String::new()], false);
-    for letter in text.chars() {
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
         match letter {
             '"' => quoted = !quoted,
+            '\\' if quoted => parts.last_mut().expect("there is a part").extend(letters.next()),
             ':' if !quoted => parts.push(String::new()),
             letter => parts.last_mut().expect("there is a part").push(letter),
         }
     }
     parts
+}
+
+/// Whether a text is a decimal number.
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The full name of a sort.
@@ -266,6 +278,10 @@ mod tests {
         assert_eq!(Probe::parse("u:/bin/a:f"), Ok(Probe::Uprobe("/bin/a".into(), "f".into())));
         let quoted = Probe::parse("uretprobe:\"a:b\":f").map(|probe| probe.to_string());
         assert_eq!(quoted.as_deref(), Ok("uretprobe:a:b:f"));
+        let inner = Probe::parse(r#"usdt:/bin/a:p:"\"n:1\"""#);
+        assert_eq!(inner, Ok(Probe::Usdt("/bin/a".into(), "p".into(), "\"n:1\"".into())));
+        let line = Probe::parse("u:/bin/a@src/b.c:12:5");
+        assert_eq!(line, Ok(Probe::Uprobe("/bin/a@src/b.c".into(), "12:5".into())));
         assert!(Probe::parse("uprobe:f").is_err());
     }
 }

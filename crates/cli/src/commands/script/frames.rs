@@ -39,6 +39,10 @@ impl Frames {
         // No code is there; what matters is that the process is looked at.
         drop(self.0.borrow_mut().code.frame(pid, 0));
     }
+    /// The address at which a process has a place of a file.
+    pub(super) fn address(&self, pid: u32, path: &str, offset: u64) -> Option<u64> {
+        self.0.borrow_mut().code.address(pid, path, offset)
+    }
     /// The name of what is at an address; without one, the address.
     pub(super) fn symbol(&self, pid: u32, address: u64) -> String {
         let mut table = self.0.borrow_mut();

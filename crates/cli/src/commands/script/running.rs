@@ -94,12 +94,7 @@ impl Running<'_> {
         let host = &mut self.host;
         let frames = host.frames.clone();
         let mut now = || host.now(Clock::Boot);
-        let probing = Probing::start(
-            self.machine.program(),
-            (self.pid, command),
-            (frames, self.args.interpret, self.args.returns),
-            &mut now,
-        );
+        let probing = Probing::start(self.machine.program(), self.pid, (frames, self.args), &mut now);
         self.probing = probing.inspect_err(|_| self.host.release())?;
         self.host.begin()?;
         let attached = own + self.probing.as_ref().map_or(0, |probing| probing.attached);
