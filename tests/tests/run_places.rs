@@ -204,3 +204,28 @@ fn a_file_of_the_processs_own_root_is_meant() {
         assert_eq!(beside(&mut victim, &["-e", &script]).0, [format!("@[outer, {TIMES}]: 1")], "{file}");
     }
 }
+
+#[test]
+fn a_watchpoint_runs_its_block_at_each_access() {
+    let path = or_skip!(victims::plain("writers"));
+    let mut victim = Running::start(&path, &["threads"]);
+    let probe = once(&["watch", "-p", &victim.pid().to_string(), "-d", "1ms", "own_count"]);
+    if errors(&probe).contains("no debug registers") {
+        eprintln!("skipped: {}", errors(&probe));
+        return;
+    }
+    let script = "watchpoint:own_count:8:w { @[pid == $1, comm] = count(); @at[probe] = count(); }";
+    let pid = victim.pid().to_string();
+    let script = Script::start(&["-q", "-p", &pid, "-e", script, &pid]);
+    let printed = victim.run(TIMES);
+    let (lines, told) = script.end();
+    let maps: Vec<&String> = lines.iter().filter(|line| line.starts_with('@')).collect();
+    let writes = printed["plain"];
+    assert!(!told.contains("lost"), "{told}");
+    assert_eq!(
+        maps,
+        [&format!("@[true, writers]: {writes}"), &format!("@at[watchpoint:own_count:8:w]: {writes}")]
+    );
+    let alone = run(&["-e", "watchpoint:0x1000:8:w { }"]);
+    assert!(errors(&alone).contains("name the process with -p"), "{}", errors(&alone));
+}

@@ -29,6 +29,8 @@ pub enum Probe {
     Uretprobe(String, String),
     /// A USDT probe: file, provider (or empty), name.
     Usdt(String, String, String),
+    /// An access to memory: the address or variable, and behind it length and kind of access.
+    Watchpoint(String),
 }
 
 /// Each sort of probe, with its short names.
@@ -58,9 +60,7 @@ const SORTS: [(&str, &[&str]); 22] = [
 ];
 
 /// Why a sort is refused, and what to use instead.
-const REFUSED: [(&str, &str); 13] = [
-    ("watchpoint", "a script cannot watch variables; use `trapline watch`"),
-    ("asyncwatchpoint", "a script cannot watch variables; use `trapline watch`"),
+const REFUSED: [(&str, &str); 11] = [
     ("kprobe", "the kernel is not probed; use uprobe on the library function that calls it, such as libc's"),
     ("kretprobe", "the kernel is not probed; use uretprobe on the library function that calls it"),
     ("tracepoint", "the kernel is not probed; use uprobe on libc's function for a system call, or usdt"),
@@ -74,7 +74,7 @@ const REFUSED: [(&str, &str); 13] = [
     ),
     ("software", "the kernel's events are not counted; use interval or uprobe"),
     ("hardware", "the processor's events are not counted; use interval or uprobe"),
-    ("hwbreakpoint", "use uprobe, or `trapline watch` for variables"),
+    ("hwbreakpoint", "use uprobe, or watchpoint for variables"),
 ];
 
 /// Units of intervals in nanoseconds.
@@ -124,6 +124,8 @@ impl Probe {
             ("usdt", [file, name]) => Ok(Self::Usdt(file.clone(), String::new(), name.clone())),
             ("usdt", [file, provider, name]) => Ok(Self::Usdt(file.clone(), provider.clone(), name.clone())),
             ("usdt", _) => usage("usdt:FILE:[PROVIDER:]NAME"),
+            ("watchpoint" | "asyncwatchpoint", [_, _, ..]) => Ok(Self::Watchpoint(rest.join(":"))),
+            ("watchpoint" | "asyncwatchpoint", _) => usage("watchpoint:ADDRESS:LENGTH:MODE"),
             (sort, _) => {
                 let reason =
                     REFUSED.iter().find(|(name, _)| *name == sort).map(|(_, reason)| (*reason).to_owned());
@@ -158,13 +160,14 @@ impl Probe {
             Self::Uprobe(..) => "uprobe",
             Self::Uretprobe(..) => "uretprobe",
             Self::Usdt(..) => "usdt",
+            Self::Watchpoint(_) => "watchpoint",
         }
     }
     /// Sorts of probes of programs.
-    pub(crate) const SORTS_OF_PROGRAMS: [&str; 3] = ["uprobe", "uretprobe", "usdt"];
+    pub(crate) const SORTS_OF_PROGRAMS: [&str; 4] = ["uprobe", "uretprobe", "usdt", "watchpoint"];
     /// Whether a program is probed.
     pub const fn is_of_program(&self) -> bool {
-        matches!(self, Self::Uprobe(..) | Self::Uretprobe(..) | Self::Usdt(..))
+        matches!(self, Self::Uprobe(..) | Self::Uretprobe(..) | Self::Usdt(..) | Self::Watchpoint(_))
     }
 }
 
@@ -181,6 +184,7 @@ impl fmt::Display for Probe {
             Self::Uretprobe(file, function) => write!(out, "uretprobe:{file}:{function}"),
             Self::Usdt(file, provider, name) if provider.is_empty() => write!(out, "usdt:{file}:{name}"),
             Self::Usdt(file, provider, name) => write!(out, "usdt:{file}:{provider}:{name}"),
+            Self::Watchpoint(place) => write!(out, "watchpoint:{place}"),
         }
     }
 }
@@ -261,9 +265,7 @@ mod tests {
 
     #[test]
     fn probes_of_the_kernel_are_refused_with_what_to_use() {
-        for text in
-            ["k:f", "kprobe:f", "t:a:b", "fexit:x", "profile:hz:99", "h:cycles:1", "iter:task", "w:1:2:rw"]
-        {
+        for text in ["k:f", "kprobe:f", "t:a:b", "fexit:x", "profile:hz:99", "h:cycles:1", "iter:task"] {
             let (message, hint) = Probe::parse(text).expect_err(text);
             assert!(message.ends_with("probes are not supported"), "{message}");
             assert!(hint.is_some_and(|hint| hint.contains("use")), "{text}");
@@ -283,5 +285,9 @@ mod tests {
         let line = Probe::parse("u:/bin/a@src/b.c:12:5");
         assert_eq!(line, Ok(Probe::Uprobe("/bin/a@src/b.c".into(), "12:5".into())));
         assert!(Probe::parse("uprobe:f").is_err());
+        for text in ["w:0x10:8:rw", "asyncwatchpoint:0x10:8:rw"] {
+            assert_eq!(Probe::parse(text), Ok(Probe::Watchpoint("0x10:8:rw".into())), "{text}");
+        }
+        assert!(Probe::parse("watchpoint:0x10").is_err());
     }
 }

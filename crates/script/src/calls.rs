@@ -356,7 +356,7 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("override", "a script does not change programs"),
     ("write_user", "a script does not change programs"),
     ("debugf", "use printf, or warnf for standard error"),
-    ("unwatch", "watchpoints are `trapline watch`'s"),
+    ("unwatch", "a watchpoint stays until the script ends"),
     ("sarg", "use arg0 to arg5"),
 ];
 

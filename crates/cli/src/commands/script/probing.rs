@@ -298,7 +298,7 @@ fn same_tids(pid: Option<u32>, command: Option<&[String]>) -> bool {
 }
 
 /// The processes that are probed.
-fn target(pid: Option<u32>, command: Option<&[String]>) -> Target {
+pub(super) fn target(pid: Option<u32>, command: Option<&[String]>) -> Target {
     match (pid, command) {
         (_, Some(words)) => Target::Launch(words.iter().map(OsString::from).collect()),
         (Some(pid), None) => Target::Running { pids: vec![pid], names: Vec::new() },

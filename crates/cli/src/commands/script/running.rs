@@ -15,6 +15,7 @@ use super::host::{Host, Timer};
 use super::places::Event;
 use super::probing::Probing;
 use super::stop::{Stop, said, say};
+use super::watched::Watched;
 use super::{bench, own};
 use crate::args::command::Script;
 use crate::args::sink::Sink;
@@ -41,6 +42,7 @@ struct Running<'a> {
     timers: Vec<Timer>,
     child: Option<Child>,
     probing: Option<Probing>,
+    watched: Option<Watched>,
     /// The process that was asked for, if no program is probed.
     pid: Option<u32>,
 }
@@ -66,6 +68,7 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
         timers: Vec::new(),
         child: None,
         probing: None,
+        watched: None,
         pid,
     };
     if args.bench || args.test {
@@ -96,15 +99,26 @@ impl Running<'_> {
         let mut now = || host.now(Clock::Boot);
         let probing = Probing::start(self.machine.program(), self.pid, (frames, self.args), &mut now);
         self.probing = probing.inspect_err(|_| self.host.release())?;
+        let ahead = self.host.now(Clock::Boot).saturating_sub(self.host.now(Clock::Monotonic));
+        let watched = Watched::start(self.machine.program(), (self.pid, command), ahead);
+        self.watched = watched.inspect_err(|_| self.host.release())?;
         self.host.begin()?;
-        let attached = own + self.probing.as_ref().map_or(0, |probing| probing.attached);
+        let probed = self.probing.as_ref().map_or(0, |probing| probing.attached);
+        let attached = own + probed + self.watched.as_ref().map_or(0, |watched| watched.count);
         if attached == 0 {
             let refused = self.probing.iter().flat_map(|probing| summary::refused(&probing.refused));
             refused.for_each(|reason| say(&format!("WARNING: {reason}\n")));
             return Err(said("No probes to attach"));
         }
         self.announce(attached, json);
+        if let Some(watched) = &mut self.watched {
+            self.host.child = if command.is_some() { watched.pid() } else { 0 };
+            for notice in watched.notices().iter().filter(|_| !self.args.quiet && !self.args.no_warnings) {
+                say(&format!("WARNING: {notice}\n"));
+            }
+        }
         match (&mut self.probing, command) {
+            (None, Some(_)) if self.watched.is_some() => {}
             (Some(probing), _) => {
                 self.host.boot = Some(probing.now());
                 self.host.child = if command.is_some() { probing.pid() } else { 0 };
@@ -175,6 +189,11 @@ impl Running<'_> {
                 None => (true, Vec::new()),
             };
             self.run_events(events);
+            let watching =
+                self.watched.as_mut().map(|watched| (watched.events(Duration::ZERO), watched.is_alive()));
+            let (accesses, alive) =
+                watching.map_or((Vec::new(), alive), |(all, lives)| (all, alive && lives));
+            self.run_events(accesses);
             self.run_timers();
             if !alive {
                 return;
@@ -184,7 +203,7 @@ impl Running<'_> {
     /// Waits until something is due, or may have come.
     fn wait(&self, interrupts: &Interrupts) -> Option<Interrupt> {
         let due = self.timers.iter().map(|timer| timer.due).min();
-        let most = if self.probing.is_some() { ROUND } else { TICK };
+        let most = if self.probing.is_some() || self.watched.is_some() { ROUND } else { TICK };
         let wait = due.map_or(most, |due| due.saturating_duration_since(Instant::now()).min(most));
         match &self.probing {
             Some(probing) => probing.wait(interrupts, wait),
@@ -258,6 +277,11 @@ impl Running<'_> {
                     .for_each(|line| say(&format!("WARNING: {line}\n")));
             }
             own::end_launched(&mut finished, self.host.child);
+        }
+        if let Some(watched) = self.watched.take() {
+            let (accesses, lost) = watched.end();
+            self.run_events(accesses);
+            missed += lost;
         }
         self.machine.run_all(|probe| *probe == Probe::End, &self.hit, &mut self.host);
         if missed > 0 {
