@@ -344,6 +344,7 @@ fn what_is_not_probed_is_told_at_once_and_not_counted_as_attached() {
     let output = run(&["-c", &path.display().to_string(), "-e", &script]);
     let told = errors(&output);
     assert!(told.contains("Attached 1 probe\nWARNING: refused: 1 too-short; "), "{told}");
+    assert_eq!(told.matches("WARNING: refused").count(), 1, "told once: {told}");
     let output = run(&["--no-warnings", "-c", &path.display().to_string(), "-e", &script]);
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     assert!(!errors(&output).contains("WARNING"), "{}", errors(&output));

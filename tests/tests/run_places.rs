@@ -229,3 +229,37 @@ fn a_watchpoint_runs_its_block_at_each_access() {
     let alone = run(&["-e", "watchpoint:0x1000:8:w { }"]);
     assert!(errors(&alone).contains("name the process with -p"), "{}", errors(&alone));
 }
+
+#[test]
+fn memory_that_a_command_maps_later_can_be_watched() {
+    let path = or_skip!(victims::plain("mapped")).display().to_string();
+    let script = "watchpoint:0x10000000:4:w { @ = count(); }";
+    let output = run(&["-q", "-c", &format!("{path} 7"), "-e", script]);
+    if errors(&output).contains("no debug registers") {
+        eprintln!("skipped: {}", errors(&output));
+        return;
+    }
+    assert_eq!(out(&output).trim(), "@: 7", "{}", errors(&output));
+}
+
+#[test]
+fn frames_can_be_build_ids_and_offsets() {
+    let path = or_skip!(victims::c("stepped", Variant::O0));
+    let notes = Command::new("readelf").arg("-n").arg(&path).output().expect("readelf");
+    let notes = String::from_utf8_lossy(&notes.stdout).into_owned();
+    let id =
+        notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: ")).expect("a build id").to_owned();
+    let script = format!("uprobe:{}:inner {{ print(ustack(build_id, 2)); exit(); }}", path.display());
+    let mut victim = Running::start(&path, &[]);
+    let (lines, _) = whole(&mut victim, &["-e", &script]);
+    let (mut frames, mut offsets) = (0, Vec::new());
+    for line in lines.iter().filter(|line| !line.is_empty()) {
+        let (own, offset) = line.split_once(" 0x").expect("an offset");
+        assert_eq!(own, id, "{lines:?}");
+        offsets.push(u64::from_str_radix(offset, 16).expect("a number"));
+        frames += 1;
+    }
+    assert_eq!(frames, 2, "{lines:?}");
+    // `inner` stands before `middle`, which calls it.
+    assert!(offsets[0] < offsets[1] && offsets[1] - offsets[0] < 256, "{lines:?}");
+}

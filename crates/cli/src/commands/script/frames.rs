@@ -59,9 +59,16 @@ impl Frames {
             let frame = usize::try_from(*number).ok().and_then(|number| table.all.get(number).cloned());
             let Some((pid, frame)) = frame else { continue };
             let address = frame.address;
+            // A text cannot fail to be written to.
             if mode == StackMode::Raw {
-                // A text cannot fail to be written to.
                 let _ = writeln!(out, "{address:x}");
+                continue;
+            }
+            if mode == StackMode::BuildId {
+                let _ = match table.symbols.build_id(&frame) {
+                    Some((id, offset)) => writeln!(out, "{} {offset:#x}", hex(id)),
+                    None => writeln!(out, "{address:#x}"),
+                };
                 continue;
             }
             let functions = table.symbols.of(pid, &frame);
@@ -88,6 +95,10 @@ impl Table {
             next
         })
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// `name+4`; a place without a name is its address.

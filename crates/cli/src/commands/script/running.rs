@@ -43,6 +43,8 @@ struct Running<'a> {
     child: Option<Child>,
     probing: Option<Probing>,
     watched: Option<Watched>,
+    /// Notices that were written.
+    told: Vec<String>,
     /// The process that was asked for, if no program is probed.
     pid: Option<u32>,
 }
@@ -69,6 +71,7 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
         child: None,
         probing: None,
         watched: None,
+        told: Vec::new(),
         pid,
     };
     if args.bench || args.test {
@@ -89,6 +92,15 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
 impl Running<'_> {
     /// Attaches, and runs the blocks at begin.
     fn begin(&mut self, json: bool) -> Result<(), Stop> {
+        let attached = self.attach()?;
+        self.announce(attached, json);
+        self.meet()?;
+        self.timers = timers(self.machine.program());
+        self.machine.run_all(|probe| *probe == Probe::Begin, &self.hit, &mut self.host);
+        Ok(())
+    }
+    /// Attaches; how many probes that are.
+    fn attach(&mut self) -> Result<usize, Stop> {
         let counts =
             |probe: &&Probe| !matches!(probe, Probe::Bench(_) | Probe::Test(_)) && !probe.is_of_program();
         let probes = self.machine.program().blocks.iter().flat_map(|block| &block.probes);
@@ -110,35 +122,43 @@ impl Running<'_> {
             refused.for_each(|reason| say(&format!("WARNING: {reason}\n")));
             return Err(said("No probes to attach"));
         }
-        self.announce(attached, json);
+        Ok(attached)
+    }
+    /// Notes which process is probed, and says what is not; starts the command if nothing of it is probed.
+    fn meet(&mut self) -> Result<(), Stop> {
+        let command = self.args.command.as_deref();
+        let of_command = |pid: u32| if command.is_some() { pid } else { 0 };
+        let mut notices = Vec::new();
         if let Some(watched) = &mut self.watched {
-            self.host.child = if command.is_some() { watched.pid() } else { 0 };
-            for notice in watched.notices().iter().filter(|_| !self.args.quiet && !self.args.no_warnings) {
-                say(&format!("WARNING: {notice}\n"));
-            }
+            self.host.child = of_command(watched.pid());
+            notices.extend(watched.notices());
         }
         match (&mut self.probing, command) {
-            (None, Some(_)) if self.watched.is_some() => {}
             (Some(probing), _) => {
                 self.host.boot = Some(probing.now());
-                self.host.child = if command.is_some() { probing.pid() } else { 0 };
+                self.host.child = of_command(probing.pid());
                 self.host.frames.look(probing.pid());
-                for notice in summary::refused(&probing.refused).into_iter().chain(probing.notices()) {
-                    if !self.args.quiet && !self.args.no_warnings {
-                        say(&format!("WARNING: {notice}\n"));
-                    }
-                }
+                notices.extend(summary::refused(&probing.refused));
+                notices.extend(probing.notices());
             }
-            (None, Some(command)) => {
+            (None, Some(command)) if self.watched.is_none() => {
                 let child = own::launch(command).map_err(said)?;
                 self.host.child = child.id();
                 self.child = Some(child);
             }
-            (None, None) => {}
+            (None, _) => {}
         }
-        self.timers = timers(self.machine.program());
-        self.machine.run_all(|probe| *probe == Probe::Begin, &self.hit, &mut self.host);
+        self.warn(notices);
         Ok(())
+    }
+    /// Says what was not said before, unless nothing is to be said.
+    fn warn(&mut self, notices: Vec<String>) {
+        for notice in notices {
+            if !self.args.quiet && !self.args.no_warnings && !self.told.contains(&notice) {
+                say(&format!("WARNING: {notice}\n"));
+                self.told.push(notice);
+            }
+        }
     }
     /// Says how many probes are attached.
     fn announce(&mut self, attached: usize, json: bool) {
@@ -271,11 +291,7 @@ impl Running<'_> {
             unknown = without;
             self.run_events(events);
             missed = finished.summary.missed;
-            if !self.args.quiet && !self.args.no_warnings {
-                summary::problems(&finished.summary)
-                    .iter()
-                    .for_each(|line| say(&format!("WARNING: {line}\n")));
-            }
+            self.warn(summary::problems(&finished.summary));
             own::end_launched(&mut finished, self.host.child);
         }
         if let Some(watched) = self.watched.take() {
