@@ -104,7 +104,7 @@ impl DebugInfo {
         let file = header.file(index)?;
         let text = |value: AttributeValue<Slice>| {
             let text = self.dwarf.attr_string(unit, value).ok()?;
-            Some(String::from_utf8_lossy(&text.bytes()[..]).into_owned())
+            Some(String::from_utf8_lossy(text.bytes()).into_owned())
         };
         let name = text(file.path_name())?;
         // Directory 0 of old line programs is the unit's own, which is not listed.
