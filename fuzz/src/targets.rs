@@ -475,6 +475,9 @@ fn scripts() -> Vec<Vec<u8>> {
          @h[func, $x % 7] = hist(nsecs - @s[tid]); @l = lhist(retval, 0, 9, 2); @m[pid] = max($x ? $x : 1); delete(@s[tid]); }",
         "uprobe:libc:malloc { @[arg0, comm] = sum(arg1); } uretprobe:libc:malloc /retval/ { @s[tid] = nsecs; \
          @b = buf(\"xy\", 2); print((int8[2])(uint16)7); $p = (uint16 *)5; print(&$p); }",
+        "struct F { char c; double d; float f[2]; }; uprobe:p@a/b.c:12:5 { @[dw_ustack(perf, 3), reg(\"ip\")] = count(); } \
+         watchpoint:0x10000000:8:rw, w:p:v:w { @[pid(init), pcomm, leader_comm] = max(nsecs); } \
+         usdt:p:q:\"\\\"r\\\"\" /arg1/ { print((sizeof(struct F), offsetof(struct F, f))); } u:p:10 { exit(); }",
     ]
     .into_iter()
     .map(|text| text.as_bytes().to_vec())

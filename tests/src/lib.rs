@@ -20,6 +20,7 @@ pub mod native;
 pub mod oracle;
 pub mod programs;
 pub mod running;
+pub mod script;
 pub mod scripts;
 pub mod servers;
 pub mod stacks;

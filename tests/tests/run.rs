@@ -1,67 +1,22 @@
 //! `run`: scripts on real programs, and the command around them: options, signals, exit statuses.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use trapline_tests::programs;
 use trapline_tests::running::Running;
+use trapline_tests::script::Script;
 use trapline_tests::tracing::{binary, errors, once, out};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, text};
 
 const TIMES: u64 = 20;
-/// The line that says that everything is attached.
-const NOTIFY: &str = "__BPFTRACE_NOTIFY_PROBES_ATTACHED";
 
 fn run(args: &[&str]) -> Output {
     once(&[&["run"], args].concat())
-}
-
-/// A script that has attached, and the rest of what it writes.
-struct Script {
-    child: Child,
-    lines: BufReader<std::process::ChildStdout>,
-}
-
-impl Script {
-    fn start(args: &[&str]) -> Self {
-        let mut command = Command::new(binary());
-        command.arg("run").args(args).env(NOTIFY, "1").stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("trapline starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-        let mut line = String::new();
-        while !line.contains(NOTIFY) {
-            line.clear();
-            if lines.read_line(&mut line).expect("text") == 0 {
-                let output = child.wait_with_output().expect("it ends");
-                panic!("not attached: {}", String::from_utf8_lossy(&output.stderr));
-            }
-        }
-        Self { child, lines }
-    }
-    /// One line.
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.lines.read_line(&mut line).expect("text");
-        line.trim_end().to_owned()
-    }
-    fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([name, &self.child.id().to_string()]).status();
-        assert!(status.is_ok_and(|status| status.success()));
-    }
-    /// The lines that are left, after Ctrl-C; the exit status is 0.
-    fn stop(mut self) -> Vec<String> {
-        self.signal("-INT");
-        let rest: Vec<String> = (&mut self.lines).lines().map_while(Result::ok).collect();
-        let output = self.child.wait_with_output().expect("it ends");
-        assert!(output.status.success(), "{}", errors(&output));
-        assert!(!errors(&output).contains("lost"), "{}", errors(&output));
-        rest
-    }
 }
 
 #[test]
@@ -389,6 +344,7 @@ fn what_is_not_probed_is_told_at_once_and_not_counted_as_attached() {
     let output = run(&["-c", &path.display().to_string(), "-e", &script]);
     let told = errors(&output);
     assert!(told.contains("Attached 1 probe\nWARNING: refused: 1 too-short; "), "{told}");
+    assert_eq!(told.matches("WARNING: refused").count(), 1, "told once: {told}");
     let output = run(&["--no-warnings", "-c", &path.display().to_string(), "-e", &script]);
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     assert!(!errors(&output).contains("WARNING"), "{}", errors(&output));

@@ -66,6 +66,9 @@ pub enum SpecError {
     /// An offset at a return probe, a glob, or a USDT probe.
     #[error("`{0}`: an offset can only follow one plain function name of a uprobe")]
     Offset(String),
+    /// A source line at a return probe or a USDT probe.
+    #[error("`{0}`: only a uprobe can name a source line")]
+    Line(String),
     /// More parts than `provider:name` after a USDT probe's file.
     #[error("`{0}`: expected usdt:PATH:provider:name")]
     Parts(String),

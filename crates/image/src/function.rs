@@ -131,4 +131,6 @@ pub struct NoMatch {
     pub beyond: Option<u64>,
     /// The file has no function that could be named (no symbols, no unwind entries).
     pub no_functions: bool,
+    /// A source line was wanted, and the file has no debug information.
+    pub no_lines: bool,
 }

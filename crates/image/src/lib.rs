@@ -21,6 +21,7 @@ mod functions;
 mod gopclntab;
 mod image;
 mod inlined;
+mod lines;
 mod nearest;
 mod notes;
 mod operands;
@@ -47,6 +48,7 @@ pub use function::{
     Convention, Function, FunctionIndex, FunctionKind, Name, Names, NoMatch, Selected, Source,
 };
 pub use image::Image;
+pub use lines::SourceLine;
 pub use notes::Usdt;
 pub use operands::{
     Extend, MARK_ARGUMENTS, MarkArgument, MarkClass, MarkIndex, MarkPlace, NoPlace, mark_arguments,

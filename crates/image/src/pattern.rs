@@ -3,7 +3,7 @@
 //! In: text. Out: [`Pattern`], which decides whether a name matches.
 //! Does not: know a file's functions (see `select`).
 
-use crate::{SpecError, demangle};
+use crate::{SourceLine, SpecError, demangle};
 use std::fmt;
 use std::str::FromStr;
 use trapline_record::Svma;
@@ -19,6 +19,8 @@ pub enum Pattern {
     Regex(regex::Regex),
     /// The function or instruction at this address, as the ELF file states it.
     Address(Svma),
+    /// The code of this source line.
+    Line(SourceLine),
 }
 
 /// A plain name and what may follow it.
@@ -96,19 +98,19 @@ impl Glob {
 }
 
 impl Pattern {
-    /// Whether a plain text, such as a USDT probe's name, matches; an address matches none.
+    /// Whether a plain text, such as a USDT probe's name, matches; an address and a line match none.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         match self {
             Self::Exact(exact) => exact.name == text,
             Self::Glob(glob) => glob.matches(text),
             Self::Regex(regex) => regex.is_match(text),
-            Self::Address(_) => false,
+            Self::Address(_) | Self::Line(_) => false,
         }
     }
 
     /// Whether it selects a function of this name, raw, or demangled with or without its parameters. An
-    /// address selects a function with that address as its name.
+    /// address selects a function with that address as its name; a line, none.
     #[must_use]
     pub fn means(&self, name: &str) -> bool {
         if let Self::Address(at) = self {
@@ -216,6 +218,7 @@ impl fmt::Display for Pattern {
             Self::Glob(glob) => f.write_str(&glob.0),
             Self::Regex(regex) => write!(f, "/{regex}/"),
             Self::Address(at) => write!(f, "{at}"),
+            Self::Line(line) => write!(f, "{line}"),
         }
     }
 }

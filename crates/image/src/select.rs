@@ -7,7 +7,8 @@
 
 use crate::nearest::nearest_of;
 use crate::pattern::spaceless;
-use crate::{Exact, FunctionIndex, Image, Name, NoMatch, Pattern, Selected, demangle};
+use crate::{Exact, FunctionIndex, Image, Name, NoMatch, Pattern, Selected, SourceLine, demangle};
+use std::collections::HashSet;
 use trapline_record::Svma;
 
 /// Words that occur in demangled names although mangled names abbreviate them.
@@ -42,6 +43,7 @@ impl Image {
             }
             Pattern::Regex(regex) => query.wild(pattern, regex.as_str(), None),
             Pattern::Address(at) => query.address(*at),
+            Pattern::Line(line) => query.line(line)?,
         };
         if found.is_empty() { Err(query.no_match(pattern)) } else { Ok(found) }
     }
@@ -112,6 +114,22 @@ impl Query<'_> {
         function.map(|index| Selected { function: index, offset: offset(index) }).into_iter().collect()
     }
 
+    /// For each function that has code of a line, the first of it.
+    fn line(&self, line: &SourceLine) -> Result<Vec<Selected>, NoMatch> {
+        let Some(debug) = self.image.debug_info() else {
+            return Err(NoMatch { no_lines: true, ..NoMatch::default() });
+        };
+        let code = debug.code_of(line);
+        let mut found: Vec<Selected> = code.at.iter().flat_map(|at| self.address(*at)).collect();
+        let mut seen = HashSet::new();
+        found.retain(|one| seen.insert(one.function));
+        let near = code.near.iter().map(|near| SourceLine { line: *near, column: None, ..line.clone() });
+        match found.is_empty() {
+            true => Err(NoMatch { nearest: near.map(|one| one.to_string()).collect(), ..NoMatch::default() }),
+            false => Ok(found),
+        }
+    }
+
     fn no_match(&self, pattern: &Pattern) -> NoMatch {
         let mut why = NoMatch { no_functions: self.image.functions().is_empty(), ..NoMatch::default() };
         match pattern {
@@ -129,7 +147,7 @@ impl Query<'_> {
             Pattern::Glob(_) | Pattern::Regex(_) => {
                 why.imported = self.image.imported().any(|name| pattern.matches(name.raw));
             }
-            Pattern::Address(_) => {}
+            Pattern::Address(_) | Pattern::Line(_) => {}
         }
         why
     }

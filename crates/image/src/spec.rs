@@ -1,11 +1,11 @@
 //! Probe specifications, in bpftrace's syntax.
 //!
-//! In: `uprobe:PATH:func+off`, `usdt:PATH:provider:name`, `lib:func`, `func`, `PATH:0xADDR`. Out:
-//! [`ProbeSpec`].
+//! In: `uprobe:PATH:func+off`, `usdt:PATH:provider:name`, `lib:func`, `func`, `PATH:0xADDR`, `PATH@SOURCE.c:LINE`.
+//! Out: [`ProbeSpec`].
 //! Does not: look for files. A colon is a separator only if it is single (or before a `::`): `ns::f` is a
 //! name.
 
-use crate::{Pattern, SpecError};
+use crate::{Pattern, SourceLine, SpecError};
 use std::fmt;
 use std::str::FromStr;
 
@@ -95,6 +95,19 @@ impl FromStr for ProbeSpec {
             Some((file, name)) => (Some(file).filter(|file| !file.is_empty()), name),
             None => (None, rest),
         };
+        if let Some((file, line)) = file.and_then(|file| source_line(file, name)) {
+            if kind != ProbeKind::Entry {
+                return Err(SpecError::Line(whole.to_owned()));
+            }
+            let file = Some(file.to_owned()).filter(|file| !file.is_empty());
+            return Ok(Self {
+                kind,
+                file,
+                provider: None,
+                func: Pattern::Line(line),
+                text: whole.to_owned(),
+            });
+        }
         let (provider, name) = match split(name).filter(|_| kind == ProbeKind::Usdt) {
             Some((provider, name)) => (Some(provider).filter(|p| !p.is_empty()), name),
             None => (None, name),
@@ -118,12 +131,21 @@ impl ProbeSpec {
     /// Whether it selects the function in a probe's text or label, in whatever file.
     #[must_use]
     pub fn means(&self, text: &str) -> bool {
+        if let Pattern::Line(line) = &self.func {
+            return text.strip_suffix(&line.to_string()).is_some_and(|rest| rest.ends_with('@'));
+        }
         let mut name = text;
         while let Some((_, rest)) = split(name) {
             name = rest;
         }
         self.func.means(name)
     }
+}
+
+/// `PATH@SOURCE.c` and `LINE` or `LINE:COLUMN`: the path, and the line.
+fn source_line<'a>(file: &'a str, place: &str) -> Option<(&'a str, SourceLine)> {
+    let (path, source) = file.rsplit_once('@').filter(|(_, source)| !source.is_empty())?;
+    SourceLine::parse(source, place).map(|line| (path, line))
 }
 
 /// Whether an offset is at a place where none is allowed. `BASENAME+0x…` is the name of a nameless function,
@@ -162,8 +184,9 @@ fn split(text: &str) -> Option<(&str, &str)> {
 impl fmt::Display for ProbeSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.kind)?;
+        let between = if matches!(self.func, Pattern::Line(_)) { '@' } else { ':' };
         if let Some(file) = &self.file {
-            write!(f, "{file}:")?;
+            write!(f, "{file}{between}")?;
         }
         if let Some(provider) = &self.provider {
             write!(f, "{provider}:")?;

@@ -29,6 +29,8 @@ pub enum Probe {
     Uretprobe(String, String),
     /// A USDT probe: file, provider (or empty), name.
     Usdt(String, String, String),
+    /// An access to memory: the address or variable, and behind it length and kind of access.
+    Watchpoint(String),
 }
 
 /// Each sort of probe, with its short names.
@@ -58,9 +60,7 @@ const SORTS: [(&str, &[&str]); 22] = [
 ];
 
 /// Why a sort is refused, and what to use instead.
-const REFUSED: [(&str, &str); 13] = [
-    ("watchpoint", "a script cannot watch variables; use `trapline watch`"),
-    ("asyncwatchpoint", "a script cannot watch variables; use `trapline watch`"),
+const REFUSED: [(&str, &str); 11] = [
     ("kprobe", "the kernel is not probed; use uprobe on the library function that calls it, such as libc's"),
     ("kretprobe", "the kernel is not probed; use uretprobe on the library function that calls it"),
     ("tracepoint", "the kernel is not probed; use uprobe on libc's function for a system call, or usdt"),
@@ -74,7 +74,7 @@ const REFUSED: [(&str, &str); 13] = [
     ),
     ("software", "the kernel's events are not counted; use interval or uprobe"),
     ("hardware", "the processor's events are not counted; use interval or uprobe"),
-    ("hwbreakpoint", "use uprobe, or `trapline watch` for variables"),
+    ("hwbreakpoint", "use uprobe, or watchpoint for variables"),
 ];
 
 /// Units of intervals in nanoseconds.
@@ -106,6 +106,11 @@ impl Probe {
             ("bench", _) => wrong("bench probes must have a name"),
             ("test", [name]) if !name.is_empty() => Ok(Self::Test(name.clone())),
             ("test", _) => wrong("test probes must have a name"),
+            ("uprobe", [file, line, column])
+                if file.contains('@') && is_number(line) && is_number(column) =>
+            {
+                Ok(Self::Uprobe(file.clone(), format!("{line}:{column}")))
+            }
             ("uprobe" | "uretprobe", [file, .., function]) if !file.is_empty() && !function.is_empty() => {
                 let (file, function) = (file.clone(), function.clone());
                 Ok(if sort == "uprobe" {
@@ -119,6 +124,8 @@ impl Probe {
             ("usdt", [file, name]) => Ok(Self::Usdt(file.clone(), String::new(), name.clone())),
             ("usdt", [file, provider, name]) => Ok(Self::Usdt(file.clone(), provider.clone(), name.clone())),
             ("usdt", _) => usage("usdt:FILE:[PROVIDER:]NAME"),
+            ("watchpoint" | "asyncwatchpoint", [_, _, ..]) => Ok(Self::Watchpoint(rest.join(":"))),
+            ("watchpoint" | "asyncwatchpoint", _) => usage("watchpoint:ADDRESS:LENGTH:MODE"),
             (sort, _) => {
                 let reason =
                     REFUSED.iter().find(|(name, _)| *name == sort).map(|(_, reason)| (*reason).to_owned());
@@ -153,13 +160,14 @@ impl Probe {
             Self::Uprobe(..) => "uprobe",
             Self::Uretprobe(..) => "uretprobe",
             Self::Usdt(..) => "usdt",
+            Self::Watchpoint(_) => "watchpoint",
         }
     }
     /// Sorts of probes of programs.
-    pub(crate) const SORTS_OF_PROGRAMS: [&str; 3] = ["uprobe", "uretprobe", "usdt"];
+    pub(crate) const SORTS_OF_PROGRAMS: [&str; 4] = ["uprobe", "uretprobe", "usdt", "watchpoint"];
     /// Whether a program is probed.
     pub const fn is_of_program(&self) -> bool {
-        matches!(self, Self::Uprobe(..) | Self::Uretprobe(..) | Self::Usdt(..))
+        matches!(self, Self::Uprobe(..) | Self::Uretprobe(..) | Self::Usdt(..) | Self::Watchpoint(_))
     }
 }
 
@@ -176,21 +184,29 @@ impl fmt::Display for Probe {
             Self::Uretprobe(file, function) => write!(out, "uretprobe:{file}:{function}"),
             Self::Usdt(file, provider, name) if provider.is_empty() => write!(out, "usdt:{file}:{name}"),
             Self::Usdt(file, provider, name) => write!(out, "usdt:{file}:{provider}:{name}"),
+            Self::Watchpoint(place) => write!(out, "watchpoint:{place}"),
         }
     }
 }
 
-/// The parts between colons; quotes hold a part together.
+/// The parts between colons; quotes hold a part together, and a letter behind a backslash in them is itself.
 fn split(text: &str) -> Vec<String> {
     let (mut parts, mut quoted) = (vec![String::new()], false);
-    for letter in text.chars() {
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
         match letter {
             '"' => quoted = !quoted,
+            '\\' if quoted => parts.last_mut().expect("there is a part").extend(letters.next()),
             ':' if !quoted => parts.push(String::new()),
             letter => parts.last_mut().expect("there is a part").push(letter),
         }
     }
     parts
+}
+
+/// Whether a text is a decimal number.
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The full name of a sort.
@@ -249,9 +265,7 @@ mod tests {
 
     #[test]
     fn probes_of_the_kernel_are_refused_with_what_to_use() {
-        for text in
-            ["k:f", "kprobe:f", "t:a:b", "fexit:x", "profile:hz:99", "h:cycles:1", "iter:task", "w:1:2:rw"]
-        {
+        for text in ["k:f", "kprobe:f", "t:a:b", "fexit:x", "profile:hz:99", "h:cycles:1", "iter:task"] {
             let (message, hint) = Probe::parse(text).expect_err(text);
             assert!(message.ends_with("probes are not supported"), "{message}");
             assert!(hint.is_some_and(|hint| hint.contains("use")), "{text}");
@@ -266,6 +280,14 @@ mod tests {
         assert_eq!(Probe::parse("u:/bin/a:f"), Ok(Probe::Uprobe("/bin/a".into(), "f".into())));
         let quoted = Probe::parse("uretprobe:\"a:b\":f").map(|probe| probe.to_string());
         assert_eq!(quoted.as_deref(), Ok("uretprobe:a:b:f"));
+        let inner = Probe::parse(r#"usdt:/bin/a:p:"\"n:1\"""#);
+        assert_eq!(inner, Ok(Probe::Usdt("/bin/a".into(), "p".into(), "\"n:1\"".into())));
+        let line = Probe::parse("u:/bin/a@src/b.c:12:5");
+        assert_eq!(line, Ok(Probe::Uprobe("/bin/a@src/b.c".into(), "12:5".into())));
         assert!(Probe::parse("uprobe:f").is_err());
+        for text in ["w:0x10:8:rw", "asyncwatchpoint:0x10:8:rw"] {
+            assert_eq!(Probe::parse(text), Ok(Probe::Watchpoint("0x10:8:rw".into())), "{text}");
+        }
+        assert!(Probe::parse("watchpoint:0x10").is_err());
     }
 }

@@ -103,6 +103,8 @@ pub enum Meaning {
     Argument(u8),
     /// A stack.
     Ustack,
+    /// A stack of a program that keeps no frame pointers.
+    DwUstack,
     /// Whether the program, and not the kernel, was hit.
     Usermode,
     /// The control group.
@@ -111,6 +113,10 @@ pub enum Meaning {
     Jiffies,
     /// The parent process.
     Ppid,
+    /// The name of the parent process.
+    Pcomm,
+    /// The name of the first thread of the process.
+    LeaderComm,
     /// Writes by a format.
     Printf,
     /// Writes an error by a format.
@@ -259,11 +265,13 @@ pub(crate) static FUNCTIONS: &[Function] = &[
     row("arg11", 0, &[], Gives::Int(8), Meaning::Argument(11)),
     row("args", 0, &[], Gives::Own, Meaning::Args),
     row("ustack", 0, &[Mode, Mode], Gives::Stack, Meaning::Ustack),
-    row("dw_ustack", 0, &[Mode, Mode], Gives::Stack, Meaning::Refused),
+    row("dw_ustack", 0, &[Mode, Mode], Gives::Stack, Meaning::DwUstack),
     row("usermode", 0, &[], Gives::Uint(1), Meaning::Usermode),
     row("cgroup", 0, &[], Gives::Uint(8), Meaning::Cgroup),
     row("jiffies", 0, &[], Gives::Uint(8), Meaning::Jiffies),
     row("ppid", 0, &[], Gives::Int(4), Meaning::Ppid),
+    row("pcomm", 0, &[], Gives::Text(16), Meaning::Pcomm),
+    row("leader_comm", 0, &[], Gives::Text(16), Meaning::LeaderComm),
     row("printf", 1, &[Format], Gives::Nothing, Meaning::Printf),
     row("errorf", 1, &[Format], Gives::Nothing, Meaning::Errorf),
     row("warnf", 1, &[Format], Gives::Nothing, Meaning::Warnf),
@@ -334,7 +342,6 @@ pub(crate) static FUNCTIONS: &[Function] = &[
 /// Why a function is refused, and what to use instead.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("arg", "records hold arg0 to arg11"),
-    ("dw_ustack", "use ustack"),
     ("uaddr", "addresses of variables are not looked up; use `trapline watch` to see a variable"),
     ("curtask", "it belongs to the kernel; use pid, tid, comm"),
     ("ctx", "it belongs to the kernel; use arg0 to arg5 or retval"),
@@ -349,7 +356,7 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("override", "a script does not change programs"),
     ("write_user", "a script does not change programs"),
     ("debugf", "use printf, or warnf for standard error"),
-    ("unwatch", "watchpoints are `trapline watch`'s"),
+    ("unwatch", "a watchpoint stays until the script ends"),
     ("sarg", "use arg0 to arg5"),
 ];
 

@@ -110,6 +110,9 @@ impl Layouts {
     /// A type of a field: as in C, where an array of characters is one.
     fn field_type(&self, name: &TypeName) -> Option<Type> {
         match &name.kind {
+            TypeKind::Named(name) if floating(name).is_some() => {
+                Some(Type::Struct(name.as_str().into(), floating(name)?))
+            }
             TypeKind::Pointer(to) => Some(Type::pointer(self.field_type(to)?)),
             TypeKind::Array(of, count) => {
                 let count = u32::try_from(count.unwrap_or(0)).unwrap_or(u32::MAX);
@@ -124,6 +127,7 @@ impl Layouts {
     fn alignment(&self, ty: &Type) -> u32 {
         match ty {
             Type::Array(of, _) => self.alignment(of),
+            Type::Struct(name, _) if floating(name).is_some() => ty.size(),
             Type::Struct(name, _) => self.structs.get(&**name).map_or(1, |laid| laid.align),
             Type::Text(_) => 1,
             other => other.size().clamp(1, 8),
@@ -139,6 +143,7 @@ impl Layouts {
             let ty = self.field_type(&field.ty).ok_or_else(unknown)?;
             if let Type::Struct(name, _) = &ty
                 && !self.structs.contains_key(&**name)
+                && floating(name).is_none()
             {
                 return Err(fail(format!("field has incomplete type 'struct {name}'")));
             }
@@ -198,6 +203,16 @@ fn bit_field(behind: u64, count: u32, size: u64) -> Option<u64> {
     }
     let crosses = || behind / size != (behind + u64::from(count) - 1) / size;
     Some(if count == 0 || crosses() { behind.next_multiple_of(size) } else { behind })
+}
+
+/// Bytes of a floating-point type of C. A script has no such values: a field of this type is a structure without
+/// fields, so it takes its room, and is shown as nothing.
+fn floating(name: &str) -> Option<u32> {
+    match name {
+        "float" => Some(4),
+        "double" => Some(8),
+        _ => None,
+    }
 }
 
 /// A type that needs no definition.

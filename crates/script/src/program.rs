@@ -13,7 +13,7 @@ use crate::diagnostic::At;
 use crate::fields::Bits;
 use crate::layout::Layouts;
 use crate::memory::Read;
-use crate::source::Source;
+use crate::source::{Source, Span};
 use crate::tree::Binary;
 use crate::types::{Sum, Type};
 
@@ -47,6 +47,8 @@ pub struct Block {
     pub needs: Needs,
     /// Where it stands.
     pub(crate) at: At,
+    /// Its attach points as they are written, and where.
+    pub(crate) attached: Vec<(String, Span)>,
 }
 
 /// What a block asks of a hit.
@@ -62,8 +64,12 @@ pub struct Needs {
     pub returned_text: u16,
     /// Frames of the stack; 0 if it is not asked for.
     pub stack: u8,
+    /// Whether the stack is to be found by the tables that serve exceptions, without frame pointers.
+    pub unwound: bool,
     /// Memory, and values that are no arguments in registers.
     pub reads: Vec<Read>,
+    /// Whether the address of the probed instruction is asked for.
+    pub place: bool,
     /// What only the program's thread could tell, and where it is asked for.
     pub(crate) unavailable: Vec<(String, At)>,
 }

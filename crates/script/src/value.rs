@@ -34,13 +34,16 @@ pub enum StackMode {
     Perf,
     /// Addresses.
     Raw,
+    /// The build id of the code's file, and the offset in it.
+    BuildId,
 }
 
 impl StackMode {
     pub(crate) fn of(word: &str) -> Self {
         match word {
             "perf" => Self::Perf,
-            "raw" | "build_id" => Self::Raw,
+            "raw" => Self::Raw,
+            "build_id" => Self::BuildId,
             _ => Self::Names,
         }
     }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{output, run_with};
+use common::{errors, output, run_with};
 use trapline_script::{Options, Style};
 
 /// Each script writes what stands behind it.
@@ -31,6 +31,15 @@ fn integers_have_their_types_and_wrap() {
         ("print((1 + 2 * 3 - 4 / 2, 7 & 3 | 8 ^ 1));", "(5, 11)"),
         ("print((1 < 2 && 3 > 4 || 5 == 5, 1 ? 2 : 3, 0 ?: 4));", "(true, 2, 4)"),
     ]);
+}
+
+#[test]
+fn floating_point_fields_take_their_room() {
+    let script = "struct S { char a; double d; int x; float f[2]; };
+                  begin { print((sizeof(struct S), offsetof(struct S, x), offsetof(struct S, f))); }";
+    assert_eq!(output(script), "(32, 16, 20)");
+    let wrong = errors("struct S { float a; }; struct T { struct S s; struct U u; }; begin { }");
+    assert!(wrong.contains("incomplete type 'struct U'"), "{wrong}");
 }
 
 #[test]

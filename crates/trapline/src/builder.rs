@@ -3,6 +3,7 @@
 //! In: the user's choices. Out: a [`Setup`], by which a [`Session`] starts; listings and prototypes, for
 //! which nothing is patched. Does not: touch a process.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +53,7 @@ pub struct Builder {
     steps: Option<LinearBuckets>,
     maps: Vec<MapTable>,
     actions: Vec<ProbeAction>,
+    debug_folders: Arc<[PathBuf]>,
 }
 
 impl Builder {
@@ -103,6 +105,13 @@ impl Builder {
     #[must_use]
     pub const fn kernel_uprobes(mut self, kernel_uprobes: bool) -> Self {
         self.kernel_uprobes = kernel_uprobes;
+        self
+    }
+    /// Looks for separate debug information in these folders too, before the usual ones. A relative one is meant from
+    /// here, and from the folder of each file.
+    #[must_use]
+    pub fn debug_folders(mut self, folders: &[PathBuf]) -> Self {
+        self.debug_folders = folders.into();
         self
     }
     /// Follows fork and exec.
@@ -340,6 +349,7 @@ impl Builder {
             ended: self.ended.clone(),
             maps: self.maps.clone(),
             actions: self.actions.clone(),
+            debug_folders: Arc::clone(&self.debug_folders),
             most: None,
         }
     }

@@ -77,9 +77,15 @@ impl ModuleFile {
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     known: HashMap<FileId, Result<Arc<ModuleFile>, String>>,
+    /// Folders in which separate debug files are looked for first.
+    debug: Arc<[PathBuf]>,
 }
 
 impl Files {
+    /// None yet; separate debug files are looked for in these folders first.
+    pub(crate) fn with(debug: &Arc<[PathBuf]>) -> Self {
+        Self { debug: Arc::clone(debug), ..Self::default() }
+    }
     /// File of a mapping, or why it cannot be used.
     pub(crate) fn of_mapping(
         &mut self,
@@ -87,10 +93,11 @@ impl Files {
         id: FileId,
         mapping: &Mapping,
     ) -> Result<Arc<ModuleFile>, String> {
+        let debug = &self.debug;
         let open = || {
             let opened = process.open_file_of(mapping).map_err(|error| error.to_string())?;
             let root = process.folder().join("root");
-            parse(&opened.file, id, &mapping.path, opened.replaced, &root)
+            parse(&opened.file, id, (&mapping.path, opened.replaced), (&root, debug))
         };
         self.known.entry(id).or_insert_with(open).clone()
     }
@@ -99,7 +106,11 @@ impl Files {
         let text = path.to_string_lossy();
         let file = File::open(path).map_err(|error| format!("cannot open {text}: {error}"))?;
         let id = id_of(&file).map_err(|error| format!("cannot read {text}: {error}"))?;
-        self.known.entry(id).or_insert_with(|| parse(&file, id, &text, false, Path::new("/"))).clone()
+        let debug = &self.debug;
+        self.known
+            .entry(id)
+            .or_insert_with(|| parse(&file, id, (&text, false), (Path::new("/"), debug)))
+            .clone()
     }
     /// Whether a file was opened.
     pub(crate) fn has(&self, id: FileId) -> bool {
@@ -113,7 +124,7 @@ impl Files {
 
 /// Parses a file in the tracer's own namespace, for [`Files::put`].
 pub(crate) fn parsed(file: &File, id: FileId, path: &Path) -> Result<Arc<ModuleFile>, String> {
-    parse(file, id, &path.to_string_lossy(), false, Path::new("/"))
+    parse(file, id, (&path.to_string_lossy(), false), (Path::new("/"), &[]))
 }
 
 /// Identity of a file.
@@ -126,12 +137,13 @@ pub(crate) fn id_of(file: &File) -> io::Result<FileId> {
 fn parse(
     file: &File,
     id: FileId,
-    path: &str,
-    replaced: bool,
-    root: &Path,
+    (path, replaced): (&str, bool),
+    (root, folders): (&Path, &[PathBuf]),
 ) -> Result<Arc<ModuleFile>, String> {
     let bytes = map(file).map_err(|error| format!("cannot map {path}: {error}"))?;
-    let mut debug = DebugDirs { root, beside: Path::new(path).parent().unwrap_or(Path::new("/")) };
+    // A path that was typed may be relative.
+    let whole = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
+    let mut debug = DebugDirs { root, file: &whole, folders };
     let image = Image::parse(bytes, &mut debug).map_err(|error| format!("{path}: {error}"))?;
     Ok(Arc::new(ModuleFile {
         id,
@@ -154,22 +166,41 @@ pub(crate) fn map(file: &File) -> io::Result<Bytes> {
     Ok(Bytes::new(unsafe { memmap2::Mmap::map(file)? }))
 }
 
-/// Where distributions put separate debug files, under the process' own root.
+/// Where distributions put separate debug files, under the process' own root; and folders that the user named.
 struct DebugDirs<'a> {
     root: &'a Path,
-    beside: &'a Path,
+    /// The file whose debug file is looked for.
+    file: &'a Path,
+    folders: &'a [PathBuf],
+}
+
+impl DebugDirs<'_> {
+    /// The debug file's name: that of the link, or the file's own with `.debug`.
+    fn name(&self, request: &DebugFile) -> PathBuf {
+        match &request.link {
+            Some((name, _)) => PathBuf::from(name),
+            None => {
+                let mut name = self.file.file_name().unwrap_or_default().to_owned();
+                name.push(".debug");
+                PathBuf::from(name)
+            }
+        }
+    }
 }
 
 impl DebugFiles for DebugDirs<'_> {
     fn find(&mut self, request: &DebugFile) -> Option<Bytes> {
-        let inside = |path: &Path| self.root.join(path.strip_prefix("/").unwrap_or(path));
-        let store = Path::new("/usr/lib/debug");
-        let by_id = request.build_id_path().map(|path| store.join(".build-id").join(path));
-        let by_name = request.link.iter().flat_map(|(name, _)| {
-            let stored = store.join(self.beside.strip_prefix("/").unwrap_or(self.beside)).join(name);
-            [self.beside.join(name), self.beside.join(".debug").join(name), stored]
-        });
-        let paths: Vec<PathBuf> = by_id.into_iter().chain(by_name).collect();
-        paths.iter().find_map(|path| map(&File::open(inside(path)).ok()?).ok())
+        let inside = |path: PathBuf| self.root.join(path.strip_prefix("/").unwrap_or(&path));
+        let (store, beside) = (Path::new("/usr/lib/debug"), self.file.parent().unwrap_or(Path::new("/")));
+        let (name, by_id) = (self.name(request), request.build_id_path());
+        let id_in = |folder: &Path| by_id.as_ref().map(|path| folder.join(".build-id").join(path));
+        // A relative folder is meant from here, or from the file's own folder, as in other tools.
+        let folders = self.folders.iter().flat_map(|folder| [folder.clone(), beside.join(folder)]);
+        let named = folders.flat_map(|folder| id_in(&folder).into_iter().chain([folder.join(&name)]));
+        let stored = store.join(beside.strip_prefix("/").unwrap_or(beside)).join(&name);
+        let by_name = [beside.join(&name), beside.join(".debug").join(&name), stored];
+        let usual = id_in(store).into_iter().chain(by_name).map(inside);
+        // A file without debug information, or of another build, is none.
+        named.chain(usual).find_map(|path| map(&File::open(path).ok()?).ok())
     }
 }

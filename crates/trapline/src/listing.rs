@@ -61,7 +61,7 @@ pub struct Listing {
 
 /// Lists the places that the probes mean, and how each would be reached.
 pub(crate) fn list(target: &Target, requested: &SessionRequest) -> Result<Listing, Error> {
-    let mut files = Files::default();
+    let mut files = Files::with(&requested.debug_folders);
     let mut listing = Listing::default();
     match target {
         Target::Running { .. } => {

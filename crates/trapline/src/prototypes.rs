@@ -94,7 +94,7 @@ type NotesByFile = HashMap<FileId, FileNotes>;
 
 /// For each probe, the functions and USDT probes that it means in the target.
 pub(crate) fn find(target: &Target, requested: &SessionRequest) -> Vec<Vec<ProbedFunction>> {
-    let (mut files, mut known) = (Files::default(), NotesByFile::new());
+    let (mut files, mut known) = (Files::with(&requested.debug_folders), NotesByFile::new());
     let mut processes = match target {
         Target::Launch(_) => Vec::new(),
         target => resolve(target, &requested.specs, &mut Vec::new()).unwrap_or_default(),

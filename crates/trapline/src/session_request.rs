@@ -3,6 +3,7 @@
 //! In: the user's choices, as `Builder` collected them. Out: plain values that all later steps read:
 //! [`SessionRequest`], [`HitAction`], [`ReportOptions`]. Does not: touch a process.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use trapline_image::ProbeSpec;
@@ -46,6 +47,8 @@ pub(crate) struct SessionRequest {
     pub(crate) maps: Vec<MapTable>,
     /// What happens at the hits of each probe instead, in the same order. Those beyond do as the session does.
     pub(crate) actions: Vec<ProbeAction>,
+    /// Folders in which separate debug information is looked for first.
+    pub(crate) debug_folders: Arc<[PathBuf]>,
     /// Once more places than this are found, searching may stop: one more shows as much as all of them.
     pub(crate) most: Option<usize>,
 }

@@ -81,6 +81,8 @@ struct Selected {
     inside: u64,
     /// Names that led there.
     named: Vec<String>,
+    /// File and place, if it was typed as an address or a line.
+    typed: Option<String>,
 }
 
 /// Why a specification found nothing in one module.
@@ -110,19 +112,21 @@ impl NamedSites {
                 break;
             }
             let function = file.image.function(selected.function);
-            let mut named = names(&file.image, function, one.basename());
-            if let Pattern::Address(at) = spec.func {
-                // This name leads back to the probe as it was typed.
-                named.push(format!("{:#x}", at.0));
-            }
+            let named = names(&file.image, function, one.basename());
+            // This leads back to the probe as it was typed.
+            let typed = match &spec.func {
+                Pattern::Address(at) => Some(format!("{}:{:#x}", one.called, at.0)),
+                Pattern::Line(line) => Some(format!("{}@{line}", one.called)),
+                _ => None,
+            };
             if function.kind != FunctionKind::Ifunc || process.is_none() {
-                let site = Selected { index: selected.function, inside: selected.offset, named };
+                let site = Selected { index: selected.function, inside: selected.offset, named, typed };
                 self.put(module, one, spec.kind, site, hit_action);
                 continue;
             }
             match process.and_then(|process| implementation(process, modules, module, function)) {
                 Some(running) => {
-                    let site = Selected { index: running, inside: selected.offset, named };
+                    let site = Selected { index: running, inside: selected.offset, named, typed };
                     self.put(module, one, spec.kind, site, hit_action);
                 }
                 None => self.refused.push(Refused {
@@ -156,7 +160,7 @@ impl NamedSites {
     /// Adds a site in a function of the module `one`, the one with the index `module`.
     fn put(&mut self, module: usize, one: &Module, kind: ProbeKind, site: Selected, hit_action: HitAction) {
         let Module { file, is_program, .. } = one;
-        let Selected { index, inside, mut named } = site;
+        let Selected { index, inside, mut named, typed } = site;
         let function = file.image.function(index);
         for name in names(&file.image, function, one.basename()) {
             if !named.contains(&name) {
@@ -168,6 +172,7 @@ impl NamedSites {
         let Some(offset) = file.image.offset_of(at) else { return };
         let suffix = if inside > 0 { format!("+{inside}") } else { String::new() };
         let texts = named.iter().map(|name| probe_text(kind, &one.called, &format!("{name}{suffix}")));
+        let texts = texts.chain(typed.map(|typed| format!("{kind}:{typed}")));
         let mut label = file.image.display_name(function, one.basename()) + &suffix;
         if !is_program && !function.names.is_empty() {
             label = format!("{}:{label}", one.basename());
@@ -314,7 +319,11 @@ fn implementation(
 
 /// Line about a specification that found nothing.
 pub(crate) fn miss_text(spec: &ProbeSpec, files: &[String], misses: &[Miss]) -> String {
-    let what = if spec.kind == ProbeKind::Usdt { "marker" } else { "function" };
+    let what = match (spec.kind, &spec.func) {
+        (ProbeKind::Usdt, _) => "marker",
+        (_, Pattern::Line(_)) => "code of",
+        _ => "function",
+    };
     let name = match (&spec.provider, &spec.func) {
         (Some(provider), func) => format!("{provider}:{func}"),
         (None, func) => func.to_string(),
@@ -328,7 +337,9 @@ pub(crate) fn miss_text(spec: &ProbeSpec, files: &[String], misses: &[Miss]) -> 
         return format!("{name} in {searched}: the function is only {length} bytes long");
     }
     let inlined: u32 = misses.iter().map(|miss| miss.inlined).sum();
-    let why = if inlined > 0 {
+    let why = if misses.iter().any(|miss| miss.no_lines) {
+        ": it has no debug information; compile it with -g, or install its debug symbols".to_owned()
+    } else if inlined > 0 {
         format!(": all {inlined} calls of it were inlined; probe a function that calls it")
     } else if misses.iter().any(|miss| miss.imported) && spec.func.is_wild() {
         ": what is called so is only imported there; name the library that defines it, or install the file's debug symbols".to_owned()

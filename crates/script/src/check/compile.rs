@@ -146,7 +146,8 @@ impl Checker<'_> {
             }
             let (locals, needs) = (self.locals[index].clone(), std::mem::take(&mut self.needs));
             let at = At::from(def.attach.first().map_or(def.body.span, |(_, span)| *span));
-            blocks.push(Block { probes: attached[index].clone(), body, locals, needs, at });
+            let probes = attached[index].clone();
+            blocks.push(Block { probes, body, locals, needs, at, attached: def.attach.clone() });
         }
         blocks
     }

@@ -104,7 +104,8 @@ impl<'a> Checker<'a> {
         match row.meaning {
             Meaning::Argument(index) => self.needs.args |= 1 << index,
             Meaning::Retval => self.needs.retval = true,
-            Meaning::Ustack => {
+            Meaning::Ustack | Meaning::DwUstack => {
+                self.needs.unwound |= row.meaning == Meaning::DwUstack;
                 let depth = args
                     .iter()
                     .find_map(Typed::constant)
@@ -121,7 +122,7 @@ impl<'a> Checker<'a> {
             | Meaning::Ppid => self.needs.unavailable.push((row.name.to_owned(), self.at(span))),
             Meaning::Pid | Meaning::Tid | Meaning::Nsecs => {
                 let word = args.first().and_then(Typed::literal).unwrap_or_default();
-                if !matches!(word, b"" | b"boot" | b"curr_ns") {
+                if !matches!(word, b"" | b"boot" | b"curr_ns" | b"init") {
                     let text = format!("{}({})", row.name, String::from_utf8_lossy(word));
                     self.needs.unavailable.push((text, self.at(span)));
                 }

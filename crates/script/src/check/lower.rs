@@ -32,6 +32,8 @@ struct Wanted {
     returned: u32,
     /// Values that are no arguments in registers.
     values: Vec<Read>,
+    /// Whether the probed instruction's address is asked for.
+    place: bool,
     wrong: Vec<Unknown>,
 }
 
@@ -40,7 +42,7 @@ impl Checker<'_> {
     pub(super) fn lower(&mut self, body: &[Step], sort: &'static str) {
         let mut wanted = self.wanted(&Parts::of(body));
         let reads = wanted.reads();
-        let Wanted { texts, returned, wrong, .. } = wanted;
+        let Wanted { texts, returned, place, wrong, .. } = wanted;
         for Unknown { why, at } in wrong {
             let message =
                 format!("what is behind a pointer of the program is not recorded at hits of {sort} probes");
@@ -55,6 +57,7 @@ impl Checker<'_> {
         }
         self.needs.reads = reads;
         self.needs.texts = texts;
+        self.needs.place = place;
         self.needs.returned_text = self.needs.returned_text.max(returned as u16);
     }
     /// What the loads of a block's expressions want, and which of them nothing can give.
@@ -74,9 +77,12 @@ impl Checker<'_> {
                     wanted.value(Root::Argument(*nth));
                 }
                 Op::Call { meaning: Meaning::Reg, args } if at_entry && !at_mark => {
-                    let name =
-                        String::from_utf8_lossy(args.first().and_then(Typed::literal).unwrap_or_default());
-                    wanted.value(Root::Register(name.into_owned().into()));
+                    match args.first().and_then(Typed::literal).unwrap_or_default() {
+                        b"ip" | b"pc" => wanted.place = true,
+                        name => {
+                            wanted.value(Root::Register(String::from_utf8_lossy(name).into_owned().into()))
+                        }
+                    }
                 }
                 _ => {}
             }

@@ -1,10 +1,10 @@
 //! What the records of a script's hits can hold together.
 //!
-//! In: a program; which of its blocks are interpreted over records. Out: nothing, or messages. Does not: know blocks
-//! that the target runs: they need no records.
+//! In: a program; which of its blocks are interpreted over records. Out: nothing, or messages, also about attach
+//! points that mean nothing. Does not: know blocks that the target runs: they need no records.
 
 use crate::attach::Probe;
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{At, Diagnostic, Severity};
 use crate::program::{Block, Program};
 
 impl Program {
@@ -26,6 +26,23 @@ impl Program {
         };
         let messages: String = blocks().filter_map(message).collect();
         if messages.is_empty() { Ok(()) } else { Err(messages) }
+    }
+}
+
+impl Program {
+    /// A message about an attach point of a block, with its place in the script.
+    pub fn about_probe(
+        &self,
+        block: usize,
+        probe: &Probe,
+        (severity, message, hint): (Severity, &str, &str),
+    ) -> String {
+        let place = self.blocks.get(block).map(|block| {
+            let own = block.attached.iter().find(|(text, _)| Probe::parse(text).as_ref() == Ok(probe));
+            own.map_or_else(|| block.at.clone(), |(_, span)| At::from(*span))
+        });
+        let told = Diagnostic::new(severity, message.to_owned(), place.unwrap_or_default());
+        if hint.is_empty() { told.text(&self.source) } else { told.hint(hint).text(&self.source) }
     }
 }
 

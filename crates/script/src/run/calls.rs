@@ -24,12 +24,20 @@ impl Frame<'_> {
     pub(super) fn call(&mut self, meaning: Meaning, args: &[Typed], expr: &Typed) -> Value {
         let hit = self.hit;
         match meaning {
-            Meaning::Pid | Meaning::Tid if args.first().and_then(Typed::literal) == Some(b"init") => {
+            // The world knows a number of its own if it counts as the first namespace does; then hits have such numbers too.
+            Meaning::Pid | Meaning::Tid
+                if args.first().and_then(Typed::literal) == Some(b"init")
+                    && self.world.number(meaning).is_none() =>
+            {
                 self.number(meaning, expr)
             }
             Meaning::Pid => Value::Int(i64::from(hit.pid)),
             Meaning::Tid => Value::Int(i64::from(hit.tid)),
             Meaning::Comm => Value::of_text(whole(&hit.comm)),
+            Meaning::Pcomm | Meaning::LeaderComm => {
+                let name = self.world.name_of_process(hit.pid, meaning == Meaning::Pcomm);
+                Value::of_text(whole(&name))
+            }
             Meaning::Func => Value::of_text(hit.func.as_bytes()),
             Meaning::Probe => Value::of_text(hit.probe.as_bytes()),
             Meaning::Probetype => Value::of_text(hit.sort.as_bytes()),
@@ -46,7 +54,7 @@ impl Frame<'_> {
             Meaning::Nsecs => Value::Int(self.nsecs(args.first()) as i64),
             Meaning::Elapsed => Value::Int(self.boot().wrapping_sub(self.state.begun) as i64),
             Meaning::Rand => Value::Int(i64::from(self.random())),
-            Meaning::Ustack => self.stack(args),
+            Meaning::Ustack | Meaning::DwUstack => self.stack(args),
             Meaning::Username => {
                 let uid = self.world.number(Meaning::Uid).unwrap_or(0) as u32;
                 let name = self.world.user(uid).unwrap_or_else(|| uid.to_string());

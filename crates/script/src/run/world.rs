@@ -48,6 +48,10 @@ pub trait World {
     fn user(&mut self, uid: u32) -> Option<String>;
     /// The paths of a control group.
     fn cgroup_path(&mut self, id: u64) -> String;
+    /// The name of a process's first thread, or of its parent's; `?` if there is no such process any more.
+    fn name_of_process(&mut self, _pid: u32, _parent: bool) -> Vec<u8> {
+        b"?".to_vec()
+    }
     /// The symbol of an address in a process.
     fn symbol(&mut self, pid: u32, address: u64) -> String;
     /// The text of a stack.

@@ -47,8 +47,8 @@ impl Processes {
     /// No process yet.
     pub(super) fn new(requested: SessionRequest, follow: bool) -> Self {
         Self {
+            files: Files::with(&requested.debug_folders),
             requested,
-            files: Files::default(),
             traced: Vec::new(),
             past: PastProcesses::default(),
             next: 0,

@@ -19,13 +19,21 @@ pub struct CodeAt {
 impl CodeAt {
     /// The place of an address.
     pub fn frame(&mut self, pid: u32, address: u64) -> Option<Frame> {
+        self.find(pid, |seen| exact(seen, address))
+    }
+    /// The address at which a process has a place of a file, by its path as the process sees it.
+    pub fn address(&mut self, pid: u32, path: &str, offset: u64) -> Option<u64> {
+        self.find(pid, |seen| seen.address(path, offset))
+    }
+    /// What is known of a process's code; if it is not, what is mapped now.
+    fn find<T>(&mut self, pid: u32, look: impl Fn(&SeenCode) -> Option<T>) -> Option<T> {
         let seen = self.seen.entry(pid).or_default();
-        if let Some(frame) = exact(seen, address) {
-            return Some(frame);
+        if let Some(found) = look(seen) {
+            return Some(found);
         }
         let process = Process::open(pid).ok()?;
         seen.update(&process.maps().ok()?, open(&process));
-        exact(seen, address)
+        look(seen)
     }
 }
 
@@ -50,5 +58,7 @@ mod tests {
         let own = std::env::current_exe().expect("a program");
         assert!(own.ends_with(file.path.rsplit('/').next().expect("a name")) && offset > 0);
         assert!(code.frame(pid, 16).is_none());
+        assert_eq!(code.address(pid, &file.path, offset), Some(address));
+        assert!(code.address(pid, "/nowhere", offset).is_none());
     }
 }

@@ -90,6 +90,13 @@ impl SeenCode {
             None => None,
         }
     }
+    /// The address at which code of a file is mapped.
+    pub(crate) fn address(&self, path: &str, offset: u64) -> Option<u64> {
+        self.stretches.iter().find_map(|(start, stretch)| {
+            let inside = offset.checked_sub(stretch.offset).filter(|inside| *inside < stretch.end - start)?;
+            stretch.file.as_ref().filter(|file| file.path == path).map(|_| start + inside)
+        })
+    }
     /// A number that is different after each change; 0 before the first.
     pub(crate) const fn version(&self) -> u64 {
         self.version

@@ -45,7 +45,7 @@ type Named = (Arc<StackFile>, Arc<[Function]>);
 pub struct Symbols {
     blazesym: Symbolizer,
     known: HashMap<CodePosition, Named>,
-    /// Files in which blazesym found no name, by address; `None` if they have no other tables.
+    /// Files in which blazesym found no name, or whose build id was asked for, by address; `None` if they are no programs.
     images: HashMap<usize, (Arc<StackFile>, Option<Image>)>,
     /// Generated code, by process.
     jit: HashMap<u32, JitMap>,
@@ -114,12 +114,21 @@ impl Symbols {
         found.iter_mut().for_each(|function| function.module = Some(file.path.clone()));
         found
     }
-    /// Name from the tables that are left in a file without symbols.
-    fn in_table(&mut self, file: &Arc<StackFile>, at: u64) -> Option<Function> {
+    /// The build id of the file in which a frame's code is, and the offset there; `None` if it has none.
+    pub fn build_id(&mut self, frame: &Frame) -> Option<(&[u8], u64)> {
+        let (file, offset) = frame.place.as_ref()?;
+        let id = self.image(file)?.build_id();
+        (!id.is_empty()).then_some((id, *offset))
+    }
+    fn image(&mut self, file: &Arc<StackFile>) -> Option<&Image> {
         let parse = |opened| Image::parse(crate::files::map(opened).ok()?, &mut NoDebugFiles).ok();
         let read = || (Arc::clone(file), file.file.as_ref().and_then(parse));
         let (_, image) = self.images.entry(Arc::as_ptr(file).addr()).or_insert_with(read);
-        let image = image.as_ref()?;
+        image.as_ref()
+    }
+    /// Name from the tables that are left in a file without symbols.
+    fn in_table(&mut self, file: &Arc<StackFile>, at: u64) -> Option<Function> {
+        let image = self.image(file)?;
         let place = image.svma_of(FileOffset(at))?;
         let function = image.function(image.function_at(place)?);
         image.names(function).next()?;

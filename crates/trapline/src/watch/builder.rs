@@ -125,9 +125,11 @@ impl WatchBuilder {
         let (mut targets, mut watched, mut first, mut misses) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut several = Several::new(processes.len());
+        let begins = matches!(self.target, Target::Launch(_));
         for process in processes {
             let pid = process.pid();
-            let looked = several.one(pid, watched_places::find(&process, &mut locator, &self.specs))?;
+            let looked =
+                several.one(pid, watched_places::find(&process, &mut locator, &self.specs, begins))?;
             let Some((found, missed)) = looked else {
                 notices.push(gone_notice(pid));
                 continue;

@@ -181,7 +181,7 @@ impl WatchSession {
     fn arm_again(&mut self, process: Process) -> Result<Vec<String>, Error> {
         let pid = process.pid();
         let (found, misses) =
-            watched_places::find(&process, &mut self.places.locator.borrow_mut(), &self.specs)?;
+            watched_places::find(&process, &mut self.places.locator.borrow_mut(), &self.specs, false)?;
         if found.is_empty() {
             return Err(Error::NoPlace { misses });
         }

@@ -29,17 +29,19 @@ struct Found {
     encoding: Encoding,
 }
 
-/// What the specifications mean in a process, and which of them mean nothing there.
+/// What the specifications mean in a process, and which of them mean nothing there. `begins`: the process has not run yet,
+/// so an address may be mapped later.
 pub(super) fn find(
     process: &Process,
     locator: &mut Locator,
     specs: &[WatchSpec],
+    begins: bool,
 ) -> Result<(Vec<Watched>, Vec<String>), Error> {
     locator.add(process);
     let name = ProcessNames::of(process)?.shown().to_owned();
     let (mut watched, mut misses) = (Vec::new(), Vec::new());
     for spec in specs {
-        match one(process, locator, spec)? {
+        match one(process, locator, spec, begins)? {
             Ok(found) => {
                 for found in found {
                     watched.push(finish(process, &name, spec, &found)?);
@@ -59,6 +61,7 @@ fn one(
     process: &Process,
     locator: &mut Locator,
     spec: &WatchSpec,
+    begins: bool,
 ) -> Result<Result<Vec<Found>, String>, Error> {
     let (name, offset) = match &spec.place {
         WatchPlace::Address(addr) => {
@@ -66,7 +69,7 @@ fn one(
             let mapped = locator.maps().iter().any(|one| one.contains(addr));
             let miss = || format!("{addr} is not mapped in process {}", process.pid());
             let found = Found { addr, size: 0, encoding: Encoding::Unsigned };
-            return Ok(if mapped { Ok(vec![found]) } else { Err(miss()) });
+            return Ok(if mapped || begins { Ok(vec![found]) } else { Err(miss()) });
         }
         WatchPlace::Name { name, offset } => (name, *offset),
     };

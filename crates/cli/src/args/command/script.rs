@@ -36,6 +36,8 @@ pub(crate) struct Script {
     pub(crate) pid: Option<String>,
     /// The command that is run, in words.
     pub(crate) command: Option<Vec<String>>,
+    /// Folders in which separate debug information is looked for.
+    pub(crate) debug_folders: Vec<PathBuf>,
     /// The format, as typed.
     pub(crate) format: Option<String>,
     /// The file for output.

@@ -45,6 +45,7 @@ pub(super) fn script(typed: TypedScript) -> Result<Script, UsageError> {
         probe_filter: typed.probe_filter,
         pid: typed.pid,
         command,
+        debug_folders: typed.debuginfo,
         format: typed.format,
         output: typed.output,
         buffered: typed.buffer.as_deref() == Some("full"),

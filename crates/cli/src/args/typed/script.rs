@@ -37,6 +37,12 @@ pub(crate) struct TypedScript {
     /// Run this command, and end with it
     #[arg(short = 'c', long = "cmd", value_name = "CMD", help_heading = "Targets")]
     pub(crate) command: Option<String>,
+    /// Look for separate debug information in this folder too; may be given more than once
+    #[arg(long, value_name = "FOLDER", help_heading = "Targets")]
+    pub(crate) debuginfo: Vec<PathBuf>,
+    /// Accepted, and changes nothing: all processes that map the file are probed, and their USDT probes activated
+    #[arg(long, hide = true)]
+    pub(crate) usdt_file_activation: bool,
     /// text or json
     #[arg(short = 'f', long = "format", value_name = "FORMAT", help_heading = "Output")]
     pub(crate) format: Option<String>,

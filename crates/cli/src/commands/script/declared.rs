@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use trapline::beyond;
@@ -25,9 +26,15 @@ pub(super) struct DebugTypes {
     known: RefCell<HashMap<String, Rc<Vec<ProbedFunction>>>>,
     /// Structures without names.
     unnamed: RefCell<Vec<RecordShape>>,
+    /// Folders in which separate debug information is looked for first.
+    folders: Vec<PathBuf>,
 }
 
 impl DebugTypes {
+    /// Debug information of files, and of these folders.
+    pub(super) fn in_folders(folders: &[PathBuf]) -> Self {
+        Self { folders: folders.to_vec(), ..Self::default() }
+    }
     fn functions(&self, probe: &Probe) -> Rc<Vec<ProbedFunction>> {
         let (file, function) = match probe {
             Probe::Uprobe(file, function) | Probe::Uretprobe(file, function) => (file, function),
@@ -39,7 +46,12 @@ impl DebugTypes {
         }
         // The file alone decides, whichever process maps it.
         let target = Target::Launch(vec![OsString::from(file)]);
-        let found = Session::builder().target(target).probe(&spec).ok().map(|builder| builder.prototypes());
+        let found = Session::builder()
+            .target(target)
+            .debug_folders(&self.folders)
+            .probe(&spec)
+            .ok()
+            .map(|builder| builder.prototypes());
         let found = Rc::new(found.unwrap_or_default().into_iter().flatten().collect::<Vec<_>>());
         self.known.borrow_mut().insert(spec, Rc::clone(&found));
         found

@@ -39,6 +39,10 @@ impl Frames {
         // No code is there; what matters is that the process is looked at.
         drop(self.0.borrow_mut().code.frame(pid, 0));
     }
+    /// The address at which a process has a place of a file.
+    pub(super) fn address(&self, pid: u32, path: &str, offset: u64) -> Option<u64> {
+        self.0.borrow_mut().code.address(pid, path, offset)
+    }
     /// The name of what is at an address; without one, the address.
     pub(super) fn symbol(&self, pid: u32, address: u64) -> String {
         let mut table = self.0.borrow_mut();
@@ -55,9 +59,16 @@ impl Frames {
             let frame = usize::try_from(*number).ok().and_then(|number| table.all.get(number).cloned());
             let Some((pid, frame)) = frame else { continue };
             let address = frame.address;
+            // A text cannot fail to be written to.
             if mode == StackMode::Raw {
-                // A text cannot fail to be written to.
                 let _ = writeln!(out, "{address:x}");
+                continue;
+            }
+            if mode == StackMode::BuildId {
+                let _ = match table.symbols.build_id(&frame) {
+                    Some((id, offset)) => writeln!(out, "{} {offset:#x}", hex(id)),
+                    None => writeln!(out, "{address:#x}"),
+                };
                 continue;
             }
             let functions = table.symbols.of(pid, &frame);
@@ -84,6 +95,10 @@ impl Table {
             next
         })
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// `name+4`; a place without a name is its address.

@@ -14,6 +14,9 @@ use super::frames::Frames;
 use super::system;
 use crate::output::{Output, OutputError};
 
+/// Stands for a name that is not known.
+pub(super) const UNNAMED: &str = "?";
+
 /// Most bytes that wait to be written.
 const FULL: usize = 1 << 16;
 
@@ -153,6 +156,13 @@ impl World for Host {
     }
     fn cgroup_path(&mut self, id: u64) -> String {
         system::cgroup_path(id)
+    }
+    fn name_of_process(&mut self, pid: u32, parent: bool) -> Vec<u8> {
+        let of = match parent {
+            true => system::status(pid, "PPid:").and_then(|parent| u32::try_from(parent).ok()),
+            false => Some(pid),
+        };
+        of.and_then(system::name_of_process).unwrap_or_else(|| UNNAMED.as_bytes().to_vec())
     }
     fn symbol(&mut self, pid: u32, address: u64) -> String {
         self.frames.symbol(pid, address)

@@ -4,7 +4,7 @@
 //! process. With `-v`, the parameters of each function follow. Does not: attach.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use trapline::Session;
 use trapline::listing::Listed;
@@ -47,9 +47,9 @@ pub(super) fn list(args: &Script, pattern: &str, pid: Option<u32>) -> Result<i32
             named(pattern)
         };
         names.extend(own);
-        names.extend(of_programs(pattern, pid)?);
+        names.extend(of_programs(pattern, pid, &args.debug_folders)?);
     }
-    let types = DebugTypes::default();
+    let types = DebugTypes::in_folders(&args.debug_folders);
     let mut out = std::io::stdout().lock();
     // A reader that is gone has enough.
     drop(names.iter().try_for_each(|name| {
@@ -87,7 +87,7 @@ fn sorts(word: &str) -> Vec<&'static str> {
 }
 
 /// The functions or USDT probes that a pattern means.
-fn of_programs(pattern: &str, pid: Option<u32>) -> Result<Vec<String>, Stop> {
+fn of_programs(pattern: &str, pid: Option<u32>, folders: &[PathBuf]) -> Result<Vec<String>, Stop> {
     let (word, rest) = pattern.split_once(':').unwrap_or((pattern, ""));
     let mut names = Vec::new();
     for sort in sorts(word) {
@@ -100,7 +100,7 @@ fn of_programs(pattern: &str, pid: Option<u32>) -> Result<Vec<String>, Stop> {
         };
         let several = file.is_empty() || is_pattern(file) || is_pattern(word);
         for file in files(file, pid) {
-            match in_file(sort, &file, name, pid) {
+            match in_file(sort, (&file, name), pid, folders) {
                 Ok(found) => names.extend(found),
                 // Not every file is a program.
                 Err(_) if several => {}
@@ -111,10 +111,15 @@ fn of_programs(pattern: &str, pid: Option<u32>) -> Result<Vec<String>, Stop> {
     Ok(names)
 }
 
-fn in_file(sort: &str, file: &str, name: &str, pid: Option<u32>) -> Result<Vec<String>, Stop> {
+fn in_file(
+    sort: &str,
+    (file, name): (&str, &str),
+    pid: Option<u32>,
+    folders: &[PathBuf],
+) -> Result<Vec<String>, Stop> {
     let engine = if sort == "usdt" { "usdt" } else { "uprobe" };
     let builder = Session::builder().probe(&format!("{engine}:{file}:{name}"));
-    let builder = builder.map_err(|error| said(error.to_string()))?;
+    let builder = builder.map_err(|error| said(error.to_string()))?.debug_folders(folders);
     let builder = match pid {
         Some(pid) => builder.pid(pid),
         None => builder,

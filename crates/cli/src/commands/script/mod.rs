@@ -23,6 +23,7 @@ mod running;
 mod source;
 mod stop;
 mod system;
+mod watched;
 
 use std::io::{self, Write};
 use std::process::ExitStatus;

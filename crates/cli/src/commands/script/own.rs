@@ -38,7 +38,7 @@ pub(super) fn end_launched(finished: &mut Finished, pid: u32) {
 }
 
 /// Asks a process to end.
-fn terminate(pid: u32) {
+pub(super) fn terminate(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         // It may have ended already, so an error says nothing.
         let _ = kill_process(pid, Signal::TERM);

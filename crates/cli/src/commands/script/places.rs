@@ -12,10 +12,12 @@ use std::time::Duration;
 use trapline::Call;
 use trapline::calls::{CallEnd, ReadOutcome, Text};
 use trapline::listing::Listed;
+use trapline::report::Refused;
 use trapline_script::{Hit, Memory, Needs, Probe, Program};
 
 use super::frames::Frames;
 use super::recorded::{self, Recorded};
+use super::registers::PLACE;
 
 /// A block that runs at a place.
 #[derive(Debug, Clone)]
@@ -30,6 +32,8 @@ pub(super) struct Place {
     sort: &'static str,
     /// As `probe` gives it.
     name: String,
+    /// As the session names it.
+    probed: String,
     func: String,
 }
 
@@ -51,8 +55,8 @@ pub(super) type Event = (usize, Hit);
 /// The probe of an attach point in a session, and whether the return is meant.
 pub(super) fn spec(probe: &Probe) -> Option<(String, bool)> {
     match probe {
-        Probe::Uprobe(file, function) => Some((format!("uprobe:{file}:{function}"), false)),
-        Probe::Uretprobe(file, function) => Some((format!("uprobe:{file}:{function}"), true)),
+        Probe::Uprobe(file, function) => Some((format!("uprobe:{file}:{}", place(file, function)), false)),
+        Probe::Uretprobe(file, function) => Some((format!("uprobe:{file}:{}", place(file, function)), true)),
         Probe::Usdt(file, provider, name) if provider.is_empty() => {
             Some((format!("usdt:{file}:{name}"), false))
         }
@@ -61,20 +65,44 @@ pub(super) fn spec(probe: &Probe) -> Option<(String, bool)> {
     }
 }
 
-/// What `probe` gives at a place.
+/// A function as the session names it. A plain number is an address, unless it is a line of a source file.
+fn place(file: &str, function: &str) -> String {
+    match function.parse::<u64>() {
+        Ok(at) if !file.contains('@') => format!("{at:#x}"),
+        _ => function.to_owned(),
+    }
+}
+
+/// What `probe` gives at a place. At a line of a source file this is the place in its function.
 pub(super) fn name(probe: &Probe, one: &Listed) -> String {
     match probe {
         Probe::Usdt(..) => one.probe.clone(),
-        Probe::Uprobe(file, _) | Probe::Uretprobe(file, _) => {
+        Probe::Uprobe(file, at) | Probe::Uretprobe(file, at) => {
+            let is_line = at.starts_with(|letter: char| letter.is_ascii_digit());
+            let file = file.split_once('@').filter(|_| is_line).map_or(file.as_str(), |(program, _)| program);
             format!("{}:{file}:{}", probe.sort(), one.function)
         }
         _ => probe.to_string(),
     }
 }
 
-/// A file's own path.
+/// A file's own path. One that is only in a process's own root has the path that it has there.
 pub(super) fn real(path: &str) -> PathBuf {
-    std::fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path))
+    std::fs::canonicalize(path).unwrap_or_else(|_| {
+        let inside = path.strip_prefix("/proc/").and_then(|rest| rest.split_once("/root/"));
+        let is_pid = |pid: &str| pid.bytes().all(|byte| byte.is_ascii_digit());
+        let inside = inside.filter(|(pid, _)| is_pid(pid)).map(|(_, inside)| format!("/{inside}"));
+        inside.map_or_else(|| PathBuf::from(path), PathBuf::from)
+    })
+}
+
+/// A probe of the session with its file's own path.
+fn whole(probe: &str) -> String {
+    let mut parts = probe.splitn(3, ':');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(sort), Some(file), Some(name)) => format!("{sort}:{}:{name}", real(file).display()),
+        _ => probe.to_owned(),
+    }
 }
 
 impl Places {
@@ -82,9 +110,20 @@ impl Places {
     pub(super) fn new(frames: Frames) -> Self {
         Self { frames, ..Self::default() }
     }
-    /// How many there are.
-    pub(super) fn count(&self) -> usize {
-        self.here.values().map(Vec::len).sum()
+    /// How many probes are at these places, without those that were refused at all of theirs. A USDT probe may have
+    /// several places.
+    pub(super) fn count(&self, refused: &[Refused]) -> usize {
+        let mut places: HashMap<(usize, &str), usize> = HashMap::new();
+        for place in self.here.values().flatten() {
+            *places.entry((place.block, place.probed.as_str())).or_default() += 1;
+        }
+        let refused = |probed: &str| refused.iter().filter(|one| whole(&one.probe) == probed).count();
+        places.iter().filter(|((_, probed), count)| **count > refused(probed)).count()
+    }
+    /// Whether a probe of the session is at one of them.
+    pub(super) fn have(&self, probed: &str) -> bool {
+        let probed = whole(probed);
+        self.here.values().flatten().any(|place| place.probed == probed)
     }
     /// Notes the places that an attach point means; whether there are any.
     pub(super) fn find(
@@ -98,7 +137,7 @@ impl Places {
             let needs = program.blocks[block].needs.clone();
             let (at_return, sort) = (matches!(probe, Probe::Uretprobe(..)), probe.sort());
             let (name, func) = (name(probe, one), one.function.clone());
-            let place = Place { block, spec, at_return, needs, sort, name, func };
+            let place = Place { block, spec, at_return, needs, sort, name, probed: whole(&one.probe), func };
             self.here.entry((real(&one.file), one.offset)).or_default().push(place);
         }
         !listed.is_empty()
@@ -185,6 +224,10 @@ pub(super) fn event(
         memory: Memory::default(),
         stack: call.stack.as_ref().map(|stack| frames.numbers(call.pid, stack)).unwrap_or_default(),
     };
+    if place.needs.place {
+        let at = frames.address(call.pid, &call.site.file, call.site.offset).unwrap_or(0);
+        hit.registers.extend(PLACE.map(|name| (name.into(), at)));
+    }
     // What the entry read is older than the return.
     match (place.at_return, returned_text(call)) {
         (false, _) => recorded.fill(call, &mut hit),

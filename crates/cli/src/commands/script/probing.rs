@@ -12,17 +12,19 @@ use trapline::calls::{KeptPointer, KeptText};
 use trapline::filter::Filter;
 use trapline::report::Refused;
 use trapline::stacks::Unwinding;
-use trapline::{Call, Finished, Interrupt, Interrupts, ProbeSpec, Returns, Session, Target};
+use trapline::{Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
 use trapline_script::native::Processes;
 use trapline_script::{Machine, Probe, Program};
 
 use super::found::Found;
 use super::frames::Frames;
+use super::host::UNNAMED;
 use super::own;
 use super::places::{Event, Places, event, nanos, spec};
 use super::ran::Ran;
 use super::recorded::Recorded;
 use super::stop::{Stop, said};
+use crate::args::command::Script;
 
 /// Bytes of a CPU's ring: room for what comes while blocks are interpreted.
 const RING: u32 = 16 << 20;
@@ -30,8 +32,8 @@ const RING: u32 = 16 << 20;
 /// Arguments of a function that are in every record.
 const IN_REGISTERS: u16 = 6;
 
-/// Stands for a name that is not known.
-pub(super) const UNNAMED: &str = "?";
+/// Bytes of a stack that are copied, where it is found by the tables that serve exceptions.
+const COPIED: u32 = 8192;
 
 /// A session for a script.
 #[derive(Debug)]
@@ -126,10 +128,13 @@ impl Asked {
     }
     /// How stacks are recorded, if any block asks for one. The probed function is a frame that is known.
     fn unwinding(&self, program: &Program, ran: &Ran) -> Option<Unwinding> {
-        let read = program.blocks.iter().enumerate().filter(|(index, _)| !ran.runs(*index));
-        let frames = read.map(|(_, block)| block.needs.stack).max().unwrap_or(0);
-        (frames > 0 && !self.specs.is_empty())
-            .then(|| Unwinding::FramePointers(frames.saturating_sub(1).max(1)))
+        let read = || program.blocks.iter().enumerate().filter(|(index, _)| !ran.runs(*index));
+        let frames = read().map(|(_, block)| block.needs.stack).max().unwrap_or(0);
+        let unwound = read().any(|(_, block)| block.needs.unwound);
+        (frames > 0 && !self.specs.is_empty()).then(|| match unwound {
+            true => Unwinding::Copied(COPIED),
+            false => Unwinding::FramePointers(frames.saturating_sub(1).max(1)),
+        })
     }
     /// How many arguments records hold.
     fn arguments(&self) -> u8 {
@@ -166,13 +171,14 @@ impl Probing {
     /// Attaches a program's probes; `None` if it has none of programs. `now` is the boot clock.
     pub(super) fn start(
         program: &Program,
-        (pid, command): (Option<u32>, Option<&[String]>),
-        (frames, interpret, form): (Frames, bool, Returns),
+        pid: Option<u32>,
+        (frames, args): (Frames, &Script),
         now: &mut dyn FnMut() -> u64,
     ) -> Result<Option<Self>, Stop> {
-        let found = Found::of(program, pid)?;
+        let found = Found::of(program, pid, &args.debug_folders)?;
+        let command = args.command.as_deref();
         let (mut places, mut ran) =
-            (Places::new(frames), Ran::of(program, &found, (interpret, processes(pid, command))));
+            (Places::new(frames), Ran::of(program, &found, (args.interpret, processes(pid, command))));
         program.fits_records(|block| ran.why_read(block)).map_err(Stop::Said)?;
         let asked = Asked::of(program, &found, &ran, &mut places);
         let unwinding = asked.unwinding(program, &ran);
@@ -186,8 +192,9 @@ impl Probing {
             return Ok(None);
         }
         let builder = Session::builder().target(target(pid, command)).probes(parsed).filters(filters);
-        let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING).returns(form);
+        let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING).returns(args.returns);
         let builder = builder.actions(actions).maps(ran.tables());
+        let builder = builder.debug_folders(&args.debug_folders);
         let (args, returns) = (asked.arguments(), asked.specs.iter().any(|spec| spec.at_return));
         let session = match unwinding {
             Some(unwinding) => builder.stacks(unwinding, false),
@@ -198,7 +205,8 @@ impl Probing {
         let start = now().saturating_sub(nanos(session.since_start()));
         let refused =
             session.totals().first().map_or_else(Arc::default, |report| Arc::clone(&report.refused));
-        let attached = (places.count() + ran.count()).saturating_sub(refused.len());
+        let of_target = refused.iter().filter(|one| !places.have(&one.probe)).count();
+        let attached = places.count(&refused) + ran.count().saturating_sub(of_target);
         let (launched, unknown) = (None, 0);
         let mut probing = Self { session, places, ran, start, launched, attached, refused, unknown };
         probing.launched = command.and_then(|words| Some((probing.pid(), first_name(words.first()?))));
@@ -292,7 +300,7 @@ fn processes(pid: Option<u32>, command: Option<&[String]>) -> Processes {
 }
 
 /// The processes that are probed.
-fn target(pid: Option<u32>, command: Option<&[String]>) -> Target {
+pub(super) fn target(pid: Option<u32>, command: Option<&[String]>) -> Target {
     match (pid, command) {
         (_, Some(words)) => Target::Launch(words.iter().map(OsString::from).collect()),
         (Some(pid), None) => Target::Running { pids: vec![pid], names: Vec::new() },

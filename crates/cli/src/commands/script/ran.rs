@@ -16,9 +16,9 @@ use trapline_script::{Amount, Block, Hit, Lost, Machine, Probe, Program, Totals}
 
 use super::found::Found;
 use super::frames::Frames;
+use super::host::UNNAMED;
 use super::native::NativeScript;
 use super::places::{name, real, spec};
-use super::probing::UNNAMED;
 
 /// The blocks that hits run in the target.
 #[derive(Debug)]

@@ -6,6 +6,8 @@ use trapline::beyond;
 
 /// Names on any processor: `ax` and `r8` on x86-64, `r0` to `r30` on arm64.
 const NAMED: [&str; 8] = ["ax", "bx", "cx", "dx", "si", "di", "bp", "sp"];
+/// The address of the probed instruction: it is the same at each hit, so no record holds it.
+pub(super) const PLACE: [&str; 2] = ["ip", "pc"];
 /// Registers with numbers, of which a processor has some.
 const NUMBERED: u8 = 31;
 
@@ -13,7 +15,8 @@ const NUMBERED: u8 = 31;
 pub(super) fn names() -> Vec<String> {
     let numbered = (0..NUMBERED).map(|nth| format!("r{nth}"));
     let all = NAMED.iter().map(|name| (*name).to_owned()).chain(numbered);
-    all.filter(|name| engine_name(name).is_some()).collect()
+    let own = all.filter(|name| engine_name(name).is_some());
+    own.chain(PLACE.map(str::to_owned)).collect()
 }
 
 /// The processor's name: `rax`, `r8`, `x8`, `sp`.

@@ -15,6 +15,7 @@ use super::host::{Host, Timer};
 use super::places::Event;
 use super::probing::Probing;
 use super::stop::{Stop, said, say};
+use super::watched::Watched;
 use super::{bench, own};
 use crate::args::command::Script;
 use crate::args::sink::Sink;
@@ -41,6 +42,9 @@ struct Running<'a> {
     timers: Vec<Timer>,
     child: Option<Child>,
     probing: Option<Probing>,
+    watched: Option<Watched>,
+    /// Notices that were written.
+    told: Vec<String>,
     /// The process that was asked for, if no program is probed.
     pid: Option<u32>,
 }
@@ -66,6 +70,8 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
         timers: Vec::new(),
         child: None,
         probing: None,
+        watched: None,
+        told: Vec::new(),
         pid,
     };
     if args.bench || args.test {
@@ -86,6 +92,15 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
 impl Running<'_> {
     /// Attaches, and runs the blocks at begin.
     fn begin(&mut self, json: bool) -> Result<(), Stop> {
+        let attached = self.attach()?;
+        self.announce(attached, json);
+        self.meet()?;
+        self.timers = timers(self.machine.program());
+        self.machine.run_all(|probe| *probe == Probe::Begin, &self.hit, &mut self.host);
+        Ok(())
+    }
+    /// Attaches; how many probes that are.
+    fn attach(&mut self) -> Result<usize, Stop> {
         let counts =
             |probe: &&Probe| !matches!(probe, Probe::Bench(_) | Probe::Test(_)) && !probe.is_of_program();
         let probes = self.machine.program().blocks.iter().flat_map(|block| &block.probes);
@@ -94,42 +109,56 @@ impl Running<'_> {
         let host = &mut self.host;
         let frames = host.frames.clone();
         let mut now = || host.now(Clock::Boot);
-        let probing = Probing::start(
-            self.machine.program(),
-            (self.pid, command),
-            (frames, self.args.interpret, self.args.returns),
-            &mut now,
-        );
+        let probing = Probing::start(self.machine.program(), self.pid, (frames, self.args), &mut now);
         self.probing = probing.inspect_err(|_| self.host.release())?;
+        let ahead = self.host.now(Clock::Boot).saturating_sub(self.host.now(Clock::Monotonic));
+        let watched = Watched::start(self.machine.program(), (self.pid, command), ahead);
+        self.watched = watched.inspect_err(|_| self.host.release())?;
         self.host.begin()?;
-        let attached = own + self.probing.as_ref().map_or(0, |probing| probing.attached);
+        let probed = self.probing.as_ref().map_or(0, |probing| probing.attached);
+        let attached = own + probed + self.watched.as_ref().map_or(0, |watched| watched.count);
         if attached == 0 {
             let refused = self.probing.iter().flat_map(|probing| summary::refused(&probing.refused));
             refused.for_each(|reason| say(&format!("WARNING: {reason}\n")));
             return Err(said("No probes to attach"));
         }
-        self.announce(attached, json);
+        Ok(attached)
+    }
+    /// Notes which process is probed, and says what is not; starts the command if nothing of it is probed.
+    fn meet(&mut self) -> Result<(), Stop> {
+        let command = self.args.command.as_deref();
+        let of_command = |pid: u32| if command.is_some() { pid } else { 0 };
+        let mut notices = Vec::new();
+        if let Some(watched) = &mut self.watched {
+            self.host.child = of_command(watched.pid());
+            notices.extend(watched.notices());
+        }
         match (&mut self.probing, command) {
             (Some(probing), _) => {
                 self.host.boot = Some(probing.now());
-                self.host.child = if command.is_some() { probing.pid() } else { 0 };
+                self.host.child = of_command(probing.pid());
                 self.host.frames.look(probing.pid());
-                for notice in summary::refused(&probing.refused).into_iter().chain(probing.notices()) {
-                    if !self.args.quiet && !self.args.no_warnings {
-                        say(&format!("WARNING: {notice}\n"));
-                    }
-                }
+                notices.extend(summary::refused(&probing.refused));
+                notices.extend(probing.notices());
             }
-            (None, Some(command)) => {
+            (None, Some(command)) if self.watched.is_none() => {
                 let child = own::launch(command).map_err(said)?;
                 self.host.child = child.id();
                 self.child = Some(child);
             }
-            (None, None) => {}
+            (None, _) => {}
         }
-        self.timers = timers(self.machine.program());
-        self.machine.run_all(|probe| *probe == Probe::Begin, &self.hit, &mut self.host);
+        self.warn(notices);
         Ok(())
+    }
+    /// Says what was not said before, unless nothing is to be said.
+    fn warn(&mut self, notices: Vec<String>) {
+        for notice in notices {
+            if !self.args.quiet && !self.args.no_warnings && !self.told.contains(&notice) {
+                say(&format!("WARNING: {notice}\n"));
+                self.told.push(notice);
+            }
+        }
     }
     /// Says how many probes are attached.
     fn announce(&mut self, attached: usize, json: bool) {
@@ -180,6 +209,11 @@ impl Running<'_> {
                 None => (true, Vec::new()),
             };
             self.run_events(events);
+            let watching =
+                self.watched.as_mut().map(|watched| (watched.events(Duration::ZERO), watched.is_alive()));
+            let (accesses, alive) =
+                watching.map_or((Vec::new(), alive), |(all, lives)| (all, alive && lives));
+            self.run_events(accesses);
             self.run_timers();
             if !alive {
                 return;
@@ -189,7 +223,7 @@ impl Running<'_> {
     /// Waits until something is due, or may have come.
     fn wait(&self, interrupts: &Interrupts) -> Option<Interrupt> {
         let due = self.timers.iter().map(|timer| timer.due).min();
-        let most = if self.probing.is_some() { ROUND } else { TICK };
+        let most = if self.probing.is_some() || self.watched.is_some() { ROUND } else { TICK };
         let wait = due.map_or(most, |due| due.saturating_duration_since(Instant::now()).min(most));
         match &self.probing {
             Some(probing) => probing.wait(interrupts, wait),
@@ -257,12 +291,13 @@ impl Running<'_> {
             unknown = without;
             self.run_events(events);
             missed = finished.summary.missed;
-            if !self.args.quiet && !self.args.no_warnings {
-                summary::problems(&finished.summary)
-                    .iter()
-                    .for_each(|line| say(&format!("WARNING: {line}\n")));
-            }
+            self.warn(summary::problems(&finished.summary));
             own::end_launched(&mut finished, self.host.child);
+        }
+        if let Some(watched) = self.watched.take() {
+            let (accesses, lost) = watched.end();
+            self.run_events(accesses);
+            missed += lost;
         }
         self.machine.run_all(|probe| *probe == Probe::End, &self.hit, &mut self.host);
         if missed > 0 {

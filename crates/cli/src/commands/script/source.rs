@@ -23,7 +23,7 @@ pub(super) fn compiled(args: &Script, source: Source) -> Result<Compiled, Stop> 
         environment,
         constants: Vec::new(),
         registers: registers::names(),
-        declared: Some(Rc::new(DebugTypes::default())),
+        declared: Some(Rc::new(DebugTypes::in_folders(&args.debug_folders))),
     };
     let included = headers::of_script(&source);
     for header in args.headers.iter().chain(&included) {

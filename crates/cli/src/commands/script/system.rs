@@ -128,7 +128,17 @@ pub(super) fn status(pid: u32, field: &str) -> Option<u64> {
 
 /// The name of our own thread.
 pub(super) fn comm() -> Vec<u8> {
-    let mut name = fs::read("/proc/thread-self/comm").unwrap_or_default();
+    name_in("/proc/thread-self/comm").unwrap_or_default()
+}
+
+/// The name of a process's first thread.
+pub(super) fn name_of_process(pid: u32) -> Option<Vec<u8>> {
+    name_in(&format!("/proc/{pid}/comm"))
+}
+
+/// The name in a file, without the end of its line.
+fn name_in(path: &str) -> Option<Vec<u8>> {
+    let mut name = fs::read(path).ok()?;
     name.truncate(name.iter().position(|byte| *byte == b'\n').unwrap_or(name.len()));
-    name
+    Some(name)
 }
