@@ -73,6 +73,9 @@ const ARM64_SYSTEM: &[Need] = &[
 /// What `dist` takes besides a compiler.
 const DIST: &[Need] = &[
     Need { files: &["/usr/bin/aarch64-linux-gnu-gcc"], package: "gcc-aarch64-linux-gnu" },
+    Need { files: &["/usr/bin/dpkg-deb"], package: "dpkg" },
+    Need { files: &["/usr/bin/lintian"], package: "lintian" },
+    Need { files: &["/usr/bin/mmdebstrap"], package: "mmdebstrap" },
     Need { files: &["/usr/bin/qemu-aarch64-static"], package: "qemu-user-static" },
 ];
 

@@ -1,8 +1,7 @@
-//! Folders that are a root of their own, with one program in them.
+//! Folders that are a root of their own: an empty one with one program, and a fresh Debian.
 //!
 //! In: files. Out: commands that run with such a folder as `/`, with `/proc` of their own. Invariant: mounts are in a
-//! namespace of the command's, so nothing stays mapped or mounted. Does not: copy more
-//! than it is told to.
+//! namespace of the command's, so nothing stays mapped or mounted. Does not: touch the machine's own packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,6 +36,19 @@ impl Chroot {
         fs::write(folder.join("dev/null"), "")?;
         Ok(Self(folder))
     }
+    /// A fresh Debian of the machine's own release, with essential packages only.
+    pub(super) fn debian() -> Result<Self> {
+        let folder = Self::folder("debian");
+        let release = fs::read_to_string("/etc/os-release")?;
+        let suite =
+            release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).context("no Debian")?;
+        let sources = ["/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"];
+        let sources =
+            sources.into_iter().find(|file| Path::new(file).exists()).context("no sources of packages")?;
+        let made = Self(folder);
+        printed(Command::new("mmdebstrap").args(["--variant=minbase", suite]).arg(&made.0).arg(sources))?;
+        Ok(made)
+    }
     /// Copies a file into it, to the same path or to another one.
     pub(super) fn copy(&self, from: &Path, to: &str) -> Result<()> {
         let to = self.0.join(to.trim_start_matches('/'));
@@ -50,6 +62,10 @@ impl Chroot {
             self.copy(Path::new(&library), &library)?;
         }
         Ok(())
+    }
+    /// Whether a path is there.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.0.join(path.trim_start_matches('/')).symlink_metadata().is_ok()
     }
     /// Runs a command in it. What it prints on both outputs, if it ends with this status.
     pub(super) fn run(&self, words: &[&str], status: i32) -> Result<String> {

@@ -1,15 +1,19 @@
-//! What users get: static binaries, in `target/packages`.
+//! What users get: static binaries and Debian packages, in `target/packages`.
 //!
-//! In: flags. Out: binaries of both processors, and `SHA256SUMS`. With `--twice`, each binary is
+//! In: flags. Out: binaries of both processors, packages of this one, and `SHA256SUMS`. With `--twice`, each binary is
 //! built again from a copy of the sources in another folder, and has to be the same. With `--try`, the results are run
-//! in a folder that holds nothing else. Does not: run in CI, which has no time for two builds
+//! in a folder that holds nothing else, and in a fresh Debian. Does not: run in CI, which has no time for two builds
 //! with optimization across crates; CI runs the tests of these files.
 
 mod binary;
 mod chroot;
+mod control;
+mod deb;
+mod docs;
+mod library;
 mod tried;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -66,11 +70,28 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
             outcome.add(binary::same_elsewhere(machine, &file)?);
         }
     }
-    if asked.tried && asked.machine.is_none_or(|only| only == binary::Machine::HOST) {
-        outcome.add(tried::binary(&folder.join(binary::Machine::HOST.file_name())));
+    if asked.machine.is_none_or(|only| only == binary::Machine::HOST) {
+        let made = packaged(&folder)?;
+        outcome.add(deb::lint(&made));
+        if asked.tried {
+            outcome.add(tried::binary(&folder.join(binary::Machine::HOST.file_name())));
+            outcome.add(tried::packages(&made));
+        }
     }
     sums(&folder)?;
     Ok(outcome)
+}
+
+/// Makes the packages of this machine's processor. Paths, in the order in which they have to be installed.
+fn packaged(folder: &Path) -> Result<Vec<PathBuf>> {
+    let binary = folder.join(binary::Machine::HOST.file_name());
+    let staged = folder.join("staged");
+    let mut made = vec![deb::make(&docs::command(&binary, &staged.join("trapline"))?, folder)?];
+    for package in library::packages(&staged)? {
+        made.push(deb::make(&package, folder)?);
+    }
+    std::fs::remove_dir_all(&staged).context("staged files")?;
+    Ok(made)
 }
 
 /// Writes `SHA256SUMS`, and prints it with the sizes.
@@ -93,6 +114,12 @@ fn printed(command: &mut Command) -> Result<String> {
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command:?}: {errors}");
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Seconds of the last commit: the time of every file that is packed, so that packages are the same again.
+fn epoch() -> Result<u64> {
+    let text = printed(Command::new("git").current_dir(tree::root()).args(["log", "-1", "--format=%ct"]))?;
+    text.trim().parse().context("git's time")
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Runs what users get where nothing else is: the binary beside one program.
+//! Runs what users get where nothing else is: the binary beside one program, and the packages in a fresh Debian.
 //!
-//! In: the binary. Out: an outcome for each try. What this machine cannot do is a skip by name. Does not:
+//! In: the binary, the packages. Out: an outcome for each try. What this machine cannot do is a skip by name. Does not:
 //! compare figures; it looks whether each verb shows the program's functions.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
@@ -58,11 +58,36 @@ fn verbs(chroot: &Chroot, words: &[&str]) -> Result<()> {
     says(&chroot.run(&with(&["count", "libc:w*"]), 0)?, "libc.so.6:write")?;
     says(&chroot.run(&with(&["trace", "libc:write(int fd, ptr at, u64 n) -> long"]), 0)?, "write(fd=")?;
     says(&chroot.run(&with(&["lat", "libc:write"]), 0)?, "p99 = ")?;
-    says(&chroot.run(&with(&["stack", "libc:write"]), 0)?, "    write (libc.so.6)")?;
+    says(&chroot.run(&with(&["stack", "libc:write"]), 0)?, "write (libc.so.6)")?;
     let script = format!("uprobe:{LIBC}:write {{ @[probe] = count(); }}");
     says(&chroot.run(&[TRAPLINE, "run", "-e", &script, "-c", &words.join(" ")], 0)?, ":write]: ")?;
     println!("in an empty folder: count, trace, lat, stack and run with {}", words[0]);
     Ok(())
+}
+
+/// Tries the packages: install, run, remove, purge.
+pub(super) fn packages(files: &[PathBuf]) -> Outcome {
+    tried("the packages in a fresh Debian", || {
+        let chroot = Chroot::debian()?;
+        for file in files {
+            chroot.copy(file, &format!("/packages/{}", file.file_name().unwrap_or_default().display()))?;
+        }
+        // Only the first one needs nothing else.
+        let names = ["trapline", "libtrapline0"];
+        chroot.run(&["sh", "-c", "dpkg -i /packages/trapline_*.deb /packages/libtrapline0_*.deb"], 0)?;
+        let installed = chroot.run(&["dpkg", "-L", "trapline", "libtrapline0"], 0)?;
+        chroot.run(&["dpkg", "--verify", "trapline", "libtrapline0"], 0)?;
+        says(&chroot.run(&["trapline"], 0)?, "trapline count 'libc:*alloc*' -- ls /")?;
+        says(&chroot.run(&["trapline", "count", "libc:*alloc*", "--", "ls", "/"], 0)?, "libc.so.6:malloc")?;
+        says(&chroot.run(&["trapline", "demo"], 1)?, "needs a C compiler")?;
+        chroot.run(&["dpkg", "--remove", names[0], names[1]], 0)?;
+        chroot.run(&["dpkg", "--purge", names[0], names[1]], 0)?;
+        let left: Vec<&str> =
+            installed.lines().filter(|line| line.contains("trapline") && chroot.has(line)).collect();
+        ensure!(left.is_empty(), "purging left {left:?}");
+        println!("in a fresh Debian: installed, run, removed and purged");
+        Ok(())
+    })
 }
 
 fn says(text: &str, what: &str) -> Result<()> {
