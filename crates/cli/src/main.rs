@@ -21,8 +21,13 @@ use args::command::{Command, Run};
 use args::ready::ready;
 use args::ready::threads::{are_there, has_thread};
 use args::typed::Typed;
+use commands::{Failure, Outcome};
 
 fn main() -> ExitCode {
+    // Without a word: what can be done here.
+    if std::env::args_os().len() == 1 {
+        return ended(commands::first::run());
+    }
     let verb = Typed::parse().verb;
     let look = |run: &Run| run.builder().prototypes();
     let command = match are_there(&verb, &has_thread).and_then(|()| ready(verb, &look)) {
@@ -47,9 +52,14 @@ fn main() -> ExitCode {
         Command::Detach(args) => commands::patched::detach(args),
         Command::Script(args) => commands::script::run(args),
         Command::Demo(args) => commands::demo::run(args),
+        Command::Doctor(sink) => commands::doctor::run(sink),
         Command::Completions(shell) => commands::manual::completions(*shell),
         Command::Man(directory) => commands::manual::pages(directory),
     };
+    ended(done)
+}
+
+fn ended(done: Result<Outcome, Failure>) -> ExitCode {
     match done {
         Ok(outcome) => outcome.code(),
         Err(failure) => failure.code(),

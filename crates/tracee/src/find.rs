@@ -1,8 +1,10 @@
-//! Finding processes by name or by a file that they map.
+//! Finding processes by name, by a file that they map, or by the time that they have used.
 //!
 //! Input: a name or a file. Output: pids, in ascending order, never our own. Processes that end meanwhile are
 //! left out.
 
+use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,6 +12,7 @@ use std::path::Path;
 
 use crate::living;
 use crate::maps::{DELETED, FileId, Mapping};
+use crate::process::Process;
 
 fn pids() -> Vec<u32> {
     let own = std::process::id();
@@ -44,6 +47,24 @@ fn is_named(pid: u32, name: &str) -> bool {
 #[must_use]
 pub fn by_name(name: &str) -> Vec<u32> {
     pids().into_iter().filter(|&pid| is_named(pid, name) && living::living(pid).is_some()).collect()
+}
+
+/// Processes that may be traced, with their names; those that have used most CPU time come first. Never our own, those
+/// above us, or the first process.
+#[must_use]
+pub fn busiest() -> Vec<(u32, String)> {
+    let above: HashSet<u32> = std::iter::successors(Some(std::process::id()), |&pid| parent(pid)).collect();
+    let may = |pid: &u32| *pid > 1 && !above.contains(pid) && Process::open(*pid).is_ok();
+    let used = |pid: u32| living::cpu_ticks(pid).map(|ticks| (Reverse(ticks), pid));
+    let mut found: Vec<_> = pids().into_iter().filter(may).filter_map(used).collect();
+    found.sort_unstable();
+    found.into_iter().map(|(_, pid)| (pid, living::comm(pid))).collect()
+}
+
+/// Its parent; `None` if it has none here.
+fn parent(pid: u32) -> Option<u32> {
+    let parent = living::stat(pid).ok()?.field(4)?;
+    u32::try_from(parent).ok().filter(|&pid| pid > 0)
 }
 
 fn maps_file(pid: u32, file: FileId) -> bool {

@@ -171,7 +171,8 @@ fn obstacle(pid: u32, theirs: &ThreadStatus) -> (String, &'static str) {
     yama().unwrap_or_else(lsm)
 }
 
-fn yama() -> Option<(String, &'static str)> {
+/// What YAMA forbids, and what helps; `None` if it forbids nothing, or is not there.
+pub(crate) fn yama() -> Option<(String, &'static str)> {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?;
     let scope: u32 = scope.trim().parse().ok()?;
     let remedy = match scope {
@@ -190,12 +191,16 @@ fn yama() -> Option<(String, &'static str)> {
     Some((format!("YAMA's kernel.yama.ptrace_scope is {scope}: {meaning}"), remedy))
 }
 
+/// The kernel's security modules, if it lists any.
+pub(crate) fn lsm_names() -> Option<String> {
+    let modules = fs::read_to_string("/sys/kernel/security/lsm").ok()?;
+    Some(modules.trim().to_owned()).filter(|modules| !modules.is_empty())
+}
+
 fn lsm() -> (String, &'static str) {
-    let modules = fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
-    let named = if modules.is_empty() {
-        "a security module".to_owned()
-    } else {
-        format!("a security module ({modules})")
+    let named = match lsm_names() {
+        Some(modules) => format!("a security module ({modules})"),
+        None => "a security module".to_owned(),
     };
     (format!("{named} forbids it"), "look for its denial in the kernel log or audit log")
 }

@@ -11,6 +11,7 @@ mod arrows;
 mod book;
 mod cargo;
 mod descendants;
+mod dist;
 mod fuzz;
 mod ids;
 mod links;
@@ -60,6 +61,8 @@ cargo xtask COMMAND
   a64-sweep  each of the 2^32 words of A64 against a second decoder (not part of ci, which looks at every 61st)
   arm64-system  a stock arm64 kernel under full emulation: count, lat, watch and the trap path, beside its own uprobes, with figures [PART…]
            (not part of ci)
+  dist     static binaries and Debian packages in target/packages [--machine NAME] [--twice: are builds the same?]
+           [--try: in an empty folder and in a fresh Debian] (not part of ci)
   stress   attach and detach under load [--cycles N]
   storm    the in-process engine under AddressSanitizer: its tests, and all of it at once [--seconds N]
   world    programs that are not ours, bare and traced: same output, same status [--install] [--seconds N] [--package NAME]
@@ -134,6 +137,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         "stress" => stress::run(flag(args, "--cycles", 2000)?),
         "storm" => storm::run(flag(args, "--seconds", 60)?),
         "world" => world::run(args),
+        "dist" => dist::run(args),
         _ => bail!("unknown command `{name}`\n\n{HELP}"),
     }
 }

@@ -70,6 +70,15 @@ const ARM64_SYSTEM: &[Need] = &[
     Need { files: &["/usr/bin/dpkg-deb"], package: "dpkg" },
 ];
 
+/// What `dist` takes besides a compiler.
+const DIST: &[Need] = &[
+    Need { files: &["/usr/bin/aarch64-linux-gnu-gcc"], package: "gcc-aarch64-linux-gnu" },
+    Need { files: &["/usr/bin/dpkg-deb"], package: "dpkg" },
+    Need { files: &["/usr/bin/lintian"], package: "lintian" },
+    Need { files: &["/usr/bin/mmdebstrap"], package: "mmdebstrap" },
+    Need { files: &["/usr/bin/qemu-aarch64-static"], package: "qemu-user-static" },
+];
+
 /// Installs what the tests of this machine lack, as far as that is allowed.
 pub(crate) fn ensure() {
     for package in ensure_all(NEEDS, &[]) {
@@ -85,6 +94,11 @@ pub(crate) fn ensure_arm64() -> Vec<&'static str> {
 /// The same for a whole machine of arm64.
 pub(crate) fn ensure_arm64_system() -> Vec<&'static str> {
     [ensure_arm64(), ensure_all(ARM64_SYSTEM, &["arm64"])].concat()
+}
+
+/// The same for what users install. Gives the packages that are still missing.
+pub(crate) fn ensure_dist() -> Vec<&'static str> {
+    ensure_all(DIST, &[])
 }
 
 fn ensure_all(needs: &[Need], foreign: &[&str]) -> Vec<&'static str> {

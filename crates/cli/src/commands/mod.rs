@@ -3,6 +3,8 @@
 mod calls;
 pub(crate) mod count;
 pub(crate) mod demo;
+pub(crate) mod doctor;
+pub(crate) mod first;
 pub(crate) mod graph;
 pub(crate) mod hist;
 pub(crate) mod lat;

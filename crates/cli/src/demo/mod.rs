@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const SOURCE: &str = include_str!("sample.c");
-const COMPILERS: [&str; 3] = ["cc", "gcc", "clang"];
+/// Compilers that may build it.
+pub(crate) const COMPILERS: [&str; 3] = ["cc", "gcc", "clang"];
 
 /// The built program.
 #[derive(Debug)]

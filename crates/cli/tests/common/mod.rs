@@ -39,7 +39,12 @@ pub(crate) fn framed() -> &'static PathBuf {
 /// A copy of the victim, written by another process. Otherwise a child that another test starts meanwhile
 /// could hold the copy open for writing until its exec, and it could not be executed (ETXTBSY).
 pub(crate) fn copy_of_program(to: &Path) {
-    assert!(Command::new("cp").arg(program()).arg(to).status().expect("cp runs").success());
+    copy_to(program(), to);
+}
+
+/// The same of any program.
+pub(crate) fn copy_to(from: impl AsRef<Path>, to: &Path) {
+    assert!(Command::new("cp").arg(from.as_ref()).arg(to).status().expect("cp runs").success());
 }
 
 /// A running victim; killed when dropped.

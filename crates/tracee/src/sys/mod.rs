@@ -11,10 +11,12 @@ pub(crate) mod fault;
 pub(crate) mod fd;
 pub(crate) mod limit;
 pub(crate) mod map;
+pub(crate) mod orphan;
 pub(crate) mod own;
 pub(crate) mod perf;
 pub(crate) mod ptrace;
 pub(crate) mod signals;
+pub(crate) mod tried;
 pub(crate) mod wait;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;

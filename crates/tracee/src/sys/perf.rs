@@ -71,28 +71,28 @@ pub(crate) fn open(mut attr: Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
 
 /// Sends an event's records into another event's ring.
 pub(crate) fn redirect(event: BorrowedFd<'_>, into: BorrowedFd<'_>) -> io::Result<()> {
-    const SET_OUTPUT: libc::c_ulong = 0x2405;
+    const SET_OUTPUT: libc::Ioctl = 0x2405;
     // SAFETY: plain numbers; both are open while borrowed.
     check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), SET_OUTPUT, into.as_raw_fd()) })).map(drop)
 }
 
 /// Starts an event.
 pub(crate) fn enable(event: BorrowedFd<'_>) -> io::Result<()> {
-    const ENABLE: libc::c_ulong = 0x2400;
+    const ENABLE: libc::Ioctl = 0x2400;
     // SAFETY: plain numbers; the descriptor is open while borrowed.
     check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), ENABLE, 0) })).map(drop)
 }
 
 /// Stops an event.
 pub(crate) fn disable(event: BorrowedFd<'_>) -> io::Result<()> {
-    const DISABLE: libc::c_ulong = 0x2401;
+    const DISABLE: libc::Ioctl = 0x2401;
     // SAFETY: plain numbers; the descriptor is open while borrowed.
     check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), DISABLE, 0) })).map(drop)
 }
 
 /// The number that an event's records carry.
 pub(crate) fn id(event: BorrowedFd<'_>) -> io::Result<u64> {
-    const ID: libc::c_ulong = 0x8008_2407;
+    const ID: libc::Ioctl = 0x8008_2407u32 as libc::Ioctl;
     let mut id = 0u64;
     // SAFETY: `id` is live and of the size that the request writes.
     check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), ID, &raw mut id) })).map(|_| id)
@@ -100,7 +100,7 @@ pub(crate) fn id(event: BorrowedFd<'_>) -> io::Result<u64> {
 
 /// Runs a BPF program at each overflow of an event.
 pub(crate) fn set_program(event: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    const SET_BPF: libc::c_ulong = 0x4004_2408;
+    const SET_BPF: libc::Ioctl = 0x4004_2408;
     // SAFETY: plain numbers; both are open while borrowed.
     check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), SET_BPF, program.as_raw_fd()) })).map(drop)
 }
@@ -108,7 +108,7 @@ pub(crate) fn set_program(event: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io:
 /// Moves a breakpoint, for this event and those inherited from it. `attr` differs from the event's own only
 /// in `bp_*`.
 pub(crate) fn modify(event: BorrowedFd<'_>, mut attr: Attr) -> io::Result<()> {
-    const MODIFY_ATTRIBUTES: libc::c_ulong = 0x4008_240b;
+    const MODIFY_ATTRIBUTES: libc::Ioctl = 0x4008_240b;
     attr.size = size_of::<Attr>() as u32;
     // SAFETY: `attr` is live and as long as its `size` states.
     check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), MODIFY_ATTRIBUTES, &raw const attr) })).map(drop)

@@ -14,8 +14,17 @@ pub(crate) use super::native::{
 
 /// PTRACE_EVENT_STOP.
 pub(crate) const EVENT_STOP: i32 = 128;
-const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
-const SECCOMP_GET_FILTER: u32 = 0x420c;
+const GET_RSEQ_CONFIGURATION: Request = 0x420f;
+const SECCOMP_GET_FILTER: Request = 0x420c;
+const GET_SIGNAL_MASK: Request = 0x420a;
+const SET_SIGNAL_MASK: Request = 0x420b;
+
+/// The type in which the C library takes a request's number.
+#[cfg(not(target_env = "musl"))]
+pub(super) type Request = libc::c_uint;
+/// The same.
+#[cfg(target_env = "musl")]
+pub(super) type Request = libc::c_int;
 
 /// Options of every seized thread. They ask for no stop at the end of a vfork. While a thread is stopped
 /// there, an ignored SIGCHLD for it would wake another thread out of a call that cannot be restarted. That
@@ -28,7 +37,7 @@ pub(crate) const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE
 
 /// A request that only reads. It is no fault point: a tracer that dies here leaves the target as the request
 /// before left it.
-pub(super) fn ask(request: u32, tid: u32, addr: usize, data: usize) -> io::Result<i64> {
+pub(super) fn ask(request: Request, tid: u32, addr: usize, data: usize) -> io::Result<i64> {
     // SAFETY: every caller in `sys` passes either numbers, or pointers to live locals of the size that the
     // request writes.
     check(unsafe { libc::ptrace(request, tid as libc::pid_t, addr, data) })
@@ -36,7 +45,7 @@ pub(super) fn ask(request: u32, tid: u32, addr: usize, data: usize) -> io::Resul
 
 /// A request that changes the target. Its address and data are numbers, or pointers to memory that lives
 /// until it returns.
-pub(super) fn raw(request: u32, tid: u32, addr: usize, data: usize) -> io::Result<i64> {
+pub(super) fn raw(request: Request, tid: u32, addr: usize, data: usize) -> io::Result<i64> {
     // SAFETY: every caller in `sys` passes either numbers, or pointers to live locals of the size that the
     // request reads or writes.
     fault::point(|| check(unsafe { libc::ptrace(request, tid as libc::pid_t, addr, data) }))
@@ -90,11 +99,11 @@ pub(crate) fn event_message(tid: u32) -> io::Result<u64> {
 
 pub(crate) fn signal_mask(tid: u32) -> io::Result<u64> {
     let mut mask = 0u64;
-    ask(libc::PTRACE_GETSIGMASK, tid, 8, (&raw mut mask).addr_exposed())?;
+    ask(GET_SIGNAL_MASK, tid, 8, (&raw mut mask).addr_exposed())?;
     Ok(mask)
 }
 pub(crate) fn set_signal_mask(tid: u32, mask: u64) -> io::Result<()> {
-    raw(libc::PTRACE_SETSIGMASK, tid, 8, (&raw const mask).addr_exposed()).map(drop)
+    raw(SET_SIGNAL_MASK, tid, 8, (&raw const mask).addr_exposed()).map(drop)
 }
 
 /// The registered rseq area: address, length, signature. Address 0 when there is none.

@@ -64,6 +64,8 @@ pub(crate) enum Command {
     Detach(Pids),
     /// `demo`
     Demo(Demo),
+    /// `doctor`
+    Doctor(Sink),
     /// `completions`
     Completions(Shell),
     /// `man`, with its directory

@@ -22,7 +22,7 @@ mod top;
 mod trace;
 mod units;
 mod watch;
-mod words;
+pub(crate) mod words;
 
 use super::command::Command;
 use super::typed::Verb;
@@ -45,6 +45,7 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Command, UsageError> {
         Verb::Status(typed) => once::pids(typed).map(Command::Status),
         Verb::Detach(typed) => once::pids(typed).map(Command::Detach),
         Verb::Demo(typed) => once::demo(&typed).map(Command::Demo),
+        Verb::Doctor(typed) => once::doctor(typed).map(Command::Doctor),
         Verb::Completions(typed) => Ok(Command::Completions(typed.shell)),
         Verb::Man(typed) => Ok(Command::Man(typed.directory)),
     }

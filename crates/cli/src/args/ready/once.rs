@@ -1,6 +1,6 @@
 //! The verbs that look or act once, checked and converted.
 //!
-//! In: typed words. Out: [`List`], [`Pids`], [`Demo`], or what is wrong. Does not: look at any process or file.
+//! In: typed words. Out: [`List`], [`Pids`], [`Demo`], [`Sink`], or what is wrong. Does not: look at any process or file.
 
 use trapline::Target;
 
@@ -8,7 +8,7 @@ use super::error::UsageError;
 use super::run::{positive, probes};
 use crate::args::command::{Demo, List, Pids};
 use crate::args::sink::{LINES, Sink};
-use crate::args::typed::{TypedDemo, TypedList, TypedPids, TypedReturns};
+use crate::args::typed::{TypedDemo, TypedDoctor, TypedList, TypedPids, TypedReturns};
 
 /// Checks and converts `list`.
 pub(super) fn list(typed: TypedList) -> Result<List, UsageError> {
@@ -38,4 +38,9 @@ pub(super) fn pids(typed: TypedPids) -> Result<Pids, UsageError> {
 /// Checks and converts `demo`.
 pub(super) fn demo(typed: &TypedDemo) -> Result<Demo, UsageError> {
     Ok(Demo { duration: positive("--duration", &typed.duration)?, keep: typed.keep })
+}
+
+/// Checks and converts `doctor`.
+pub(super) fn doctor(typed: TypedDoctor) -> Result<Sink, UsageError> {
+    Ok(Sink::new(typed.sink.json, typed.sink.output, typed.sink.quiet, LINES)?)
 }

@@ -3,7 +3,7 @@
 use super::error::UsageError;
 
 /// Splits a command as a shell would split plain words, quotes and backslashes; nothing is expanded.
-pub(super) fn split_words(text: &str) -> Result<Vec<String>, UsageError> {
+pub(crate) fn split_words(text: &str) -> Result<Vec<String>, UsageError> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;

@@ -30,6 +30,13 @@ Exit status:
   1  Failed.
   2  Wrong usage.";
 
+/// Exit statuses of `doctor`.
+pub(super) const DOCTORED: &str = "\
+Exit status:
+  0  Done. Programs can be traced here.
+  1  Failed, or something is missing without which nothing can be traced.
+  2  Wrong usage.";
+
 /// A verb's own sections, and that of its exit statuses.
 pub(super) fn sections(own: &str, exit_statuses: &str) -> String {
     format!("{own}\n\n{exit_statuses}")

@@ -27,7 +27,7 @@ pub(crate) use generate::{TypedCompletions, TypedMan};
 pub(crate) use graph::TypedGraph;
 pub(crate) use hist::TypedHist;
 pub(crate) use lat::TypedLat;
-pub(crate) use once::{TypedDemo, TypedList, TypedPids};
+pub(crate) use once::{TypedDemo, TypedDoctor, TypedList, TypedPids};
 pub(crate) use script::TypedScript;
 pub(crate) use shared::{Common, TypedBy, TypedEnds, TypedFilter, TypedReturns, TypedTarget};
 pub(crate) use stack::{TypedStack, TypedUnwind};
@@ -47,7 +47,7 @@ pub(crate) use watch::TypedWatch;
     max_term_width = 100,
     subcommand_value_name = "VERB",
     subcommand_help_heading = "Verbs",
-    after_help = "Begin with: trapline demo. Probes, examples and exit statuses: trapline --help.",
+    after_help = "Begin with: trapline, without a word. Probes, examples and exit statuses: trapline --help.",
     after_long_help = sections(MORE, TRACED)
 )]
 pub(crate) struct Typed {
@@ -71,6 +71,8 @@ Probes:
 Examples:
   Does it work here, and what does a hit cost?
     trapline demo
+  What is permitted here, and how to get more?
+    trapline doctor
   Which functions of a library does a process call, and how often?
     trapline count -d 2 -p PID 'libssl:SSL_*'
   How long do calls take?
@@ -107,6 +109,7 @@ pub(crate) enum Verb {
     #[command(after_long_help = sections(DETACH, ONCE))]
     Detach(TypedPids),
     Demo(TypedDemo),
+    Doctor(TypedDoctor),
     Completions(TypedCompletions),
     Man(TypedMan),
 }

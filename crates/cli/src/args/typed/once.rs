@@ -1,8 +1,8 @@
-//! The verbs that look or act once: `list`, `status`, `detach`, `demo`, as clap reads them.
+//! The verbs that look or act once: `list`, `status`, `detach`, `demo`, `doctor`, as clap reads them.
 
 use clap::Args;
 
-use super::help::{LISTED, ONCE, sections};
+use super::help::{DOCTORED, LISTED, ONCE, sections};
 use super::shared::{TypedReturns, TypedSink};
 
 /// Functions with file, offset, size, and the tactic that each would get
@@ -66,6 +66,17 @@ pub(crate) struct TypedDemo {
     pub(crate) keep: bool,
 }
 
+/// What this machine permits, and how to get more
+///
+/// Tries everything that Trapline uses: starts a command and holds it, stops a process of its own, sets a
+/// hardware breakpoint, loads a BPF program. Each line is the result of a try. No other process is changed.
+#[derive(Args, Debug, Clone)]
+#[command(after_long_help = sections(DOCTOR, DOCTORED))]
+pub(crate) struct TypedDoctor {
+    #[command(flatten)]
+    pub(crate) sink: TypedSink,
+}
+
 const LIST: &str = "\
 What it prints:
   OFFSET    Where the function lies in its file, hexadecimal.
@@ -120,3 +131,16 @@ Examples:
     trapline demo -d 0.5
   Keep the sample program, to try the other verbs on it:
     trapline demo --keep";
+
+const DOCTOR: &str = "\
+What it prints:
+  ok      It was tried, and works.
+  NO      It was tried, and does not work. The line below says what needs
+          it, and how to get it.
+  Others  Facts that decide about the rest.
+
+Examples:
+  What is permitted here?
+    trapline doctor
+  Is it enough, in a script?
+    trapline doctor -q > /dev/null || exit 1";

@@ -1,0 +1,123 @@
+//! Runs what users get where nothing else is: the binary beside one program, and the packages in a fresh Debian.
+//!
+//! In: the binary, the packages. Out: an outcome for each try. What this machine cannot do is a skip by name. Does not:
+//! compare figures; it looks whether each verb shows the program's functions.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use super::chroot::Chroot;
+use crate::outcome::Outcome;
+
+/// Programs of others, with words that make them write something and end.
+const PROGRAMS: [&[&str]; 4] = [
+    &["/usr/bin/redis-server", "--version"],
+    &["/usr/sbin/nginx", "-v"],
+    &["/usr/bin/python3.11", "--version"],
+    &["/bin/ls", "/"],
+];
+const TRAPLINE: &str = "/trapline";
+
+/// Tries the binary.
+pub(super) fn binary(file: &Path) -> Outcome {
+    tried("the binary in an empty folder", || {
+        let chroot = Chroot::empty("bare")?;
+        chroot.copy(file, TRAPLINE)?;
+        chroot.run(&[TRAPLINE, "--version"], 0)?;
+        says(&chroot.run(&[TRAPLINE, "doctor"], 0)?, "ok  launch")?;
+        for words in PROGRAMS.iter().filter(|words| Path::new(words[0]).exists()) {
+            verbs(&chroot, words)?;
+        }
+        Ok(())
+    })
+}
+
+/// Starts a binary of another processor under emulation. That has no ptrace, so nothing is traced.
+pub(super) fn emulated(machine: &str, file: &Path) -> Outcome {
+    let emulator = format!("qemu-{machine}-static");
+    let run = |word: &str| super::printed(Command::new(&emulator).arg(file).arg(word));
+    let all = || {
+        says(&run("--version")?, &format!("trapline {}", env!("CARGO_PKG_VERSION")))?;
+        says(&run("--help")?, "Exit status:")
+    };
+    let result = all();
+    match &result {
+        Ok(()) => println!("{emulator}: --version and --help"),
+        Err(error) => println!("{emulator}: {error:#}"),
+    }
+    Outcome::single(result.is_ok())
+}
+
+/// Each verb, on one program: `write` is a function that all of them call.
+fn verbs(chroot: &Chroot, words: &[&str]) -> Result<()> {
+    const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
+    chroot.copy_program(words[0])?;
+    let with = |verb: &[&'static str]| [&[TRAPLINE], verb, &["--"], words].concat();
+    says(&chroot.run(&with(&["count", "libc:w*"]), 0)?, "libc.so.6:write")?;
+    says(&chroot.run(&with(&["trace", "libc:write(int fd, ptr at, u64 n) -> long"]), 0)?, "write(fd=")?;
+    says(&chroot.run(&with(&["lat", "libc:write"]), 0)?, "p99 = ")?;
+    says(&chroot.run(&with(&["stack", "libc:write"]), 0)?, "write (libc.so.6)")?;
+    let script = format!("uprobe:{LIBC}:write {{ @[probe] = count(); }}");
+    says(&chroot.run(&[TRAPLINE, "run", "-e", &script, "-c", &words.join(" ")], 0)?, ":write]: ")?;
+    println!("in an empty folder: count, trace, lat, stack and run with {}", words[0]);
+    Ok(())
+}
+
+/// Tries the packages: install, run, remove, purge.
+pub(super) fn packages(files: &[PathBuf]) -> Outcome {
+    tried("the packages in a fresh Debian", || {
+        let chroot = Chroot::debian()?;
+        for file in files {
+            chroot.copy(file, &format!("/packages/{}", file.file_name().unwrap_or_default().display()))?;
+        }
+        // Only the first one needs nothing else.
+        let names = ["trapline", "libtrapline0"];
+        chroot.run(&["sh", "-c", "dpkg -i /packages/trapline_*.deb /packages/libtrapline0_*.deb"], 0)?;
+        let installed = chroot.run(&["dpkg", "-L", "trapline", "libtrapline0"], 0)?;
+        chroot.run(&["dpkg", "--verify", "trapline", "libtrapline0"], 0)?;
+        says(&chroot.run(&["trapline"], 0)?, "trapline count 'libc:*alloc*' -- ls /")?;
+        says(&chroot.run(&["trapline", "count", "libc:*alloc*", "--", "ls", "/"], 0)?, "libc.so.6:malloc")?;
+        says(&chroot.run(&["trapline", "demo"], 1)?, "needs a C compiler")?;
+        chroot.run(&["dpkg", "--remove", names[0], names[1]], 0)?;
+        chroot.run(&["dpkg", "--purge", names[0], names[1]], 0)?;
+        let left: Vec<&str> =
+            installed.lines().filter(|line| line.contains("trapline") && chroot.has(line)).collect();
+        ensure!(left.is_empty(), "purging left {left:?}");
+        println!("in a fresh Debian: installed, run, removed and purged");
+        Ok(())
+    })
+}
+
+fn says(text: &str, what: &str) -> Result<()> {
+    ensure!(text.contains(what), "no `{what}` in:\n{text}");
+    Ok(())
+}
+
+/// Runs a try, if this machine may have roots of its own.
+fn tried(name: &str, work: impl FnOnce() -> Result<()>) -> Outcome {
+    let may = Chroot::empty("may").and_then(|chroot| chroot.run(&["/none"], 127));
+    if let Err(error) = may {
+        let why = format!("dist: {name}: {}", error.to_string().lines().next().unwrap_or_default());
+        println!("LOUD SKIP: {why}");
+        return Outcome { skipped: vec![why], ..Outcome::default() };
+    }
+    let result = work();
+    if let Err(error) = &result {
+        println!("{name}: {error:#}");
+    }
+    Outcome::single(result.is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::says;
+
+    #[test]
+    fn a_text_that_lacks_a_word_is_shown() {
+        assert!(says("one two", "two").is_ok());
+        let error = says("one two", "three").expect_err("it is not there").to_string();
+        assert!(error.contains("`three`") && error.contains("one two"));
+    }
+}
