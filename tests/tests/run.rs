@@ -312,7 +312,7 @@ fn texts_that_functions_return_are_read_at_the_return() {
     }
     assert_eq!((&seen["@"], &seen["@null"]), (&expected, &expected[""]));
     let both = format!(
-        "uprobe:{file}:named {{ @last = arg0 }} uretprobe:{file}:named {{ @[str(retval)] = count(); }}"
+        "uprobe:{file}:named {{ print(arg0) }} uretprobe:{file}:named {{ @[str(retval)] = count(); }}"
     );
     let output = run(&["-c", &file.to_string(), "-e", &both]);
     assert_eq!(output.status.code(), Some(1));

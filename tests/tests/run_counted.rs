@@ -71,10 +71,10 @@ fn the_target_counts_what_the_interpreter_counts() {
         ),
         // Beside blocks that are interpreted, also at the same site.
         (
-            "uprobe:F:work { @last = arg1 } uprobe:F:work { @k[arg0] = count() } uprobe:F:leaf { @m = max(arg0) }",
+            "uprobe:F:work { @last[comm] = arg1 } uprobe:F:work { @k[arg0] = count() } uprobe:F:leaf { @m = max(arg0) }",
             1,
         ),
-        ("uprobe:F:work { @k[arg0] = count() } uretprobe:F:work { @twice = count(); @x = 1 }", 1),
+        ("uprobe:F:work { @k[arg0] = count() } uretprobe:F:work { @twice = count(); @x[comm] = 1 }", 1),
         (
             "uretprobe:F:leaf { @r = count() } uretprobe:F:leaf { @q = hist(retval) } uprobe:F:* { @all[func] = count() }",
             0,
