@@ -163,8 +163,9 @@ pub(crate) fn run(
         let threads = effort.threads.map_or_else(|| vec![1, 2], |only| vec![only]);
         for _ in 0..effort.rounds {
             for &threads in &threads {
-                // uftrace and bpftrace are given one function, which one thread calls.
-                let others = if threads == 1 { others } else { &[] };
+                // uftrace and bpftrace are given one function, which one thread calls. So are scripts that write lines.
+                let with_many = |what: What| matches!(what, What::Run(script) if script != Script::Arguments);
+                let others = others.iter().filter(|(_, what)| threads == 1 || with_many(*what));
                 for &(how, what) in BARE.iter().chain(ours).chain(others) {
                     let one = samples.entry((threads, how)).or_insert_with(|| Ok(Vec::new()));
                     let Ok(list) = one else { continue };
