@@ -130,7 +130,7 @@ impl Map {
         self.shape.value(nth) as i32
     }
     /// Assigns a key's value (T1). `own`: pointer to the same line, for words of this thread alone
-    /// ([`Memory::Own`](trapline_code::Memory::Own)).
+    /// ([`Memory::Own`]).
     pub fn assign(self, builder: &mut Builder, own: Var, key: &[Value], values: &[Value]) {
         let key = &kept(builder, key);
         if self.shape.owner == Owner::Any {
