@@ -17,6 +17,7 @@
 //!
 //! Does not: know machines or code.
 
+mod adding;
 mod emit;
 mod fates;
 mod grow;
