@@ -27,13 +27,21 @@ impl<E: Emit> Lower<'_, E> {
         self.native.uses(map, NativeMap { keys, values, change: Change::Assign }, at)?;
         Ok(words)
     }
-    /// The parts of such a key. In the target a thread's name is its number, so threads with one name have several keys.
+    /// The parts of such a key, each of which has one word. Several words may mean one name or one stack: the numbers of
+    /// threads or of probes, and stacks of which the key has the first frames.
     fn assigned_parts(&mut self, key: Option<&Typed>, at: &At) -> Result<(Vec<KeyWord>, Vec<E::Value>), Not> {
         let (keys, words) = self.parts(key)?;
-        match keys.contains(&KeyWord::Comm) {
-            true => Err(Not::yet("comm in the key of a map of plain values", at)),
-            false => Ok((keys, words)),
-        }
+        let what = keys.iter().find_map(|part| match part {
+            KeyWord::Comm => Some("comm"),
+            KeyWord::Func => Some("func"),
+            KeyWord::Probe => Some("probe"),
+            KeyWord::Sort => Some("probetype"),
+            KeyWord::Stack(..) => Some("a stack"),
+            _ => None,
+        });
+        what.map_or(Ok((keys, words)), |what| {
+            Err(Not::yet(format!("{what} in the key of a map of plain values"), at))
+        })
     }
     /// The same, if one word is read.
     pub(super) fn read_key(
