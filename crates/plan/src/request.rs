@@ -243,7 +243,12 @@ impl Action {
     /// Whether it is none of the user's: it holds threads, or delivers faults.
     #[must_use]
     pub const fn is_for_us(self) -> bool {
-        matches!(self, Self::Hold(_) | Self::HoldAt(..) | Self::Deliver { .. })
+        self.is_hold() || matches!(self, Self::Deliver { .. })
+    }
+    /// Whether it holds threads.
+    #[must_use]
+    pub const fn is_hold(self) -> bool {
+        matches!(self, Self::Hold(_) | Self::HoldAt(..))
     }
 }
 

@@ -141,8 +141,12 @@ fn note_reliance(batches: &mut Batches, prepared: &Prepared, request: &Request<'
         let request = module.and_then(|module| module.requests.get(site.patch.request as usize));
         request.is_some_and(|request| request.action.is_for_us())
     };
-    let held = prepared.sites.iter().filter(|site| holds(site));
-    batches.facts.hold_at(held.map(|site| site.patch.addr.0));
+    let any = (0u32..).zip(request.modules).any(|(module, of)| {
+        let mut holds = (0u32..).zip(of.requests).filter(|(_, one)| one.action.is_hold());
+        holds.any(|(index, _)| prepared.serves(module, index))
+    });
+    let only = prepared.sites.iter().filter(|site| holds(site));
+    batches.facts.hold_at(any, only.map(|site| site.patch.addr.0));
     let delivers = survey.traits.faults_delivered;
     batches.delivers |= delivers;
     let faults = (delivers || !survey.traits.has_fault_handler) && !request.options.faults_are_fatal;

@@ -15,7 +15,9 @@ pub(crate) struct Facts {
     changed: u64,
     /// Facts for which the waiting threads were released.
     answered: u64,
-    /// Addresses at which threads wait before they change a fact.
+    /// Whether threads wait anywhere before they change a fact.
+    any: bool,
+    /// Addresses of sites that do nothing but this: no hit counts there.
     holds: HashSet<u64>,
 }
 
@@ -24,9 +26,11 @@ impl Facts {
     pub(crate) const fn rely(&mut self, facts: u64) {
         self.relied |= facts;
     }
-    /// Notes addresses at which threads wait.
-    pub(crate) fn hold_at(&mut self, addrs: impl Iterator<Item = u64>) {
-        self.holds.extend(addrs);
+    /// Notes whether threads wait at sites of a batch, and the addresses of those that do nothing else. A user's
+    /// probe may share a site with a hold.
+    pub(crate) fn hold_at(&mut self, any: bool, only: impl Iterator<Item = u64>) {
+        self.any |= any;
+        self.holds.extend(only);
     }
     /// Notes that these have changed.
     pub(crate) const fn change(&mut self, facts: u64) {
@@ -45,11 +49,11 @@ impl Facts {
         self.changed & facts != 0
     }
     /// Whether threads wait anywhere.
-    pub(crate) fn hold_any(&self) -> bool {
-        !self.holds.is_empty()
+    pub(crate) const fn hold_any(&self) -> bool {
+        self.any
     }
-    /// Whether threads wait at an address.
-    pub(crate) fn holds_at(&self, addr: u64) -> bool {
+    /// Whether the site at an address does nothing but hold threads.
+    pub(crate) fn only_holds_at(&self, addr: u64) -> bool {
         self.holds.contains(&addr)
     }
     /// The word `CLOSED`: no thread waits for a fact on which nothing relies. If a fact was closed and is not

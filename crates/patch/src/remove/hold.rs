@@ -174,11 +174,12 @@ pub(crate) fn make_way(
 /// stays there: then it asks again.
 pub(crate) fn let_pass(batches: &Batches, process: &Process) -> Result<bool, PatchError> {
     let guard = |addr| batches.resume(addr);
-    for segment in &batches.segments {
-        segment.view().set(at::CLOSED, batches.facts.closed() | fact::FAULTS);
-    }
     let in_code = |pc| batches.segments.iter().any(|segment| segment.is_code(pc));
     let passed = Batch::run(process, BatchOptions { hold_children: false }, |batch| {
+        // All threads are seized by now, so none executes a program unseen.
+        for segment in &batches.segments {
+            segment.view().set(at::CLOSED, batches.facts.closed() | fact::FAULTS);
+        }
         for look in 1..=LOOKS {
             std::thread::sleep(Duration::from_millis(1));
             let stopped = batch.stop_all(&guard)?;
@@ -257,7 +258,7 @@ fn relying(
 ) -> (Vec<Entry>, HashSet<(usize, u32)>) {
     let patch_of = |entry: &Entry| {
         let patch = batches.held.at(entry.addr)?;
-        Some(patch).filter(|patch| patch.new == entry.new && !batches.facts.holds_at(patch.addr.0))
+        Some(patch).filter(|patch| patch.new == entry.new && !batches.facts.only_holds_at(patch.addr.0))
     };
     let (mut entries, mut probes) = (Vec::new(), HashSet::new());
     for (index, segment) in batches.segments.iter().enumerate() {

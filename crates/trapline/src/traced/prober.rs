@@ -263,14 +263,12 @@ impl Prober {
         if change.facts == fact::FAULTS
             && self.deliver_anew(with, files, requested, (change, gap), &mut executed)
         {
-            with.notices.extend(following.resume());
             let process = &with.target.process;
             with.notices.extend(slow());
-            match self.patches.attached.let_pass(process, &requested.options) {
-                Ok(false) => following.pause(),
-                Ok(true) => return executed,
-                Err(error) if error.is_gone() => return executed,
-                Err(_) => following.pause(),
+            let passed = self.patches.attached.let_pass(process, &requested.options);
+            if matches!(passed, Ok(true)) || passed.is_err_and(|error| error.is_gone()) {
+                with.notices.extend(following.resume());
+                return executed;
             }
         }
         let process = &with.target.process;
