@@ -57,10 +57,26 @@ impl AddressSpace {
         self.occupied.get(next).is_none_or(|r| r.0.0 >= high)
     }
 
-    /// Whether one mapping covers all of `low..=high`.
-    pub(crate) fn is_occupied(&self, low: RemoteAddr, high: RemoteAddr) -> bool {
-        let next = self.occupied.partition_point(|r| r.1 <= low);
-        self.occupied.get(next).is_some_and(|r| r.0 <= low && high < r.1)
+    /// Free ranges near `low..high`, in order: any whole pages that lie in one of them are free ([`Self::is_free`]).
+    /// `own` is not free either.
+    pub(crate) fn gaps(&self, low: u64, high: u64, own: (RemoteAddr, RemoteAddr)) -> Vec<(u64, u64)> {
+        let apart = |&(start, end): &(RemoteAddr, RemoteAddr)| {
+            (start.0.saturating_sub(PAGE), end.0.saturating_add(PAGE))
+        };
+        let from = self.occupied.partition_point(|r| r.1.0.saturating_add(PAGE) <= low);
+        let mapped = self.occupied[from..].iter().take_while(|r| r.0.0 < high.saturating_add(PAGE));
+        let mut taken: Vec<(u64, u64)> = mapped.chain([&own]).map(apart).collect();
+        taken.extend(self.heap_end.map(|heap| (heap.0, heap.0.saturating_add(HEAP_GROWTH))));
+        taken.sort_unstable();
+        let (mut at, end) = (low.max(BOTTOM), high.min(self.top()));
+        let mut gaps = Vec::new();
+        for (start, behind) in taken.into_iter().chain([(end, end)]) {
+            if at < start.min(end) {
+                gaps.push((at, start.min(end)));
+            }
+            at = at.max(behind);
+        }
+        gaps
     }
 
     /// A free range of `len` bytes (whole pages) anywhere, away from what grows. Used for entry stamps.
@@ -103,8 +119,26 @@ pub struct CodeRegion {
 
 #[cfg(test)]
 mod tests {
-    use super::AddressSpace;
+    use super::{AddressSpace, BOTTOM, HEAP_GROWTH, PAGE};
     use trapline_record::RemoteAddr;
+
+    #[test]
+    fn gaps_are_what_is_free() {
+        let at = |page: u64| RemoteAddr(BOTTOM + page * PAGE);
+        let occupied = vec![(at(4), at(7)), (at(7), at(8)), (at(13), at(14)), (at(30), at(31))];
+        let own = (at(20), at(22));
+        let with_heap = |heap_end| AddressSpace { occupied: occupied.clone(), heap_end };
+        for space in [with_heap(None), with_heap(Some(at(26))), with_heap(Some(RemoteAddr(at(10).0 - 1)))] {
+            let mut alone = space.clone();
+            alone.occupied.push(own);
+            alone.occupied.sort_unstable();
+            let gaps = space.gaps(0, at(64).0 + HEAP_GROWTH, own);
+            for (low, high) in (0..64).flat_map(|low| (low + 1..64).map(move |high| (at(low), at(high)))) {
+                let within = gaps.iter().any(|gap| gap.0 <= low.0 && high.0 <= gap.1);
+                assert_eq!(within, alone.is_free(low, high), "{low}..{high} {gaps:x?}");
+            }
+        }
+    }
 
     #[test]
     fn find_leaves_gaps() {

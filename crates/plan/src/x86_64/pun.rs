@@ -54,20 +54,23 @@ impl Pun {
 
 /// The targets of punned jumps.
 #[derive(Clone, Debug)]
-pub(crate) struct Puns<'a> {
-    space: &'a AddressSpace,
-    /// The module space, which is not free.
+pub(crate) struct Puns {
+    /// Targets must be within reach of all of the module space.
     own: (RemoteAddr, RemoteAddr),
+    /// Ranges of free memory within that reach, sorted.
+    gaps: Vec<(u64, u64)>,
     /// Targets, five bytes each, sorted.
     targets: Vec<RemoteAddr>,
     /// Upper bound of the targets: each takes a region.
     most: usize,
 }
 
-impl<'a> Puns<'a> {
-    pub(crate) fn new(space: &'a AddressSpace, own: (RemoteAddr, RemoteAddr), regions: u32) -> Self {
+impl Puns {
+    /// `own`: the module space, which is not free.
+    pub(crate) fn new(space: &AddressSpace, own: (RemoteAddr, RemoteAddr), regions: u32) -> Self {
         let most = (regions.min(SMALL_REGIONS) / PLANNERS) as usize;
-        Self { space, own, targets: Vec::new(), most }
+        let gaps = space.gaps(own.1.0.saturating_sub(REACH) & !(PAGE - 1), own.0.0 + REACH + 2 * PAGE, own);
+        Self { own, gaps, targets: Vec::new(), most }
     }
 
     /// Chooses the free bytes of a displacement. `window` holds the five bytes at live address `site`, of
@@ -88,6 +91,9 @@ impl<'a> Puns<'a> {
         let to = |rel: [u8; 4]| (site + JUMP).offset(i64::from(i32::from_le_bytes(rel)));
         // High bytes vary last, so that all places of a page are tried before the next page's.
         for &b3 in &choices[3] {
+            if self.is_useless(to([0, 0, 0, b3]), to([0xFF, 0xFF, 0xFF, b3])) {
+                continue;
+            }
             for &b2 in &choices[2] {
                 if self.is_useless(to([0, 0, b2, b3]), to([0xFF, 0xFF, b2, b3])) {
                     continue;
@@ -138,26 +144,31 @@ impl<'a> Puns<'a> {
     fn is_usable(&self, target: RemoteAddr) -> bool {
         let end = target + JUMP;
         let region = region_of(target);
-        let (own_start, own_end) = self.own;
-        let near = |a: RemoteAddr, b: RemoteAddr| a.0.abs_diff(b.0) < REACH;
-        let apart = |a: RemoteAddr, b: RemoteAddr| b + PAGE <= own_start || own_end + PAGE <= a;
         let clear = |l: &RemoteAddr| *l + JUMP <= target || end <= *l;
-        self.space.is_free(region.addr, region.end())
-            && apart(region.addr, region.end())
-            && near(target, own_start)
-            && near(target, own_end)
+        let gap = self.gaps[self.gap_behind(region.addr.0)..].first();
+        gap.is_some_and(|gap| gap.0 <= region.addr.0 && region.end().0 <= gap.1)
+            && self.is_near(target)
             && self.targets.iter().all(clear)
     }
 
-    /// A quick check that no target in `low..=high` is usable: all of it is mapped, or all of it is out of
-    /// reach.
+    fn is_near(&self, target: RemoteAddr) -> bool {
+        [self.own.0, self.own.1].iter().all(|own| target.0.abs_diff(own.0) < REACH)
+    }
+
+    /// Index of the first gap that ends behind an address.
+    fn gap_behind(&self, at: u64) -> usize {
+        self.gaps.partition_point(|gap| gap.1 <= at)
+    }
+
+    /// A quick check that no target in `low..=high` is usable: there is no gap, or all of it is out of reach.
     fn is_useless(&self, low: RemoteAddr, high: RemoteAddr) -> bool {
         let (start, end) = self.own;
         let far = |from: RemoteAddr| {
             low.0 >= from.0.saturating_add(REACH) || high.0 <= from.0.saturating_sub(REACH)
         };
-        let is_own = start <= low && high < end;
-        low <= high && (is_own || far(start) || far(end) || self.space.is_occupied(low, high))
+        let gap = self.gaps[self.gap_behind(low.0 & !(PAGE - 1))..].first();
+        let none = gap.is_none_or(|gap| gap.0 > high.0);
+        low <= high && (none || far(start) || far(end))
     }
 
     /// The regions that hold all targets; sorted, disjoint.

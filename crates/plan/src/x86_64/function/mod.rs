@@ -42,7 +42,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) env: Env<'a>,
     pub(crate) bias: Bias,
     pub(crate) claims: Claims,
-    pub(crate) puns: Puns<'a>,
+    pub(crate) puns: Puns,
     pub(crate) sites: Vec<PatchedSite>,
     pub(crate) kernel: Vec<KernelSite>,
     pub(crate) refused: Vec<Refused>,
@@ -84,7 +84,7 @@ struct Mark {
 }
 
 impl<'a> Planner<'a> {
-    pub(crate) fn new(env: Env<'a>, bias: Bias, puns: Puns<'a>) -> Self {
+    pub(crate) fn new(env: Env<'a>, bias: Bias, puns: Puns) -> Self {
         Self {
             env,
             bias,
