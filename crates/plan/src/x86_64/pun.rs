@@ -43,13 +43,19 @@ impl Pun {
     /// Where it leads while other tools have an int3 in it.
     pub(crate) fn others(self) -> impl Iterator<Item = RemoteAddr> {
         let distance = |rel: [u8; 4]| i64::from(i32::from_le_bytes(rel));
-        let some = (1..=self.starts).filter(move |some| some & !self.starts == 0);
-        some.map(move |some| {
-            let rel: [u8; 4] = core::array::from_fn(|n| if some >> n & 1 == 1 { INT3 } else { self.rel[n] });
-            self.target.offset(distance(rel) - distance(self.rel))
-        })
-        .filter(move |other| *other != self.target)
+        let to = move |some| self.target.offset(distance(with_traps(self.rel, some)) - distance(self.rel));
+        subsets(self.starts).map(to).filter(move |other| *other != self.target)
     }
+}
+
+/// The sets of `starts`, without the empty one.
+fn subsets(starts: u8) -> impl Iterator<Item = u8> {
+    (1..=starts).filter(move |some| some & !starts == 0)
+}
+
+/// A displacement in which other tools have an int3 at these bytes.
+fn with_traps(rel: [u8; 4], at: u8) -> [u8; 4] {
+    core::array::from_fn(|n| if at >> n & 1 == 1 { INT3 } else { rel[n] })
 }
 
 /// The targets of punned jumps.
@@ -88,23 +94,29 @@ impl Puns {
         }
         let free = free.clamp(1, 4) as usize - 1;
         let choices: Vec<Vec<u8>> = (1..=4).map(|n| self.bytes_at(n, free, window[n], boundaries)).collect();
-        let to = |rel: [u8; 4]| (site + JUMP).offset(i64::from(i32::from_le_bytes(rel)));
+        let (starts, to) =
+            (starts >> 1, |rel: [u8; 4]| (site + JUMP).offset(i64::from(i32::from_le_bytes(rel))));
+        // Whether nothing between two displacements is usable, with the traps of other tools or without.
+        let in_vain = |puns: &Self, low: [u8; 4], high: [u8; 4]| {
+            let ends = |at| (to(with_traps(low, at)), to(with_traps(high, at)));
+            core::iter::once(0).chain(subsets(starts)).map(ends).any(|(low, high)| puns.is_useless(low, high))
+        };
         // High bytes vary last, so that all places of a page are tried before the next page's.
         for &b3 in &choices[3] {
-            if self.is_useless(to([0, 0, 0, b3]), to([0xFF, 0xFF, 0xFF, b3])) {
+            if in_vain(self, [0, 0, 0, b3], [0xFF, 0xFF, 0xFF, b3]) {
                 continue;
             }
             for &b2 in &choices[2] {
-                if self.is_useless(to([0, 0, b2, b3]), to([0xFF, 0xFF, b2, b3])) {
+                if in_vain(self, [0, 0, b2, b3], [0xFF, 0xFF, b2, b3]) {
                     continue;
                 }
                 for &b1 in &choices[1] {
-                    if self.is_useless(to([0, b1, b2, b3]), to([0xFF, b1, b2, b3])) {
+                    if in_vain(self, [0, b1, b2, b3], [0xFF, b1, b2, b3]) {
                         continue;
                     }
                     for &b0 in &choices[0] {
                         let rel = [b0, b1, b2, b3];
-                        let pun = Pun { rel, target: to(rel), starts: starts >> 1 };
+                        let pun = Pun { rel, target: to(rel), starts };
                         if self.take(pun) {
                             return Some(pun);
                         }
