@@ -249,15 +249,14 @@ impl Process {
     /// if that cannot be found out.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        let Ok(threads) = self.threads() else { return true };
-        let lists = threads.into_iter().filter_map(|tid| self.text(&format!("task/{tid}/children")).ok());
-        lists
-            .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
-            .any(|child| match fd::same_memory(self.pid, child) {
-                Ok(same) => same,
-                // It is gone.
-                Err(error) => error.raw_os_error() != Some(libc::ESRCH),
-            })
+        if self.threads().is_err() {
+            return true;
+        }
+        living::children(self.pid).into_iter().any(|child| match fd::same_memory(self.pid, child) {
+            Ok(same) => same,
+            // It is gone.
+            Err(error) => error.raw_os_error() != Some(libc::ESRCH),
+        })
     }
     /// The system call that a thread is in.
     ///

@@ -1,12 +1,12 @@
 //! `-f`: follows processes through fork and exec.
 //!
 //! In: processes under trace. Out: programs that they and their children execute, each parked, to be probed
-//! and let go. Invariants: FOL-1 only one tracer holds a process, so following pauses while a batch is at
-//! work. Does not: patch.
+//! and let go. Invariants: FOL-1 only one tracer holds a process, so it is not followed while a batch is at work
+//! in it. The others are (`tracee`'s `follow/release.rs`). Does not: patch.
 
 use std::collections::BTreeSet;
 
-use trapline_tracee::{Followed, Follower, Parked};
+use trapline_tracee::{Again, Followed, Follower, Parked, Process, runs};
 
 use crate::report::Unprobed;
 
@@ -20,6 +20,8 @@ pub(crate) struct Following {
     follower: Option<Follower>,
     /// Pids of all followed processes, including those in which nothing is probed.
     pids: BTreeSet<u32>,
+    /// Processes that were let go for a batch, opened before that.
+    released: Vec<Process>,
     waiting: Vec<Followed>,
     /// Pids of programs that ran on from their entry points before they were let go.
     strayed: Vec<u32>,
@@ -36,36 +38,63 @@ impl Following {
     pub(crate) fn add(&mut self, pid: u32) {
         self.pids.insert(pid);
     }
-    /// Releases all processes, so that a batch can be patched.
-    pub(crate) fn pause(&mut self) {
+    /// Lets go of a process, so that a batch can seize it.
+    pub(crate) fn pause(&mut self, pid: u32) {
+        let Some(follower) = &self.follower else { return };
+        if self.released.iter().any(|process| process.pid() == pid) {
+            return;
+        }
+        let (Ok(kept), Ok(process)) = (Process::open(pid), Process::open(pid)) else { return };
+        match follower.release(process) {
+            Ok(()) => self.released.push(kept),
+            Err(_) => self.pause_all(),
+        }
+    }
+    /// Lets go of all processes: the end of a tracer stops no thread.
+    fn pause_all(&mut self) {
+        let opened: Vec<Process> = self.pids.iter().filter_map(|&pid| Process::open(pid).ok()).collect();
         if let Some(follower) = self.follower.take() {
             let (pids, events) = follower.stop();
             self.pids.extend(pids);
             self.waiting.extend(events);
+            self.released = opened;
         }
     }
     /// Follows all processes again that are still alive. Returns notices about those that it could not
     /// follow.
     pub(crate) fn resume(&mut self) -> Vec<String> {
-        if !self.wanted || self.follower.is_some() {
+        if !self.wanted || self.follower.is_some() && self.released.is_empty() {
             return Vec::new();
         }
-        let follower = match Follower::start(self.child) {
-            Ok(follower) => follower,
-            Err(error) => return vec![format!("cannot follow: {error}")],
-        };
-        let parked: BTreeSet<u32> = self.waiting.iter().filter_map(at_entry).collect();
-        let lives = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
-        self.pids.retain(lives);
         let mut troubles = Vec::new();
-        for &pid in self.pids.difference(&parked) {
-            if let Err(error) = follower.follow(pid)
-                && lives(&pid)
+        let mut follow = |pid: u32, followed: std::io::Result<()>| {
+            if let Err(error) = followed
+                && runs(pid)
             {
                 troubles.push(format!("cannot follow process {pid}: {error}"));
             }
+        };
+        let starts = self.follower.is_none();
+        if starts {
+            match Follower::start(self.child) {
+                Ok(follower) => self.follower = Some(follower),
+                Err(error) => return vec![format!("cannot follow: {error}")],
+            }
         }
-        self.follower = Some(follower);
+        let Some(follower) = &self.follower else { return Vec::new() };
+        self.waiting.extend(follower.events());
+        let parked: BTreeSet<u32> = self.waiting.iter().filter_map(at_entry).collect();
+        self.pids.retain(|&pid| runs(pid));
+        let born = self.waiting.iter().filter_map(born);
+        let known: BTreeSet<u32> = self.pids.iter().copied().chain(born).collect();
+        let again: Vec<Process> = self.released.drain(..).collect();
+        let released: BTreeSet<u32> = again.iter().map(Process::pid).collect();
+        for process in again.into_iter().filter(|process| !parked.contains(&process.pid())) {
+            follow(process.pid(), follower.again(Again { process, known: known.clone() }));
+        }
+        for &pid in self.pids.iter().filter(|pid| starts && !parked.contains(pid) && !released.contains(pid)) {
+            follow(pid, follower.follow(pid));
+        }
         troubles
     }
     /// Programs that were executed since the last call, each parked.
@@ -102,13 +131,12 @@ impl Following {
     }
     /// Whether any process is left to follow.
     pub(crate) fn is_busy(&self) -> bool {
-        let lives = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
-        !self.waiting.is_empty() || self.pids.iter().any(lives)
+        !self.waiting.is_empty() || self.pids.iter().any(|&pid| runs(pid))
     }
     /// Ends following; parked programs run on.
     pub(crate) fn stop(&mut self) {
         self.wanted = false;
-        self.pause();
+        self.pause_all();
         for event in self.waiting.drain(..) {
             if let Followed::AtEntry(parked) = event {
                 // A program that cannot be released is gone.
@@ -138,6 +166,13 @@ impl Following {
 fn at_entry(event: &Followed) -> Option<u32> {
     match event {
         Followed::AtEntry(parked) => Some(parked.pid()),
+        _ => None,
+    }
+}
+
+fn born(event: &Followed) -> Option<u32> {
+    match event {
+        Followed::Born { child, .. } => Some(*child),
         _ => None,
     }
 }

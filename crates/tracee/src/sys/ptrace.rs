@@ -69,7 +69,11 @@ pub(crate) fn listen(tid: u32) -> io::Result<()> {
     raw(libc::PTRACE_LISTEN, tid, 0, 0).map(drop)
 }
 pub(crate) fn detach(tid: u32) -> io::Result<()> {
-    raw(libc::PTRACE_DETACH, tid, 0, 0).map(drop)
+    detach_with(tid, 0)
+}
+/// Detaches; a signal other than 0 is delivered.
+pub(crate) fn detach_with(tid: u32, signal: i32) -> io::Result<()> {
+    raw(libc::PTRACE_DETACH, tid, 0, signal as usize).map(drop)
 }
 /// Accepts ESRCH: a thread that was killed meanwhile needs nothing more, and its exit follows.
 pub(crate) fn unless_killed(result: io::Result<()>) -> io::Result<()> {

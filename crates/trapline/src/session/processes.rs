@@ -239,8 +239,8 @@ impl Processes {
             return;
         }
         let traced = &mut self.traced[index];
-        let following = &mut self.following;
-        match traced.look(&mut self.files, &self.requested, &mut || following.pause()) {
+        let (following, pid) = (&mut self.following, traced.pid());
+        match traced.look(&mut self.files, &self.requested, &mut || following.pause(pid)) {
             Ok(_) => {}
             Err(error) if error.is_gone() => traced.end_if_gone(),
             Err(error) => traced.notices.push(error.to_string()),

@@ -254,7 +254,7 @@ impl Prober {
         }
         let process = &with.target.process;
         let Some(change) = Change::find(process, &self.patches.attached, look) else { return false };
-        following.pause();
+        following.pause(process.pid());
         let mut executed = false;
         let is_alone = process.threads().is_ok_and(|threads| threads.len() == 1);
         let gap = Gap { begun: Instant::now(), is_alone };
