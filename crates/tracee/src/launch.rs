@@ -6,7 +6,7 @@
 use std::io;
 use std::process::{Child, Command, ExitStatus};
 
-use crate::park::{EntryTrap, Parked, in_own_thread, wait_stop};
+use crate::park::{EntryTrap, Hit, Parked, in_own_thread, wait_stop};
 use crate::permission;
 use crate::sys::wait::Stop;
 use crate::sys::{ptrace, wait};
@@ -69,7 +69,7 @@ impl Launched {
 fn park(pid: u32) -> io::Result<Option<Parked>> {
     wait_stop(pid)?;
     ptrace::set_options(pid, libc::PTRACE_O_EXITKILL)?;
-    let trap = EntryTrap::set(pid)?;
+    let mut trap = EntryTrap::set(pid)?;
     if trap.is_there() {
         return trap.park(pid).map(Some);
     }
@@ -80,8 +80,11 @@ fn park(pid: u32) -> io::Result<Option<Parked>> {
             stop => stop?,
         };
         pass = match stop {
-            Stop::Signal { signal, .. } if trap.is_hit(pid, signal) => return trap.park(pid).map(Some),
-            Stop::Signal { signal, .. } => signal,
+            Stop::Signal { signal, .. } => match trap.hit(pid, signal) {
+                Hit::There => return trap.park(pid).map(Some),
+                Hit::NotYet => 0,
+                Hit::Other => signal,
+            },
             _ => 0,
         };
     }

@@ -38,6 +38,7 @@ pub mod permitted;
 mod process;
 mod remote_options;
 mod renames;
+mod rendezvous;
 mod repair;
 mod room;
 mod seizing;

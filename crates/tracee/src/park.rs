@@ -1,8 +1,9 @@
-//! A program held at its entry point without a tracer.
+//! A program held at its start without a tracer.
 //!
-//! When a program's first own instruction is about to run, its libraries are mapped and relocated, and their
-//! constructors have run. That is the moment to probe it. But only one tracer can hold a process, and the
-//! batch that patches runs in another thread. So the program is *parked*: its instruction pointer is set to
+//! When a program's libraries are mapped and relocated, and none of their constructors has run, its loader tells
+//! debuggers so ([`rendezvous`](crate::rendezvous)). That is the moment to probe it. Where it cannot be held
+//! there, its entry point is that moment: constructors have run by then. But only one tracer can hold a process,
+//! and the batch that patches runs in another thread. So the program is *parked*: its instruction pointer is set to
 //! code that waits, and it is detached. That code is written into the unused end of its vdso, where no patch
 //! will ever be. The program runs there, a thread like any other, until [`Parked::release`] puts everything
 //! back. All changes here are made while it is stopped by ptrace.
@@ -31,6 +32,17 @@
 //!   does not write to that memory. The keeper ends before the code is overwritten.
 //!
 //! Where the vdso has no space, the program waits in a loop on its entry point, without end.
+//!
+//! # Where it is held
+//!
+//! "Entry point" stands for the place where it is held, and goes on. It is the loader's function if
+//! - the loader has one, and the processor's breakpoint can be had: the function is called more than once, and
+//!   only a breakpoint lets it pass;
+//! - and no sanitizer's runtime is mapped: that takes its memory in the first constructor, and ends the program
+//!   if ours is in its place.
+//!
+//! The program's memory at a call of that function is as at any call: the stack is aligned for it, and no call of
+//! the program's has begun.
 //!
 //! # A function that it runs meanwhile
 //!
@@ -70,12 +82,14 @@ use crate::error::TargetError;
 use crate::native::park::{ALIVE, BEHIND, IS_HELD, LEN, LOOP, TRAP, waiting};
 use crate::process::Process;
 use crate::regs::Regs;
+use crate::rendezvous::{Rendezvous, holds_sanitizer};
 use crate::stuck::Stuck;
 use crate::sys::perf::{self, Attr};
 use crate::sys::wait::pause;
 use crate::sys::wait::{self, Stop};
 use crate::sys::{fault, ptrace, signals};
 
+const AT_PHDR: u64 = 3;
 const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
 /// How often the keeper changes the word that shows that the tracer lives.
@@ -198,7 +212,18 @@ pub(crate) fn in_own_thread<T: Send + 'static>(
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the launching thread panicked")))
 }
 
-/// A trap that stops a program at its entry point.
+/// What a stop means for a program that is on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Hit {
+    /// It is where it is to be held.
+    There,
+    /// The trap was hit too early.
+    NotYet,
+    /// The stop has nothing to do with the trap.
+    Other,
+}
+
+/// A trap that stops a program where it is to be held.
 ///
 /// It is a breakpoint of the processor, which the kernel keeps for the tracer. The program's memory stays as
 /// it is, so other tools' probes at the same instruction may come and go, and the breakpoint ends with the
@@ -208,6 +233,8 @@ pub(crate) fn in_own_thread<T: Send + 'static>(
 pub(crate) struct EntryTrap {
     entry: u64,
     by: By,
+    /// Set if the place is the loader's function.
+    rendezvous: Option<Rendezvous>,
 }
 
 #[derive(Debug)]
@@ -224,17 +251,32 @@ impl EntryTrap {
     pub(crate) fn set(pid: u32) -> io::Result<Self> {
         let auxv = fs::read(format!("/proc/{pid}/auxv"))?;
         let entry = auxv_word(&auxv, AT_ENTRY).ok_or_else(|| io::Error::other("no AT_ENTRY in its auxv"))?;
-        if auxv_word(&auxv, AT_BASE).unwrap_or(0) == 0 {
-            return Ok(Self { entry, by: By::Nothing });
+        let loader = auxv_word(&auxv, AT_BASE).unwrap_or(0);
+        if loader == 0 {
+            return Ok(Self { entry, by: By::Nothing, rendezvous: None });
         }
+        let memory = memory(pid)?;
+        if let Some(rendezvous) = Rendezvous::of(&memory, loader)
+            && let Ok(first) = breakpoint(pid, rendezvous.at)
+        {
+            return Ok(Self {
+                entry: rendezvous.at,
+                by: By::Breakpoint(first),
+                rendezvous: Some(rendezvous),
+            });
+        }
+        Self::at_entry(pid, entry)
+    }
+    /// The same at the program's entry point.
+    fn at_entry(pid: u32, entry: u64) -> io::Result<Self> {
         if let Ok(breakpoint) = breakpoint(pid, entry) {
-            return Ok(Self { entry, by: By::Breakpoint(breakpoint) });
+            return Ok(Self { entry, by: By::Breakpoint(breakpoint), rendezvous: None });
         }
         let memory = memory(pid)?;
         let mut under = [0u8; TRAP.len()];
         memory.read_exact_at(&mut under, entry)?;
         write(&memory, entry, &TRAP)?;
-        Ok(Self { entry, by: By::Code(under) })
+        Ok(Self { entry, by: By::Code(under), rendezvous: None })
     }
     /// Whether the program is at its entry point already (it has no interpreter).
     pub(crate) const fn is_there(&self) -> bool {
@@ -273,11 +315,36 @@ impl EntryTrap {
             By::Code(under) => write(&memory(pid)?, self.entry, &under),
         }
     }
-    /// Whether a stop for this signal is caused by this trap.
-    pub(crate) fn is_hit(&self, pid: u32, signal: i32) -> bool {
+    /// What a stop for this signal means. A trap that was hit too early is set at the entry point, if the
+    /// program is not to be held at its rendezvous.
+    pub(crate) fn hit(&mut self, pid: u32, signal: i32) -> Hit {
         let behind = if matches!(self.by, By::Code(_)) { BEHIND } else { 0 };
-        signal == libc::SIGTRAP && Regs::read(pid, None).is_ok_and(|regs| regs.pc() == self.entry + behind)
+        let is_here = || Regs::read(pid, None).is_ok_and(|regs| regs.pc() == self.entry + behind);
+        if signal != libc::SIGTRAP || !is_here() {
+            return Hit::Other;
+        }
+        let Some(rendezvous) = self.rendezvous else { return Hit::There };
+        if !memory(pid).is_ok_and(|memory| rendezvous.is_complete(&memory)) {
+            return Hit::NotYet;
+        }
+        let auxv = fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+        if !has_sanitizer(pid, &auxv) {
+            return Hit::There;
+        }
+        let later = auxv_word(&auxv, AT_ENTRY).and_then(|entry| Self::at_entry(pid, entry).ok());
+        let Some(later) = later else { return Hit::There };
+        *self = later;
+        Hit::NotYet
     }
+}
+
+/// Whether a sanitizer's runtime is mapped, as a library or as part of the program.
+fn has_sanitizer(pid: u32, auxv: &[u8]) -> bool {
+    const LIBRARIES: [&str; 5] = ["/libasan.", "/libtsan.", "/libhwasan.", "/liblsan.", "/libclang_rt."];
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = String::from_utf8_lossy(&maps);
+    let of_program = || Some(holds_sanitizer(&memory(pid).ok()?, auxv_word(auxv, AT_PHDR)?));
+    maps.lines().any(|line| LIBRARIES.iter().any(|name| line.contains(name))) || of_program() == Some(true)
 }
 
 /// A breakpoint of the processor that stops a thread before it executes this instruction. It is removed when

@@ -92,7 +92,8 @@ impl Following {
         for process in again.into_iter().filter(|process| !parked.contains(&process.pid())) {
             follow(process.pid(), follower.again(Again { process, known: known.clone() }));
         }
-        for &pid in self.pids.iter().filter(|pid| starts && !parked.contains(pid) && !released.contains(pid)) {
+        for &pid in self.pids.iter().filter(|pid| starts && !parked.contains(pid) && !released.contains(pid))
+        {
             follow(pid, follower.follow(pid));
         }
         troubles

@@ -13,7 +13,7 @@ use super::release::Releasing;
 use super::{Followed, Order};
 use crate::error::TargetError;
 use crate::living;
-use crate::park::{EntryTrap, Parked};
+use crate::park::{EntryTrap, Hit, Parked};
 use crate::permission;
 use crate::seizing::Seizing;
 use crate::status::ThreadStatus;
@@ -179,10 +179,11 @@ impl Tracer {
                 ptrace::cont(tid, 0)
             }
             Stop::Signal { signal, .. } => {
-                let trap = self.tracees.get_mut(&tid).map(|tracee| &mut tracee.trap);
-                match trap.and_then(|trap| trap.take_if(|trap| trap.is_hit(tid, signal))) {
-                    Some(trap) => self.at_entry(tid, trap),
-                    None => ptrace::cont(tid, signal),
+                let trap = self.tracees.get_mut(&tid).and_then(|tracee| tracee.trap.as_mut());
+                match trap.map_or(Hit::Other, |trap| trap.hit(tid, signal)) {
+                    Hit::There => self.at_entry(tid),
+                    Hit::NotYet => ptrace::cont(tid, 0),
+                    Hit::Other => ptrace::cont(tid, signal),
                 }
             }
             _ => ptrace::cont(tid, 0),
@@ -193,10 +194,10 @@ impl Tracer {
         // Threads other than the one that executed are gone; it has the leader's id now.
         self.tracees.retain(|_, tracee| tracee.tgid != tid);
         match EntryTrap::set(tid) {
-            Ok(trap) if trap.is_there() => self.at_entry(tid, trap),
             Ok(trap) => {
+                let is_there = trap.is_there();
                 self.tracees.insert(tid, Tracee { tgid: tid, trap: Some(trap) });
-                ptrace::cont(tid, 0)
+                if is_there { self.at_entry(tid) } else { ptrace::cont(tid, 0) }
             }
             Err(error) => {
                 // A program that cannot be read (another class, another user) runs on, followed and not probed.
@@ -206,8 +207,8 @@ impl Tracer {
             }
         }
     }
-    fn at_entry(&mut self, tid: u32, trap: EntryTrap) -> io::Result<()> {
-        self.tracees.remove(&tid);
+    fn at_entry(&mut self, tid: u32) -> io::Result<()> {
+        let Some(trap) = self.tracees.remove(&tid).and_then(|tracee| tracee.trap) else { return Ok(()) };
         let parked = trap.park(tid)?;
         self.emit(Followed::AtEntry(parked));
         Ok(())
