@@ -196,8 +196,7 @@ impl Attached {
     /// # Errors
     /// If the process is gone, or no thread can be asked.
     pub fn let_pass(&mut self, process: &Process, options: &Options) -> Result<bool, PatchError> {
-        Ok(let_pass(&self.batches, process)?
-            && self.fault_handlers(process, options)?.iter().all(|handler| self.handles(handler.0)))
+        let_pass(&self.batches, process, options)
     }
     /// Whether the program's handlers see the original addresses of faults in copies.
     #[must_use]

@@ -6,9 +6,8 @@
 use std::io;
 use std::process::{Child, Command, ExitStatus};
 
-use crate::park::{EntryTrap, Hit, Parked, in_own_thread, wait_stop};
+use crate::park::{Parked, in_own_thread, wait_stop};
 use crate::permission;
-use crate::sys::wait::Stop;
 use crate::sys::{ptrace, wait};
 
 /// A command that we started.
@@ -69,25 +68,7 @@ impl Launched {
 fn park(pid: u32) -> io::Result<Option<Parked>> {
     wait_stop(pid)?;
     ptrace::set_options(pid, libc::PTRACE_O_EXITKILL)?;
-    let mut trap = EntryTrap::set(pid)?;
-    if trap.is_there() {
-        return trap.park(pid).map(Some);
-    }
-    let mut pass = 0;
-    loop {
-        let stop = match ptrace::cont(pid, pass).and_then(|()| wait_stop(pid)) {
-            Err(_) if wait::ended(pid)? => return Ok(None),
-            stop => stop?,
-        };
-        pass = match stop {
-            Stop::Signal { signal, .. } => match trap.hit(pid, signal) {
-                Hit::There => return trap.park(pid).map(Some),
-                Hit::NotYet => 0,
-                Hit::Other => signal,
-            },
-            _ => 0,
-        };
-    }
+    Parked::from_exec(pid)
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ pub use clock::{TickClock, time_of_day};
 pub use error::TargetError;
 pub use features::CpuFeatures;
 pub use find::{busiest, by_mapped_file, by_name, users_of};
-pub use follow::{Again, Followed, Follower};
+pub use follow::{Again, Followed, Follower, Handover};
 pub use handler::Handler;
 pub use interrupt::{Interrupt, Interrupts};
 pub use launch::Launched;

@@ -150,6 +150,29 @@ impl Drop for Keeper {
 }
 
 impl Parked {
+    /// Parks a process that the calling thread holds in the stop of its exec. `None` if it ends before, as a
+    /// program does that lacks a library.
+    pub(crate) fn from_exec(pid: u32) -> io::Result<Option<Self>> {
+        let mut trap = EntryTrap::set(pid)?;
+        if trap.is_there() {
+            return trap.park(pid).map(Some);
+        }
+        let mut pass = 0;
+        loop {
+            let stop = match ptrace::cont(pid, pass).and_then(|()| wait_stop(pid)) {
+                Err(_) if wait::ended(pid)? => return Ok(None),
+                stop => stop?,
+            };
+            pass = match stop {
+                Stop::Signal { signal, .. } => match trap.hit(pid, signal) {
+                    Hit::There => return trap.park(pid).map(Some),
+                    Hit::NotYet => 0,
+                    Hit::Other => signal,
+                },
+                _ => 0,
+            };
+        }
+    }
     /// Its pid.
     #[must_use]
     pub const fn pid(&self) -> u32 {

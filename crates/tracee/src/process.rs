@@ -18,6 +18,7 @@ use trapline_record::RemoteAddr;
 
 use crate::error::{TargetError, gone_or};
 use crate::features::CpuFeatures;
+use crate::follow::Handover;
 use crate::living::{self, Stat};
 use crate::maps::{self, DELETED, FileId, FileOf, Mapping};
 use crate::numbers::features;
@@ -34,6 +35,7 @@ pub struct Process {
     pidfd: OwnedFd,
     mem: File,
     entry_wait: Option<Range<u64>>,
+    handover: Option<Handover>,
 }
 
 impl Process {
@@ -49,6 +51,14 @@ impl Process {
             return Err(permission::traced(pid, tracer));
         }
         Ok(process)
+    }
+    /// Lets batches park the programs that the process, or a child born in the batch, executes meanwhile.
+    #[must_use]
+    pub fn with_handover(self, handover: Handover) -> Self {
+        Self { handover: Some(handover), ..self }
+    }
+    pub(crate) const fn handover(&self) -> Option<&Handover> {
+        self.handover.as_ref()
     }
     /// Opens a process only to read its memory. Another tracer does not prevent that.
     ///
@@ -68,7 +78,7 @@ impl Process {
             .open(living::folder(pid).join("mem"))
             .map_err(|e| permission::explain(pid, &status, e))?;
         permission::check_program(pid)?;
-        Ok((Self { pid, start_time, pidfd, mem, entry_wait: None }, status.tracer))
+        Ok((Self { pid, start_time, pidfd, mem, entry_wait: None, handover: None }, status.tracer))
     }
     /// Its pid in our namespace.
     #[must_use]

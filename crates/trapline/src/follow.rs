@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use trapline_tracee::{Again, Followed, Follower, Parked, Process, runs};
+use trapline_tracee::{Again, Followed, Follower, Handover, Parked, Process, runs};
 
 use crate::report::Unprobed;
 
@@ -22,6 +22,8 @@ pub(crate) struct Following {
     pids: BTreeSet<u32>,
     /// Processes that were let go for a batch, opened before that.
     released: Vec<Process>,
+    /// Programs that were executed while a batch held their process.
+    handover: Handover,
     waiting: Vec<Followed>,
     /// Pids of programs that ran on from their entry points before they were let go.
     strayed: Vec<u32>,
@@ -33,6 +35,10 @@ impl Following {
     /// No process is followed yet.
     pub(crate) fn new(wanted: bool) -> Self {
         Self { wanted, ..Self::default() }
+    }
+    /// Opens a followed process for batches, which then park what it executes.
+    pub(crate) fn opened(&self, process: Process) -> Process {
+        if self.wanted { process.with_handover(self.handover.clone()) } else { process }
     }
     /// Follows one more process from now on, if following is wanted.
     pub(crate) fn add(&mut self, pid: u32) {
@@ -83,6 +89,7 @@ impl Following {
         }
         let Some(follower) = &self.follower else { return Vec::new() };
         self.waiting.extend(follower.events());
+        self.waiting.extend(self.handover.take());
         let parked: BTreeSet<u32> = self.waiting.iter().filter_map(at_entry).collect();
         self.pids.retain(|&pid| runs(pid));
         let born = self.waiting.iter().filter_map(born);
@@ -103,6 +110,7 @@ impl Following {
         if let Some(follower) = &self.follower {
             self.waiting.extend(follower.events());
         }
+        self.waiting.extend(self.handover.take());
         let mut executed = Vec::new();
         for event in self.waiting.drain(..) {
             match event {
@@ -138,6 +146,7 @@ impl Following {
     pub(crate) fn stop(&mut self) {
         self.wanted = false;
         self.pause_all();
+        self.waiting.extend(self.handover.take());
         for event in self.waiting.drain(..) {
             if let Followed::AtEntry(parked) = event {
                 // A program that cannot be released is gone.

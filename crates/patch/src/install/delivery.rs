@@ -41,7 +41,10 @@ pub(crate) fn fault_handlers(
 }
 
 /// The same by any caller. If ours is in front of the program's, the journal names the program's.
-fn handlers_of(batches: &Batches, caller: &mut impl Caller) -> Result<Vec<(u64, bool)>, PatchError> {
+pub(crate) fn handlers_of(
+    batches: &Batches,
+    caller: &mut impl Caller,
+) -> Result<Vec<(u64, bool)>, PatchError> {
     let ours = batches.installed.map(|installed| installed.entry);
     let mut handlers = Vec::new();
     for served in &SERVED[2..] {

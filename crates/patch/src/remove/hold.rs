@@ -89,12 +89,13 @@ use trapline_record::RemoteAddr;
 use trapline_record::control::{at, fact};
 use trapline_record::journal::{Entry, EntryKind};
 use trapline_record::trampolines::Trampolines;
-use trapline_tracee::{Batch, BatchOptions, Process, users_of};
+use trapline_tracee::{Batch, BatchOptions, Process, RemoteOptions, users_of};
 
 use crate::batches::Batches;
 use crate::error::PatchError;
-use crate::install::delivery::FIRST;
+use crate::install::delivery::{FIRST, handlers_of, handles};
 use crate::memory::segment::{Segment, resume};
+use crate::request::Options;
 use crate::returns::trampolines::disarm;
 use crate::space::SpaceError;
 use crate::space::change::{Direction, Outcome};
@@ -170,9 +171,10 @@ pub(crate) fn make_way(
     Ok(closed)
 }
 
-/// Step D13: lets the waiting threads go on; once none is in our code, threads are held again. False if some thread
-/// stays there: then it asks again.
-pub(crate) fn let_pass(batches: &Batches, process: &Process) -> Result<bool, PatchError> {
+/// Step D13: lets the waiting threads go on; once none is in our code, threads are held again. True if all have
+/// passed, and the entry of each handler that is set by then is patched. A thread that stays in our code asks again.
+pub(crate) fn let_pass(batches: &Batches, process: &Process, options: &Options) -> Result<bool, PatchError> {
+    let remote = RemoteOptions { patience: options.patience, ..RemoteOptions::default() };
     let guard = |addr| batches.resume(addr);
     let in_code = |pc| batches.segments.iter().any(|segment| segment.is_code(pc));
     let passed = Batch::run(process, BatchOptions { hold_children: false }, |batch| {
@@ -196,7 +198,10 @@ pub(crate) fn let_pass(batches: &Batches, process: &Process) -> Result<bool, Pat
             }
             stopped.resume()?;
             if passed {
-                return Ok(true);
+                let mut caller = batch.remote(&remote, &guard)?;
+                let handlers = handlers_of(batches, &mut caller);
+                caller.finish()?;
+                return Ok(handlers?.iter().all(|handler| handles(batches, handler.0)));
             }
         }
         Ok::<_, PatchError>(false)

@@ -72,7 +72,13 @@ impl<'p> Batch<'p> {
         let work = move || {
             let own = std::fs::read_link("/proc/thread-self");
             let seized = Serving::seize(process, options, seizing);
-            (own, seized.map(|serving| body(&mut Batch { serving })))
+            let done = seized.map(|serving| {
+                let mut batch = Batch { serving };
+                let done = body(&mut batch);
+                batch.serving.park_executed();
+                done
+            });
+            (own, done)
         };
         let outcome = std::thread::scope(|scope| {
             let spawned =

@@ -35,6 +35,8 @@ pub(super) struct Serving<'p> {
     traps: TrapActions,
     gadgets: KnownGadgets,
     report: BatchReport,
+    /// Processes that stand in the stop of an exec, to be parked when the batch is over.
+    executed: Vec<u32>,
 }
 
 impl<'p> Serving<'p> {
@@ -50,7 +52,13 @@ impl<'p> Serving<'p> {
             traps: TrapActions::default(),
             gadgets: KnownGadgets::default(),
             report: BatchReport::default(),
+            executed: Vec::new(),
         })
+    }
+    /// The batch is over: parks the programs that were executed meanwhile, for the one who follows.
+    pub(super) fn park_executed(&mut self) {
+        let Some(handover) = self.process().handover() else { return };
+        self.executed.drain(..).for_each(|pid| handover.park(pid));
     }
     pub(super) const fn process(&self) -> &'p Process {
         self.tracees.process()
@@ -168,6 +176,12 @@ impl<'p> Serving<'p> {
             Stop::Event { event, .. } => {
                 let born = self.lifecycle.answer_event(&mut self.tracees, tid, event)?;
                 served.threads += u32::from(born);
+                if event == libc::PTRACE_EVENT_EXEC && self.process().handover().is_some() {
+                    wait::take(tid)?;
+                    self.tracees.forget(tid);
+                    self.executed.push(tid);
+                    return Ok(());
+                }
                 self.tracees.send_on(tid, 0)?;
             }
             Stop::Call { .. } => self.tracees.send_on(tid, 0)?,

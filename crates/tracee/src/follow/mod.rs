@@ -14,12 +14,14 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use self::tracer::Tracer;
+use self::tracer::{Tracer, why_unparked};
 use crate::living::until_gone;
 use crate::park::Parked;
 use crate::process::Process;
+use crate::sys::ptrace;
 
 /// What happened to a followed process.
 #[derive(Debug, PartialEq, Eq)]
@@ -67,6 +69,31 @@ pub struct Again {
     pub process: Process,
     /// Processes that are followed, or will be, without this order.
     pub known: BTreeSet<u32>,
+}
+
+/// Programs that batches have parked, for the one who follows. Clones share them.
+#[derive(Clone, Default, Debug)]
+pub struct Handover(Arc<Mutex<Vec<Followed>>>);
+
+impl Handover {
+    /// Takes what was handed over since the last call.
+    #[must_use]
+    pub fn take(&self) -> Vec<Followed> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+    /// Parks a program that stands in the stop of its exec, held by the calling thread. One that ends before needs
+    /// nothing; one that cannot be held runs on.
+    pub(crate) fn park(&self, pid: u32) {
+        let event = match Parked::from_exec(pid) {
+            Ok(Some(parked)) => Followed::AtEntry(parked),
+            Ok(None) => return,
+            Err(error) => {
+                drop(ptrace::cont(pid, 0));
+                Followed::Unparked { pid, why: why_unparked(pid, &error) }
+            }
+        };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
 }
 
 /// A thread that follows processes.

@@ -236,7 +236,7 @@ pub(super) const fn is_birth(event: i32) -> bool {
 }
 
 /// The obstacle by name if it is a known one; otherwise the kernel's error.
-fn why_unparked(pid: u32, error: &io::Error) -> String {
+pub(super) fn why_unparked(pid: u32, error: &io::Error) -> String {
     match permission::check_program(pid) {
         Err(named @ TargetError::WrongClass { .. }) => named.to_string(),
         _ => format!("it cannot be held at its entry point: {error}"),

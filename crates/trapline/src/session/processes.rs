@@ -158,7 +158,7 @@ impl Processes {
     fn add(&mut self, process: Process, must: bool) -> Result<(), Error> {
         let nth = self.next;
         self.next += 1;
-        let looked = Traced::new(process, nth).map(|mut traced| {
+        let looked = Traced::new(self.following.opened(process), nth).map(|mut traced| {
             let looked = traced.look(&mut self.files, &self.requested, &mut || {});
             (traced, looked)
         });

@@ -1,0 +1,170 @@
+//! Where a program's loader tells debuggers that all libraries are mapped: the function `_dl_debug_state`.
+//!
+//! In: the loader's address, memory. Out: the function's address, and a word that says what the loader does.
+//! Does not: set a breakpoint, or wait.
+//!
+//! When a program starts, glibc calls that function twice: before it maps libraries, and when all of them are
+//! mapped and relocated. Functions that choose implementations have run by then, constructors have not. musl
+//! calls it once, at the same time. So does each `dlopen` later. The protocol is that of System V's `r_debug`
+//! (`link.h`); both libraries export it under the same names, for debuggers.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Offset of the state in `struct r_debug`, and its value when the list of libraries is complete.
+const STATE: u64 = 24;
+const COMPLETE: u32 = 0;
+/// Tags of the dynamic section.
+const STRTAB: u64 = 5;
+const SYMTAB: u64 = 6;
+const STRSZ: u64 = 10;
+/// Type of the program header of the dynamic section.
+const PT_DYNAMIC: u32 = 2;
+/// Offset of the program headers in all files.
+const HEADERS: u64 = 64;
+/// Bytes of a symbol.
+const SYMBOL: usize = 24;
+/// Bounds of what is read; a loader's tables have some kilobytes, those of musl fifty.
+const MOST_HEADERS: u64 = 64;
+const MOST_BYTES: u64 = 1 << 20;
+
+/// The function, and where the state is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Rendezvous {
+    /// Address of the function's first instruction.
+    pub(crate) at: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Address of the structure (glibc).
+    In(u64),
+    /// Address of a pointer to it (musl).
+    Behind(u64),
+}
+
+impl Rendezvous {
+    /// Finds it in the loader that is mapped at `base`; `None` if that has no such function.
+    pub(crate) fn of(memory: &File, base: u64) -> Option<Self> {
+        let loader = Loader { memory, base };
+        let symbols = loader.symbols().ok()?;
+        let find = |wanted: &[u8]| symbols.iter().find(|(name, _)| name == wanted).map(|one| one.1);
+        let state =
+            find(b"_r_debug").map(State::In).or_else(|| find(b"_dl_debug_addr").map(State::Behind))?;
+        Some(Self { at: find(b"_dl_debug_state")?, state })
+    }
+    /// Whether all libraries are mapped.
+    pub(crate) fn is_complete(self, memory: &File) -> bool {
+        let word = |at: u64| {
+            let mut bytes = [0; 8];
+            memory.read_exact_at(&mut bytes, at).ok().map(|()| u64::from_le_bytes(bytes))
+        };
+        let structure = match self.state {
+            State::In(at) => Some(at),
+            State::Behind(at) => word(at),
+        };
+        structure.and_then(|at| word(at + STATE)).is_some_and(|word| word as u32 == COMPLETE)
+    }
+}
+
+/// Whether a program holds the runtime of a sanitizer. `headers`: address of its program headers.
+pub(crate) fn holds_sanitizer(memory: &File, headers: u64) -> bool {
+    // gcc's static runtimes export only the functions of the C library that they stand in front of.
+    const RUNTIMES: [&[u8]; 5] =
+        [b"__asan_init", b"__tsan_init", b"__msan_init", b"__hwasan_init", b"pthread_getcpuclockid"];
+    let program = Loader { memory, base: headers.saturating_sub(HEADERS) };
+    program.symbols().is_ok_and(|symbols| symbols.iter().any(|(name, _)| RUNTIMES.contains(&&name[..])))
+}
+
+/// A loader's file, or a program's, as it is mapped.
+struct Loader<'a> {
+    memory: &'a File,
+    base: u64,
+}
+
+impl Loader<'_> {
+    fn bytes(&self, at: u64, len: u64) -> io::Result<Vec<u8>> {
+        if len > MOST_BYTES {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut bytes = vec![0; len as usize];
+        self.memory.read_exact_at(&mut bytes, at)?;
+        Ok(bytes)
+    }
+    /// Address of a table. glibc's loader relocates its own dynamic section, musl's does not.
+    fn address(&self, word: u64) -> u64 {
+        if word < self.base { self.base + word } else { word }
+    }
+    /// Names and addresses of its exported symbols.
+    fn symbols(&self) -> io::Result<Vec<(Vec<u8>, u64)>> {
+        let none = || io::Error::from(io::ErrorKind::InvalidData);
+        let dynamic = self.dynamic()?;
+        let find = |tag: u64| dynamic.iter().find(|one| one.0 == tag).map(|one| self.address(one.1));
+        let (symbols, names) = (find(SYMTAB).ok_or_else(none)?, find(STRTAB).ok_or_else(none)?);
+        // The table of names lies behind that of symbols in all loaders.
+        let len = names.checked_sub(symbols).ok_or_else(none)?;
+        let table = self.bytes(symbols, len)?;
+        let size = dynamic.iter().find(|one| one.0 == STRSZ).ok_or_else(none)?.1;
+        let text = self.bytes(names, size)?;
+        // Other tables may lie between the two; what they hold names no symbol.
+        let symbol = |entry: &[u8]| {
+            let (at, value) = (half(entry, 0)?, word(entry, 8)?);
+            let name = text.get(at as usize..)?.split(|&byte| byte == 0).next()?;
+            (at != 0 && value != 0).then(|| (name.to_vec(), self.base.wrapping_add(value)))
+        };
+        Ok(table.chunks_exact(SYMBOL).filter_map(symbol).collect())
+    }
+    /// Pairs of its dynamic section.
+    fn dynamic(&self) -> io::Result<Vec<(u64, u64)>> {
+        let none = || io::Error::from(io::ErrorKind::InvalidData);
+        let header = self.bytes(self.base, 64)?;
+        if header[..4] != *b"\x7FELF" {
+            return Err(none());
+        }
+        let (at, count) = (word(&header, 32).ok_or_else(none)?, half(&header, 56).ok_or_else(none)? & 0xFFFF);
+        let headers = self.bytes(self.base + at, u64::from(count).min(MOST_HEADERS) * 56)?;
+        let is_dynamic = |header: &&[u8]| half(header, 0) == Some(PT_DYNAMIC);
+        let header = headers.chunks_exact(56).find(is_dynamic).ok_or_else(none)?;
+        let (at, len) = (word(header, 16).ok_or_else(none)?, word(header, 40).ok_or_else(none)?);
+        let section = self.bytes(self.base + at, len)?;
+        Ok(section.chunks_exact(16).filter_map(|pair| Some((word(pair, 0)?, word(pair, 8)?))).collect())
+    }
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rendezvous;
+    use std::fs::File;
+    use std::process::Command;
+
+    /// Judge: readelf.
+    #[test]
+    fn the_loader_of_this_program_has_one() {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("own maps");
+        let is_loader = |line: &&str| line.contains("/ld-linux") || line.contains("/ld-musl");
+        let Some(line) = maps.lines().find(is_loader) else {
+            return eprintln!("SKIPPED the loader's rendezvous: this program is static");
+        };
+        let number = |text: &str| u64::from_str_radix(text, 16).expect("a number");
+        let base = number(line.split('-').next().expect("an address"));
+        let memory = File::open("/proc/self/mem").expect("own memory");
+        let found = Rendezvous::of(&memory, base).expect("a rendezvous");
+        let path = line.split_whitespace().last().expect("a path");
+        let table = Command::new("readelf").args(["-W", "--dyn-syms", path]).output().expect("readelf");
+        let table = String::from_utf8_lossy(&table.stdout).into_owned();
+        let symbol = table.lines().find(|line| line.contains(" _dl_debug_state")).expect("it is exported");
+        let value = number(symbol.split_whitespace().nth(1).expect("its value"));
+        assert_eq!(found.at, base + value, "{table}");
+        assert!(found.is_complete(&memory));
+    }
+}
