@@ -28,6 +28,10 @@ impl Bell {
     pub fn clear(&self) -> bool {
         fd::take_event(self.0.as_fd())
     }
+    /// Its descriptor, readable while it has rung.
+    pub(crate) fn descriptor(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
     /// Waits until it rings, or until one of these descriptors is readable; at most `at_most`, or without
     /// limit.
     pub fn wait(&self, others: &[i32], at_most: Option<Duration>) {

@@ -68,7 +68,7 @@ impl Launched {
 fn park(pid: u32) -> io::Result<Option<Parked>> {
     wait_stop(pid)?;
     ptrace::set_options(pid, libc::PTRACE_O_EXITKILL)?;
-    Parked::from_exec(pid)
+    Parked::from_exec(pid, &|| true)
 }
 
 #[cfg(test)]

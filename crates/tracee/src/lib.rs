@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+mod arrivals;
 mod batch;
 mod bell;
 mod call_rights;
@@ -60,6 +61,7 @@ use x86_64 as native;
 
 #[cfg(target_arch = "aarch64")]
 pub use aarch64::{Spare, is_emulated};
+pub use arrivals::{Arrival, Arrivals};
 pub use batch::{Batch, BatchOptions, BatchReport, Event, RemoteCaller, Served, StopReport, StoppedAll};
 pub use bell::Bell;
 pub use clock::{TickClock, time_of_day};

@@ -151,17 +151,22 @@ impl Drop for Keeper {
 
 impl Parked {
     /// Parks a process that the calling thread holds in the stop of its exec. `None` if it ends before, as a
-    /// program does that lacks a library.
-    pub(crate) fn from_exec(pid: u32) -> io::Result<Option<Self>> {
+    /// program does that lacks a library, or if `goes_on` says no; then it is let go.
+    pub(crate) fn from_exec(pid: u32, goes_on: &dyn Fn() -> bool) -> io::Result<Option<Self>> {
         let mut trap = EntryTrap::set(pid)?;
         if trap.is_there() {
             return trap.park(pid).map(Some);
         }
         let mut pass = 0;
         loop {
-            let stop = match ptrace::cont(pid, pass).and_then(|()| wait_stop(pid)) {
+            let stop = match ptrace::cont(pid, pass).and_then(|()| next_stop(pid, goes_on)) {
                 Err(_) if wait::ended(pid)? => return Ok(None),
                 stop => stop?,
+            };
+            let Some(stop) = stop else {
+                // A breakpoint goes with the trap.
+                trap.clear(pid)?;
+                return Ok(None);
             };
             pass = match stop {
                 Stop::Signal { signal, .. } => match trap.hit(pid, signal) {
@@ -274,21 +279,32 @@ impl EntryTrap {
     pub(crate) fn set(pid: u32) -> io::Result<Self> {
         let auxv = fs::read(format!("/proc/{pid}/auxv"))?;
         let entry = auxv_word(&auxv, AT_ENTRY).ok_or_else(|| io::Error::other("no AT_ENTRY in its auxv"))?;
-        let loader = auxv_word(&auxv, AT_BASE).unwrap_or(0);
-        if loader == 0 {
+        if auxv_word(&auxv, AT_BASE).unwrap_or(0) == 0 {
             return Ok(Self { entry, by: By::Nothing, rendezvous: None });
         }
-        let memory = memory(pid)?;
-        if let Some(rendezvous) = Rendezvous::of(&memory, loader)
-            && let Ok(first) = breakpoint(pid, rendezvous.at)
-        {
-            return Ok(Self {
-                entry: rendezvous.at,
-                by: By::Breakpoint(first),
-                rendezvous: Some(rendezvous),
-            });
+        if let Some(trap) = Self::at_rendezvous(pid)? {
+            return Ok(trap);
         }
         Self::at_entry(pid, entry)
+    }
+    /// The same at the loader's next rendezvous, in a thread that need not be stopped; `None` if there is no such
+    /// place, or no breakpoint is to be had.
+    pub(crate) fn at_rendezvous(tid: u32) -> io::Result<Option<Self>> {
+        let Some(loader) = Self::loader(tid) else { return Ok(None) };
+        let Some(rendezvous) = Rendezvous::of(&memory(tid)?, loader) else { return Ok(None) };
+        let by = breakpoint(tid, rendezvous.at).ok().map(By::Breakpoint);
+        Ok(by.map(|by| Self { entry: rendezvous.at, by, rendezvous: Some(rendezvous) }))
+    }
+    /// Whether a process has passed the place where it would be held. Its state cannot be read if it is gone.
+    pub(crate) fn is_passed(pid: u32) -> bool {
+        let Some(loader) = Self::loader(pid) else { return true };
+        let Ok(memory) = memory(pid) else { return true };
+        Rendezvous::of(&memory, loader).is_none_or(|rendezvous| rendezvous.is_complete(&memory))
+    }
+    /// Address of a process' loader, if it has one.
+    pub(crate) fn loader(pid: u32) -> Option<u64> {
+        let auxv = fs::read(format!("/proc/{pid}/auxv")).ok()?;
+        auxv_word(&auxv, AT_BASE).filter(|base| *base != 0)
     }
     /// The same at the program's entry point.
     fn at_entry(pid: u32, entry: u64) -> io::Result<Self> {
@@ -417,11 +433,18 @@ fn write(memory: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
 /// Waits for the next stop of a tracee, and reaps it. A loader may take any time, so only Ctrl-C ends the
 /// wait.
 pub(crate) fn wait_stop(pid: u32) -> io::Result<Stop> {
+    let ended = || io::Error::other("the wait for its next stop was ended");
+    next_stop(pid, &|| true)?.ok_or_else(ended)
+}
+
+/// The same; `None` once `goes_on` says no.
+fn next_stop(pid: u32, goes_on: &dyn Fn() -> bool) -> io::Result<Option<Stop>> {
     let gone = || io::Error::other("it ended");
     let start = Instant::now();
     let stop = loop {
         match wait::peek(pid)? {
             Some(stop) => break stop,
+            None if !goes_on() => return Ok(None),
             None if signals::asked_to_end(start) => {
                 return Err(io::Error::other(format!(
                     "asked to end while waiting for its next stop: {}",
@@ -434,5 +457,5 @@ pub(crate) fn wait_stop(pid: u32) -> io::Result<Stop> {
     if matches!(stop, Stop::Exit { .. }) {
         return Err(gone());
     }
-    wait::take(pid)?.ok_or_else(gone)
+    wait::take(pid)?.ok_or_else(gone).map(Some)
 }

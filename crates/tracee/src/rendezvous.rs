@@ -12,7 +12,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Offset of the state in `struct r_debug`, and its value when the list of libraries is complete.
+/// Offsets of the list of libraries and of the state in `struct r_debug`, and the state's value when the list is
+/// complete. Before the loader has begun, there is no list.
+const LIST: u64 = 8;
 const STATE: u64 = 24;
 const COMPLETE: u32 = 0;
 /// Tags of the dynamic section.
@@ -65,7 +67,9 @@ impl Rendezvous {
             State::In(at) => Some(at),
             State::Behind(at) => word(at),
         };
-        structure.and_then(|at| word(at + STATE)).is_some_and(|word| word as u32 == COMPLETE)
+        let is_begun = |at: &u64| word(at + LIST).is_some_and(|list| list != 0);
+        let state = structure.filter(is_begun).and_then(|at| word(at + STATE));
+        state.is_some_and(|word| word as u32 == COMPLETE)
     }
 }
 

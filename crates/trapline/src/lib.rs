@@ -45,6 +45,7 @@
 
 pub mod aggregation;
 mod arch;
+mod arriving;
 pub mod beyond;
 mod builder;
 pub mod calls;

@@ -19,6 +19,9 @@ pub enum Target {
     /// Every process that maps a probed file and may be traced.
     #[default]
     Any,
+    /// The same, and every process that maps such a file later, from its first instruction there. Root alone can
+    /// have that; otherwise it is the same as [`Any`](Self::Any), with a notice.
+    All,
     /// These processes, and all that have one of these names.
     Running {
         /// Process ids.
@@ -113,7 +116,7 @@ pub(crate) fn resolve(
 }
 
 /// Every process that maps a file which a probe names.
-fn mapping_processes(specs: &[ProbeSpec]) -> Result<Vec<Process>, Error> {
+pub(crate) fn mapping_processes(specs: &[ProbeSpec]) -> Result<Vec<Process>, Error> {
     if let Some(spec) = specs.iter().find(|spec| spec.file.is_none()) {
         return Err(Error::NoTarget { probe: spec.text.clone() });
     }

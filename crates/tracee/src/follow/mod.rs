@@ -84,7 +84,7 @@ impl Handover {
     /// Parks a program that stands in the stop of its exec, held by the calling thread. One that ends before needs
     /// nothing; one that cannot be held runs on.
     pub(crate) fn park(&self, pid: u32) {
-        let event = match Parked::from_exec(pid) {
+        let event = match Parked::from_exec(pid, &|| true) {
             Ok(Some(parked)) => Followed::AtEntry(parked),
             Ok(None) => return,
             Err(error) => {

@@ -7,6 +7,7 @@
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod aarch64;
 pub(crate) mod bpf;
+pub(crate) mod fanotify;
 pub(crate) mod fault;
 pub(crate) mod fd;
 pub(crate) mod limit;

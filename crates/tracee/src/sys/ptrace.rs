@@ -54,6 +54,10 @@ pub(super) fn raw(request: Request, tid: u32, addr: usize, data: usize) -> io::R
 pub(crate) fn seize(tid: u32) -> io::Result<()> {
     raw(libc::PTRACE_SEIZE, tid, 0, OPTIONS as usize).map(drop)
 }
+/// Seizes a thread for the stop of its next exec; births do not stop it.
+pub(crate) fn seize_for_exec(tid: u32) -> io::Result<()> {
+    raw(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACEEXEC as usize).map(drop)
+}
 pub(crate) fn interrupt(tid: u32) -> io::Result<()> {
     raw(libc::PTRACE_INTERRUPT, tid, 0, 0).map(drop)
 }

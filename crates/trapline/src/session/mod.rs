@@ -117,7 +117,7 @@ impl Session {
     /// something: then [`poll`](Self::poll) has work.
     #[must_use]
     pub fn wait(&self, interrupts: &Interrupts, at_most: Duration) -> Option<Interrupt> {
-        let mapped: Vec<i32> = self.processes.traced.iter().flat_map(Traced::descriptors).collect();
+        let mapped = self.processes.descriptors();
         // A held call may wait for an answer.
         let holds = self.processes.traced.iter().any(Traced::holds);
         interrupts.wait_beside(&mapped, if holds { at_most.min(ANSWER_EVERY) } else { at_most })

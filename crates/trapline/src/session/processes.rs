@@ -9,18 +9,26 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use trapline_tracee::{Launched, Parked, Process, why_not_held};
+use trapline_tracee::{Arrival, Launched, Parked, Process, TargetError, why_not_held};
 
 use super::command::{KillOnDrop, Running};
+use crate::arriving::Arriving;
 use crate::error::{Error, nothing_had};
 use crate::files::Files;
 use crate::follow::Following;
+use crate::listing::list;
 use crate::past::PastProcesses;
 use crate::report::{Ended, Refused, Unprobed};
 use crate::session_request::{ReportOptions, SessionRequest};
-use crate::target::{Several, Target, gone_notice, resolve};
+use crate::target::{Several, Target, gone_notice, mapping_processes, resolve};
 use crate::traced::Traced;
 use crate::tracers::why_not_followed;
+
+/// Notice about a process that was not held at its start.
+fn late_notice(pid: u32) -> String {
+    let name = trapline_tracee::comm(pid);
+    format!("{name} ({pid}) was not held before it ran: its calls until it was probed were not seen")
+}
 
 /// How often the maps of the processes are read.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -37,6 +45,8 @@ pub(super) struct Processes {
     next: u32,
     pub(super) command: Option<Running>,
     following: Following,
+    /// Processes of later, if they are traced.
+    arriving: Option<Arriving>,
     looked: Instant,
     notices: Vec<String>,
     /// Processes in which nothing is probed at all.
@@ -54,6 +64,7 @@ impl Processes {
             next: 0,
             command: None,
             following: Following::new(follow),
+            arriving: None,
             looked: Instant::now(),
             notices: Vec::new(),
             unprobed: Vec::new(),
@@ -64,8 +75,19 @@ impl Processes {
         if let Target::Launch(words) = target {
             return self.launch(words);
         }
+        if *target == Target::All {
+            self.wait_for_later();
+        }
         self.attach(target)?;
         if !self.following.wanted {
+            if self.arriving.is_some() {
+                // A mistyped name would be waited for without end.
+                return if self.check().is_ok() {
+                    Ok(())
+                } else {
+                    list(&Target::Any, &self.requested).map(drop)
+                };
+            }
             return self.check().map_err(|error| error.with_follow(false));
         }
         for pid in self.traced.iter().map(Traced::pid).collect::<Vec<_>>() {
@@ -76,6 +98,14 @@ impl Processes {
         let troubles = self.following.resume();
         self.notices.extend(troubles);
         Ok(())
+    }
+    /// Waits for processes of later, or notes why that is not possible. Before those that are there are looked for,
+    /// so that none comes in between.
+    fn wait_for_later(&mut self) {
+        match Arriving::start(&self.requested.specs) {
+            Ok(arriving) => self.arriving = Some(arriving),
+            Err(why) => self.notices.push(why),
+        }
     }
     /// Starts a command, probes it at its entry point, and lets it run. If probing fails, the command runs
     /// unprobed. A probe that matches nothing, such as a mistyped name, is an error before the command runs;
@@ -140,7 +170,11 @@ impl Processes {
     /// Adds the processes of a target that run already.
     fn attach(&mut self, target: &Target) -> Result<(), Error> {
         let named = matches!(target, Target::Running { pids, .. } if !pids.is_empty());
-        let processes = resolve(target, &self.requested.specs, &mut self.notices)?;
+        let processes = match resolve(target, &self.requested.specs, &mut self.notices) {
+            Err(Error::NotMapped { .. }) if self.arriving.is_some() => Vec::new(),
+            resolved => resolved?,
+        };
+        self.want_files_of(&processes);
         let mut several = Several::new(processes.len());
         for process in processes {
             let pid = process.pid();
@@ -255,39 +289,81 @@ impl Processes {
         let executed = self.following.executed();
         self.unprobed.extend(self.following.take_unparked());
         self.notices.extend(self.following.take_strayed());
-        for parked in executed {
-            let pid = parked.pid();
-            let before = self.traced.iter_mut().filter(|traced| traced.pid() == pid);
-            before.for_each(|traced| traced.end(Ended::Exec));
-            match parked.process() {
-                Ok(process) => {
-                    // A new program in which no probe matches is no trouble: it is one of many.
-                    let notices = self.notices.len();
-                    if let Err(error) = self.add(process, false)
-                        && !error.is_gone()
-                    {
-                        self.is_unprobed(pid, &error);
-                    }
-                    self.notices.truncate(notices);
-                    if let Some(traced) = self.traced.last_mut().filter(|traced| traced.pid() == pid) {
-                        traced.misses.clear();
-                    }
-                    self.traced.retain(|traced| traced.ended.is_some() || traced.concerns_us());
+        executed.into_iter().for_each(|parked| self.probe_parked(parked));
+    }
+    /// Probes a program that waits at its start, and lets it run.
+    fn probe_parked(&mut self, parked: Parked) {
+        let pid = parked.pid();
+        let before = self.traced.iter_mut().filter(|traced| traced.pid() == pid);
+        before.for_each(|traced| traced.end(Ended::Exec));
+        match parked.process() {
+            Ok(process) => {
+                // A new program in which no probe matches is no trouble: it is one of many.
+                let notices = self.notices.len();
+                if let Err(error) = self.add(process, false)
+                    && !error.is_gone()
+                {
+                    self.is_unprobed(pid, &error);
                 }
-                Err(error) if error.is_gone() => continue,
-                Err(error) => self.unprobed.push(Unprobed::new(pid, error.to_string())),
+                self.notices.truncate(notices);
+                if let Some(traced) = self.traced.last_mut().filter(|traced| traced.pid() == pid) {
+                    traced.misses.clear();
+                }
+                self.traced.retain(|traced| traced.ended.is_some() || traced.concerns_us());
             }
-            let may = self.may_follow(pid);
-            if let Err(error) = self.following.let_go(parked, may)
-                && Process::open(pid).is_ok()
-            {
-                self.notices.push(format!("process {pid} could not be let go: {error}"));
+            Err(error) if error.is_gone() => return,
+            Err(error) => self.unprobed.push(Unprobed::new(pid, error.to_string())),
+        }
+        let may = self.may_follow(pid);
+        if let Err(error) = self.following.let_go(parked, may)
+            && Process::open(pid).is_ok()
+        {
+            self.notices.push(format!("process {pid} could not be let go: {error}"));
+        }
+    }
+    /// Waits for the files of these processes that probes name.
+    fn want_files_of(&mut self, processes: &[Process]) {
+        let Some(arriving) = &self.arriving else { return };
+        let wanted =
+            processes.iter().flat_map(|process| arriving.want_mapped(process, &self.requested.specs));
+        self.notices.extend(wanted.collect::<Vec<_>>());
+    }
+    /// Probes processes of later that have arrived.
+    fn probe_arrived(&mut self) {
+        let Some(arriving) = &mut self.arriving else { return };
+        let (arrivals, again) = (arriving.take(), arriving.looks_again());
+        for arrival in arrivals {
+            match arrival {
+                Arrival::Parked(parked) => self.probe_parked(parked),
+                Arrival::Running { pid, late } => {
+                    self.add_running(Process::open(pid));
+                    self.notices.extend(late.then(|| late_notice(pid)));
+                }
+                Arrival::Missed { pid, why } => self.is_unprobed(pid, &why),
             }
+        }
+        if again {
+            let found = mapping_processes(&self.requested.specs).unwrap_or_default();
+            found.into_iter().for_each(|process| self.add_running(Ok(process)));
+        }
+        self.notices.extend(self.following.take_strayed());
+    }
+    /// Adds a process that runs, if it is not traced already.
+    fn add_running(&mut self, process: Result<Process, TargetError>) {
+        let Ok(process) = process else { return };
+        let pid = process.pid();
+        if self.traced.iter().any(|traced| traced.ended.is_none() && traced.pid() == pid) {
+            return;
+        }
+        if let Err(error) = self.add(process, false)
+            && !error.is_gone()
+        {
+            self.is_unprobed(pid, &error);
         }
     }
     /// Reduces followed processes that have ended to what reports need.
     fn part_with_ended(&mut self, options: &dyn Fn() -> ReportOptions) {
-        if !self.following.wanted {
+        if !self.following.wanted && self.arriving.is_none() {
             return;
         }
         let options = options();
@@ -302,7 +378,8 @@ impl Processes {
     /// to trace. Reports of processes that have ended are made with `options`.
     pub(super) fn poll(&mut self, options: &dyn Fn() -> ReportOptions) -> bool {
         self.probe_executed();
-        let mut any = self.following.wanted && self.following.is_busy();
+        self.probe_arrived();
+        let mut any = self.following.wanted && self.following.is_busy() || self.arriving.is_some();
         let look = self.looked.elapsed() >= LOOK_EVERY;
         for index in 0..self.traced.len() {
             self.answer(index, look);
@@ -323,9 +400,15 @@ impl Processes {
         // Children that outlive a launched command matter only when they are followed.
         any && (!has_ended || self.following.wanted)
     }
+    /// Descriptors that become readable when there is something to look at.
+    pub(super) fn descriptors(&self) -> Vec<i32> {
+        let mapped = self.traced.iter().flat_map(Traced::descriptors);
+        mapped.chain(self.arriving.as_ref().map(Arriving::descriptor)).collect()
+    }
     /// Takes all patches out. Counts can still be read afterwards.
     pub(super) fn detach(&mut self) {
         self.probe_executed();
+        self.arriving = None;
         self.following.stop();
         for traced in &mut self.traced {
             traced.alive();
@@ -337,6 +420,7 @@ impl Processes {
 
 impl Drop for Processes {
     fn drop(&mut self) {
+        self.arriving = None;
         self.following.stop();
         self.traced.iter_mut().for_each(|traced| traced.detach(&self.requested.options));
     }

@@ -65,6 +65,7 @@ pub(super) fn target(typed: TypedTarget) -> Result<Target, UsageError> {
         Some(words) if words.is_empty() => Err(UsageError::EmptyCommand),
         Some(words) => Ok(Target::Launch(words)),
         None if running => Ok(Target::Running { pids: typed.pids, names: typed.names }),
+        None if typed.all => Ok(Target::All),
         None => Ok(Target::Any),
     }
 }

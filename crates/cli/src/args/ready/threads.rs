@@ -26,7 +26,7 @@ pub(crate) fn are_there(verb: &Verb, has: HasThread<'_>) -> Result<(), UsageErro
         Verb::Stack(typed) => (&typed.common.target, &typed.filter.tids),
         _ => return Ok(()),
     };
-    let TypedTarget { pids, names, command, follow, words } = target;
+    let TypedTarget { pids, names, command, follow, words, .. } = target;
     if pids.is_empty() || !names.is_empty() || command.is_some() || *follow || !words.is_empty() {
         return Ok(());
     }

@@ -15,12 +15,18 @@ pub(crate) struct TypedTarget {
     /// Trace this process; may be given more than once.
     ///
     /// Without -p, -n and a command, every process is traced that maps a file of the probes and that you may
-    /// trace. Only watch needs one of the three.
+    /// trace (with --all, also later ones). Only watch needs one of the three.
     #[arg(short = 'p', long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pids: Vec<u32>,
     /// Trace all processes of this name; may be given more than once
     #[arg(short = 'n', long = "name", value_name = "NAME")]
     pub(crate) names: Vec<String>,
+    /// Trace every process that maps a file of the probes, now and later.
+    ///
+    /// A process of later is held until it is probed, before it runs anything of the file. Needs root. A name without
+    /// a slash is looked for in PATH, in the loader's folders, and in the processes that are there.
+    #[arg(long = "all", conflicts_with_all = ["pids", "names", "command", "words"])]
+    pub(crate) all: bool,
     /// Run this command, and trace it from its start.
     ///
     /// The text is split into words as a shell does, with quotes; nothing is expanded. The command keeps standard

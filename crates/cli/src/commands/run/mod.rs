@@ -16,7 +16,7 @@ pub(crate) mod sinks;
 
 use std::time::Duration;
 
-use trapline::{Builder, Error, Finished, Interrupts, Session};
+use trapline::{Builder, Error, Finished, Interrupts, Session, Target};
 
 use self::follow::{Following, ROUND, Reporter, TICK};
 use self::schedule::Schedule;
@@ -48,7 +48,7 @@ pub(crate) struct Request<'a> {
 impl<'a> Request<'a> {
     /// What all verbs ask for.
     pub(crate) fn new(run: &'a Run) -> Self {
-        let pace = if run.follow { ROUND } else { TICK };
+        let pace = if run.follow || run.target == Target::All { ROUND } else { TICK };
         Self { run, builder: run.builder(), timed: false, pace, interval: run.interval, notice: None }
     }
     /// With the ends of calls, if `timed`, seen in this way.

@@ -304,6 +304,6 @@ pub(super) fn target(pid: Option<u32>, command: Option<&[String]>) -> Target {
     match (pid, command) {
         (_, Some(words)) => Target::Launch(words.iter().map(OsString::from).collect()),
         (Some(pid), None) => Target::Running { pids: vec![pid], names: Vec::new() },
-        (None, None) => Target::Any,
+        (None, None) => Target::All,
     }
 }

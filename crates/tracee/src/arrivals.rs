@@ -1,0 +1,373 @@
+//! Programs and libraries of later: each process that is about to map a wanted file is held before it runs any of
+//! it.
+//!
+//! In: files, by path. Out: processes, each parked where its loader has mapped and relocated all ([`Parked`]); and
+//! those that could not be held. Invariants: ARR-1 whoever opens a marked file is let go at most [`HELD`] after it
+//! was seen, whatever becomes of the rest. ARR-2 this process and pid 1 are never held. Does not: choose the files,
+//! patch, or follow a process on.
+//!
+//! Root alone may ask for this (fanotify needs CAP_SYS_ADMIN). Marks are on inodes: names and mount namespaces do
+//! not matter, and whoever opens other files pays nothing. The trial is `fanotify_rendezvous.c` of the experiments.
+//!
+//! | step | by | what |
+//! |---|---|---|
+//! | O1 | a thread X | opens the library, or is in `execve` of the program; the kernel lets it wait |
+//! | O2 | A, the thread that reads events | starts W, a thread for this one event |
+//! | O3 | W | seizes X. For a library it sets the breakpoint of the loader's rendezvous, too |
+//! | O4 | A | lets X go on, when W has done O3 or has failed, or [`HELD`] is over |
+//! | O5 | X | comes to the stop of its exec; W sets the same breakpoint |
+//! | O6 | X | comes to the rendezvous; W parks and detaches it, and hands it over; W ends |
+//!
+//! Interleavings:
+//!
+//! - *The tracer dies*: before O4 the kernel lets X go, since the group is closed; after O3 it detaches. After O6 a
+//!   parked program goes on by itself ([`park`](crate::park)).
+//! - *X holds the mutex that a seizure needs* (`cred_guard_mutex`): it executes a script whose interpreter is the
+//!   wanted program. Then W would wait for X, and X for A. It is found by the path that X executes, which does not
+//!   lead to this file. A lets X go at once. X gives the mutex back before the program's first instruction. W has
+//!   it then, and asks X to stop: at its exec stop, or in the loader.
+//! - *W gets no CPU for so long that O4 comes by time*: the same. If X is past its rendezvous by then, it is reported
+//!   as late.
+//! - *The exec fails, or the file was opened by a program that only reads it*: W sees no stop for [`PATIENCE`], and
+//!   ends, by which the kernel detaches. A library that is opened by code outside of the loader is not waited for.
+//! - *X is traced*: by a debugger: it is reported as not held. By a thread of ours (W of its exec, the follower):
+//!   that one has it already.
+//! - *X belongs to a process that is patched already*: it is let go; the session sees what it loads.
+//! - *X is another thread than the main one* and loads a library: only a program's main thread can be parked. The
+//!   process is reported as running, and probed as such; calls until then are missed, and told.
+//! - *Another thread of X's process executes or ends meanwhile*: the stops of X tell W.
+//! - *X forks between O3 and O6*: the child is not held. The loader forks nothing.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::bell::Bell;
+use crate::living;
+use crate::maps::{self, Mapping};
+use crate::park::{EntryTrap, Hit, Parked};
+use crate::status::{InCall, ThreadStatus};
+use crate::sys::fanotify::{Group, Opening};
+use crate::sys::ptrace::{self, EVENT_STOP};
+use crate::sys::wait::{self, Stop, pause};
+
+/// Longest time for which a thread that opens a file waits for us. It takes some hundred microseconds where we get
+/// a CPU.
+const HELD: Duration = Duration::from_millis(200);
+/// Time that a process may take from its opening to the rendezvous.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What became of a process that opened a wanted file.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It is parked; to be let go by [`Parked::release`].
+    Parked(Parked),
+    /// It runs on, and maps the file or is about to.
+    Running {
+        /// Its pid.
+        pid: u32,
+        /// It has come so far that calls may have been missed.
+        late: bool,
+    },
+    /// It could not be held.
+    Missed {
+        /// Its pid.
+        pid: u32,
+        /// Why not.
+        why: String,
+    },
+}
+
+/// Waits for processes that open wanted files.
+#[derive(Debug)]
+pub struct Arrivals {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the threads share.
+#[derive(Debug)]
+struct Shared {
+    group: Arc<Group>,
+    /// Ends A.
+    end: Bell,
+    ended: AtomicBool,
+    arrived: Mutex<Vec<Arrival>>,
+    /// Rings for each arrival.
+    news: Bell,
+}
+
+impl Arrivals {
+    /// Starts without files.
+    ///
+    /// # Errors
+    /// When the kernel grants no permission events: without CAP_SYS_ADMIN, or without support.
+    pub fn start() -> io::Result<Self> {
+        let group = Arc::new(Group::new()?);
+        let (end, news) = (Bell::new()?, Bell::new()?);
+        let shared =
+            Arc::new(Shared { group, end, ended: AtomicBool::new(false), arrived: Mutex::default(), news });
+        let of_thread = Arc::clone(&shared);
+        let work = move || attend(&of_thread);
+        let thread = std::thread::Builder::new().name("trapline-arrivals".into()).spawn(work)?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+    /// Waits for the file that a path leads to. `executes`: it is a program.
+    ///
+    /// # Errors
+    /// When it cannot be marked: it is not there, or its file system has no such events.
+    pub fn want(&self, path: &Path, executes: bool) -> io::Result<()> {
+        self.shared.group.mark(path, executes)
+    }
+    /// Who has arrived since the last call.
+    #[must_use]
+    pub fn take(&self) -> Vec<Arrival> {
+        self.shared.news.clear();
+        std::mem::take(&mut self.shared.arrived.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+    /// A descriptor that is readable when somebody has arrived.
+    #[must_use]
+    pub fn descriptor(&self) -> i32 {
+        self.shared.news.descriptor()
+    }
+}
+
+impl Drop for Arrivals {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Release);
+        self.shared.end.ring();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+        for arrival in self.take() {
+            if let Arrival::Parked(parked) = arrival {
+                // It is gone if it cannot be released.
+                drop(parked.release());
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn goes_on(&self) -> bool {
+        !self.ended.load(Ordering::Acquire)
+    }
+    fn report(&self, arrival: Arrival) {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
+        self.news.ring();
+    }
+    fn missed(&self, pid: u32, why: String) {
+        self.report(Arrival::Missed { pid, why });
+    }
+}
+
+/// A: answers events until the end. Returns when no thread of ours holds anybody.
+fn attend(shared: &Arc<Shared>) {
+    let mut workers: Vec<JoinHandle<()>> = Vec::new();
+    while shared.goes_on() {
+        shared.end.wait(&[shared.group.descriptor()], None);
+        for opening in shared.group.openings() {
+            workers.extend(hold(shared, &opening));
+        }
+        workers.retain(|worker| !worker.is_finished());
+    }
+    // Threads that open a file now wait until the group is gone, which is soon.
+    for worker in workers {
+        drop(worker.join());
+    }
+}
+
+/// O2 and O4: holds a thread that opens a file, which goes on when `opening` is dropped.
+fn hold(shared: &Arc<Shared>, opening: &Opening) -> Option<JoinHandle<()>> {
+    let (tid, executes) = (opening.tid, opening.executes);
+    let status = ThreadStatus::parse(&fs::read(format!("/proc/{tid}/status")).unwrap_or_default());
+    if status.tgid == std::process::id() || status.tgid <= 1 || is_of_ours(status.tracer) {
+        return None;
+    }
+    if !executes && !is_loading(status.tgid, tid) {
+        return None;
+    }
+    if !executes && tid != status.tgid {
+        shared.report(Arrival::Running { pid: status.tgid, late: true });
+        return None;
+    }
+    let waits = !executes || opening.file_id().is_some_and(|file| executed_file(tid) == Some(file));
+    let (seized, done) = channel();
+    let (of_thread, go) = (Arc::clone(shared), Arc::new(AtomicBool::new(!waits)));
+    let waiter = Waiter { shared: of_thread, pid: status.tgid, went: Arc::clone(&go) };
+    let work = move || waiter.run(tid, executes, &seized);
+    let worker = std::thread::Builder::new().name("trapline-arrival".into()).spawn(work);
+    // The sender goes with the thread, whatever that has come to.
+    let held = done.recv_timeout(HELD);
+    go.fetch_or(held == Err(RecvTimeoutError::Timeout), Ordering::AcqRel);
+    worker.map_err(|error| shared.missed(status.tgid, format!("no thread could be started: {error}"))).ok()
+}
+
+/// The file that a thread is about to execute, by the call that it is in; `None` if that is not known.
+fn executed_file(tid: u32) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let task = format!("/proc/{tid}");
+    let call = InCall::parse(&fs::read_to_string(format!("{task}/syscall")).ok()?)?;
+    let InCall::Call { nr, args, .. } = call else { return None };
+    let (folder, path) = match i64::try_from(nr).ok()? {
+        libc::SYS_execve => (libc::AT_FDCWD, args[0]),
+        libc::SYS_execveat => (args[0] as i32, args[1]),
+        _ => return None,
+    };
+    let mut bytes = vec![0; libc::PATH_MAX as usize];
+    let read = fs::File::open(format!("{task}/mem")).ok()?.read_at(&mut bytes, path).ok()?;
+    let path = OsStr::from_bytes(bytes[..read].split(|&byte| byte == 0).next()?);
+    let base = match (path.as_bytes().first(), folder) {
+        (Some(b'/'), _) => format!("{task}/root"),
+        (_, libc::AT_FDCWD) => format!("{task}/cwd"),
+        (_, folder) => format!("{task}/fd/{folder}"),
+    };
+    let relative = Path::new(path).strip_prefix("/").unwrap_or(Path::new(path));
+    let meta = if relative.as_os_str().is_empty() {
+        fs::metadata(&base)
+    } else {
+        fs::metadata(Path::new(&base).join(relative))
+    };
+    meta.ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// Whether a thread of this process is the tracer.
+fn is_of_ours(tracer: u32) -> bool {
+    tracer != 0 && Path::new("/proc/self/task").join(tracer.to_string()).exists()
+}
+
+/// Whether a thread opens a file in its loader, in a process that is not patched yet.
+fn is_loading(pid: u32, tid: u32) -> bool {
+    let Ok(text) = fs::read(format!("/proc/{pid}/maps")) else { return false };
+    let maps = maps::parse(&text);
+    if maps.iter().any(|mapping| mapping.path.starts_with("/memfd:trapline")) {
+        return false;
+    }
+    let call = fs::read_to_string(format!("/proc/{tid}/syscall")).ok().and_then(|text| InCall::parse(&text));
+    let Some(InCall::Call { pc, .. }) = call else { return true };
+    let at = |address: u64| maps.iter().find(|one| (one.start.0..one.end.0).contains(&address));
+    let of = |mapping: Option<&Mapping>| mapping.and_then(|one| one.file);
+    match (of(EntryTrap::loader(pid).and_then(at)), of(at(pc))) {
+        (Some(loader), Some(calls)) => loader == calls,
+        _ => false,
+    }
+}
+
+/// W: waits for one process.
+struct Waiter {
+    shared: Arc<Shared>,
+    pid: u32,
+    /// It went on before it was known to be seized.
+    went: Arc<AtomicBool>,
+}
+
+impl Waiter {
+    fn run(&self, tid: u32, executes: bool, seized: &Sender<()>) {
+        if self.went.load(Ordering::Acquire) {
+            // It must go on before the seizure can end.
+            _ = seized.send(());
+        }
+        if let Err(error) = ptrace::seize_for_exec(tid) {
+            let lives = living::runs(self.pid);
+            let why =
+                if lives { format!("it cannot be held: {error}") } else { "it ended at once".to_owned() };
+            self.shared.missed(self.pid, why);
+            return;
+        }
+        let outcome = if executes { self.at_exec(tid, seized) } else { self.at_library(tid, seized) };
+        match outcome {
+            Ok(Some(parked)) => self.shared.report(Arrival::Parked(parked)),
+            Ok(None) => {}
+            Err(error) if living::runs(self.pid) => {
+                self.shared.missed(self.pid, format!("it could not be held at its start: {error}"));
+            }
+            Err(_) => {}
+        }
+    }
+    /// O5 and O6 for a program.
+    fn at_exec(&self, tid: u32, seized: &Sender<()>) -> io::Result<Option<Parked>> {
+        _ = seized.send(());
+        let start = Instant::now();
+        let mut asked = false;
+        while self.goes_on(start) {
+            if self.went.load(Ordering::Acquire) && !std::mem::replace(&mut asked, true) {
+                // It may have passed its exec stop by now.
+                ptrace::unless_killed(ptrace::interrupt(tid))?;
+            }
+            let Some(stop) = self.next(start)? else { continue };
+            match stop {
+                Stop::Exit { .. } => return Ok(None),
+                Stop::Event { event: libc::PTRACE_EVENT_EXEC, .. } => {
+                    return Parked::from_exec(self.pid, &|| self.goes_on(start));
+                }
+                Stop::Event { event: EVENT_STOP, signal: libc::SIGTRAP, .. } if asked => {
+                    if !EntryTrap::is_passed(self.pid) {
+                        return Parked::from_exec(self.pid, &|| self.goes_on(start));
+                    }
+                    ptrace::cont(stop.tid(), 0)?;
+                    self.shared.report(Arrival::Running { pid: self.pid, late: true });
+                    return Ok(None);
+                }
+                stop => send_on(stop)?,
+            }
+        }
+        Ok(None)
+    }
+    /// O3 and O6 for a library.
+    fn at_library(&self, tid: u32, seized: &Sender<()>) -> io::Result<Option<Parked>> {
+        let Some(mut trap) = EntryTrap::at_rendezvous(tid)? else {
+            self.shared.report(Arrival::Running { pid: self.pid, late: true });
+            return Ok(None);
+        };
+        _ = seized.send(());
+        let start = Instant::now();
+        while self.goes_on(start) {
+            let Some(stop) = self.next(start)? else { continue };
+            match stop {
+                Stop::Exit { .. } => return Ok(None),
+                Stop::Signal { signal, .. } => match trap.hit(tid, signal) {
+                    Hit::There => return trap.park(tid).map(Some),
+                    Hit::NotYet => ptrace::cont(tid, 0)?,
+                    Hit::Other => ptrace::cont(tid, signal)?,
+                },
+                // It runs another program now, which may map the file too.
+                Stop::Event { event: libc::PTRACE_EVENT_EXEC, .. } => {
+                    return Parked::from_exec(self.pid, &|| self.goes_on(start));
+                }
+                stop => send_on(stop)?,
+            }
+        }
+        Ok(None)
+    }
+    fn goes_on(&self, start: Instant) -> bool {
+        self.shared.goes_on() && start.elapsed() < PATIENCE
+    }
+    /// The next stop of the only tracee, taken, but for an end: that is its parent's to take.
+    fn next(&self, start: Instant) -> io::Result<Option<Stop>> {
+        let stop = wait::peek_any()?;
+        match stop {
+            None => pause(start.elapsed()),
+            Some(Stop::Exit { .. }) => {}
+            Some(stop) => drop(wait::take(stop.tid())?),
+        }
+        Ok(stop)
+    }
+}
+
+/// Lets a thread go on from a stop that means nothing here.
+fn send_on(stop: Stop) -> io::Result<()> {
+    let tid = stop.tid();
+    match stop {
+        Stop::Signal { signal, .. } => ptrace::cont(tid, signal),
+        Stop::Event { event: EVENT_STOP, signal, .. } if signal != libc::SIGTRAP => ptrace::listen(tid),
+        _ => ptrace::cont(tid, 0),
+    }
+}
