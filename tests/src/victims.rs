@@ -200,6 +200,22 @@ pub fn shared(name: &str) -> Result<PathBuf, String> {
     })
 }
 
+/// A program of the plain variant that is linked with a library of its own, `early_library.so` beside it.
+///
+/// # Errors
+/// See [`c`].
+pub fn early() -> Result<PathBuf, String> {
+    let library = shared("early_library")?;
+    let source = sources().join("early.c");
+    cached(library.with_file_name("early"), std::slice::from_ref(&source), |to| {
+        let mut command = Command::new("gcc");
+        command.args(["-O2", "-g"]).arg(&source).arg("-o").arg(to).arg(&library);
+        let folder = library.parent().unwrap_or_else(|| Path::new("."));
+        command.arg(format!("-Wl,-rpath,{}", folder.display()));
+        command
+    })
+}
+
 /// A C++ victim.
 ///
 /// # Errors

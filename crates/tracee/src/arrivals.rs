@@ -211,12 +211,23 @@ fn hold(shared: &Arc<Shared>, opening: &Opening) -> Option<JoinHandle<()>> {
     worker.map_err(|error| shared.missed(status.tgid, format!("no thread could be started: {error}"))).ok()
 }
 
+/// The call in which a thread waits. It may not have come to its wait yet when the event is read.
+fn call_of(tid: u32) -> Option<InCall> {
+    let begun = Instant::now();
+    loop {
+        let call = InCall::parse(&fs::read_to_string(format!("/proc/{tid}/syscall")).ok()?)?;
+        if call != InCall::Running || begun.elapsed() > HELD {
+            return Some(call);
+        }
+        pause(begun.elapsed());
+    }
+}
+
 /// The file that a thread is about to execute, by the call that it is in; `None` if that is not known.
 fn executed_file(tid: u32) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     let task = format!("/proc/{tid}");
-    let call = InCall::parse(&fs::read_to_string(format!("{task}/syscall")).ok()?)?;
-    let InCall::Call { nr, args, .. } = call else { return None };
+    let InCall::Call { nr, args, .. } = call_of(tid)? else { return None };
     let (folder, path) = match i64::try_from(nr).ok()? {
         libc::SYS_execve => (libc::AT_FDCWD, args[0]),
         libc::SYS_execveat => (args[0] as i32, args[1]),
@@ -225,6 +236,14 @@ fn executed_file(tid: u32) -> Option<(u64, u64)> {
     let mut bytes = vec![0; libc::PATH_MAX as usize];
     let read = fs::File::open(format!("{task}/mem")).ok()?.read_at(&mut bytes, path).ok()?;
     let path = OsStr::from_bytes(bytes[..read].split(|&byte| byte == 0).next()?);
+    // "self" is another process for whoever reads it.
+    let own = path
+        .as_bytes()
+        .strip_prefix(b"/proc/self/")
+        .map(|rest| Path::new(&task).join(OsStr::from_bytes(rest)));
+    if let Some(own) = own {
+        return fs::metadata(own).ok().map(|meta| (meta.dev(), meta.ino()));
+    }
     let base = match (path.as_bytes().first(), folder) {
         (Some(b'/'), _) => format!("{task}/root"),
         (_, libc::AT_FDCWD) => format!("{task}/cwd"),
@@ -251,8 +270,7 @@ fn is_loading(pid: u32, tid: u32) -> bool {
     if maps.iter().any(|mapping| mapping.path.starts_with("/memfd:trapline")) {
         return false;
     }
-    let call = fs::read_to_string(format!("/proc/{tid}/syscall")).ok().and_then(|text| InCall::parse(&text));
-    let Some(InCall::Call { pc, .. }) = call else { return true };
+    let Some(InCall::Call { pc, .. }) = call_of(tid) else { return true };
     let at = |address: u64| maps.iter().find(|one| (one.start.0..one.end.0).contains(&address));
     let of = |mapping: Option<&Mapping>| mapping.and_then(|one| one.file);
     match (of(EntryTrap::loader(pid).and_then(at)), of(at(pc))) {

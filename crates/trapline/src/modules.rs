@@ -73,7 +73,12 @@ pub(crate) fn mapped(process: &Process, maps: &[Mapping]) -> Vec<Mapped> {
 }
 
 fn is_program_file(mapping: &Mapping) -> bool {
-    !mapping.path.starts_with('[') && !mapping.path.starts_with("/memfd:trapline")
+    !mapping.path.starts_with('[') && !is_ours(mapping)
+}
+
+/// Whether a tracer has made the mapping.
+pub(crate) fn is_ours(mapping: &Mapping) -> bool {
+    mapping.path.starts_with("/memfd:trapline")
 }
 
 impl Mapped {

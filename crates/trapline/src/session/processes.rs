@@ -17,12 +17,18 @@ use crate::error::{Error, nothing_had};
 use crate::files::Files;
 use crate::follow::Following;
 use crate::listing::list;
+use crate::modules::is_ours;
 use crate::past::PastProcesses;
 use crate::report::{Ended, Refused, Unprobed};
 use crate::session_request::{ReportOptions, SessionRequest};
 use crate::target::{Several, Target, gone_notice, mapping_processes, resolve};
 use crate::traced::Traced;
 use crate::tracers::why_not_followed;
+
+/// Whether a process has mapped memory of a tracer.
+fn has_ours(process: &Process) -> bool {
+    process.maps().is_ok_and(|maps| maps.iter().any(is_ours))
+}
 
 /// Notice about a process that was not held at its start.
 fn late_notice(pid: u32) -> String {
@@ -294,9 +300,23 @@ impl Processes {
     /// Probes a program that waits at its start, and lets it run.
     fn probe_parked(&mut self, parked: Parked) {
         let pid = parked.pid();
+        let process = parked.process();
+        // A look for processes that run may have found it before its arrival was read.
+        if !process.as_ref().is_ok_and(has_ours) {
+            self.probe_program(pid, process);
+        }
+        let may = self.may_follow(pid);
+        if let Err(error) = self.following.let_go(parked, may)
+            && Process::open(pid).is_ok()
+        {
+            self.notices.push(format!("process {pid} could not be let go: {error}"));
+        }
+    }
+    /// Probes a program that a process has begun to run.
+    fn probe_program(&mut self, pid: u32, process: Result<Process, TargetError>) {
         let before = self.traced.iter_mut().filter(|traced| traced.pid() == pid);
         before.for_each(|traced| traced.end(Ended::Exec));
-        match parked.process() {
+        match process {
             Ok(process) => {
                 // A new program in which no probe matches is no trouble: it is one of many.
                 let notices = self.notices.len();
@@ -311,14 +331,8 @@ impl Processes {
                 }
                 self.traced.retain(|traced| traced.ended.is_some() || traced.concerns_us());
             }
-            Err(error) if error.is_gone() => return,
+            Err(error) if error.is_gone() => {}
             Err(error) => self.unprobed.push(Unprobed::new(pid, error.to_string())),
-        }
-        let may = self.may_follow(pid);
-        if let Err(error) = self.following.let_go(parked, may)
-            && Process::open(pid).is_ok()
-        {
-            self.notices.push(format!("process {pid} could not be let go: {error}"));
         }
     }
     /// Waits for the files of these processes that probes name.
@@ -352,7 +366,10 @@ impl Processes {
     fn add_running(&mut self, process: Result<Process, TargetError>) {
         let Ok(process) = process else { return };
         let pid = process.pid();
-        if self.traced.iter().any(|traced| traced.ended.is_none() && traced.pid() == pid) {
+        // A forked child has its parent's patches.
+        if has_ours(&process)
+            || self.traced.iter().any(|traced| traced.ended.is_none() && traced.pid() == pid)
+        {
             return;
         }
         if let Err(error) = self.add(process, false)

@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::files::Files;
 use crate::follow::Following;
 use crate::maps::MapTable;
-use crate::modules::{Mapped, Module, mapped};
+use crate::modules::{Mapped, Module, is_ours, mapped};
 use crate::requests::batch_failed;
 use crate::session_request::{HitAction, SessionRequest};
 use crate::sites::NamedSites;
@@ -199,7 +199,6 @@ impl Prober {
     }
     /// Whether segments were made, and none is mapped any more.
     fn has_lost_segments(&self, maps: &[Mapping]) -> bool {
-        let is_ours = |mapping: &Mapping| mapping.path.starts_with("/memfd:trapline");
         !self.patches.segments().is_empty() && !maps.iter().any(is_ours)
     }
     /// Patches the places that were found. Returns the modules, by index, of which places are unmapped.

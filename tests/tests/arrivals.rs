@@ -1,0 +1,89 @@
+//! ARR-1, ARR-2: `--all`, processes of later.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use trapline_tests::tracing::Tracing;
+use trapline_tests::{bpf, or_skip, oracle, programs, victims};
+
+/// Starts the tracer, and waits until the kernel has its marks.
+fn waiting(args: &[&str]) -> Result<Tracing, String> {
+    let mut tracing = Tracing::spawn("count", &[&["--all"], args].concat());
+    let begun = Instant::now();
+    let has_mark = |pid: u32| {
+        let infos = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+        infos
+            .filter_map(|info| std::fs::read_to_string(info.path()).ok())
+            .any(|text| text.contains("fanotify ino:"))
+    };
+    while !has_mark(tracing.pid()) {
+        if tracing.output_text().contains("CAP_SYS_ADMIN") {
+            return Err("the kernel grants no permission events".to_owned());
+        }
+        assert!(tracing.is_running(), "it ended: {}", tracing.output_text());
+        assert!(begun.elapsed() < Duration::from_secs(20), "no marks: {}", tracing.output_text());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(tracing)
+}
+
+/// A copy of its own for each test, since all processes of a file count.
+fn copy_of(path: &Path, name: &str) -> PathBuf {
+    let copy = path.with_file_name(format!("{name}-{}", std::process::id()));
+    programs::copy(path, &copy).expect("a copy");
+    copy
+}
+
+/// Judges: the program, and the kernel's uprobe at a function that is called as often in the same run.
+#[test]
+fn programs_of_later_are_probed_before_their_first_instruction() {
+    let path = copy_of(&or_skip!(victims::plain("tree")), "tree-counted");
+    let probe = format!("{}:leaf", path.display());
+    let tracing = or_skip!(waiting(&[&probe]));
+    let kernel = bpf::counting(&path, oracle::offsets(&path, &["twin"])[0], 0, false);
+    let status = Command::new(&path).args(["3", "30"]).stdout(Stdio::null()).status().expect("it runs");
+    let report = tracing.stop();
+    assert!(status.success(), "{status}: {}", report.errors);
+    assert_eq!(report.hits("leaf"), 3 * 30 * 3, "{}", report.errors);
+    match kernel {
+        Ok(kernel) => assert_eq!(kernel.runs(), 3 * 30 * 3, "{}", report.errors),
+        Err(why) => println!("SKIPPED the kernel's count: {why}"),
+    }
+    std::fs::remove_file(&path).expect("ours");
+}
+
+/// The library is opened by the loader of a program that is not wanted itself.
+#[test]
+fn libraries_of_programs_of_later_are_probed_before_their_constructors() {
+    let path = or_skip!(victims::early());
+    let library = path.with_file_name("early_library.so");
+    let tracing = or_skip!(waiting(&[&format!("{}:early", library.display())]));
+    for _ in 0..10 {
+        assert!(Command::new(&path).status().expect("it runs").success());
+        // Who only reads the file is not waited for.
+        assert!(std::fs::read(&library).is_ok());
+    }
+    let report = tracing.stop();
+    assert_eq!(report.hits("early"), 10 * (7 + 3), "{}", report.errors);
+    assert!(!report.errors.contains("not probed"), "{}", report.errors);
+}
+
+/// The kernel lets go whoever waits, and parked programs go on by themselves.
+#[test]
+fn programs_go_on_when_the_tracer_dies_while_they_start() {
+    let path = copy_of(&or_skip!(victims::plain("tree")), "tree-killed");
+    let probe = format!("{}:leaf", path.display());
+    for round in 0..6 {
+        let mut tracing = or_skip!(waiting(&[&probe]));
+        let mut tree = Command::new(&path);
+        let mut tree = tree.args(["3", "8"]).stdout(Stdio::null()).spawn().expect("it starts");
+        std::thread::sleep(Duration::from_millis(15 * round));
+        tracing.signal(libc::SIGKILL);
+        let begun = Instant::now();
+        let status = tree.wait().expect("ours");
+        assert!(status.success(), "round {round}: {status}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "round {round}: {:?}", begun.elapsed());
+    }
+    std::fs::remove_file(&path).expect("ours");
+}

@@ -1,0 +1,25 @@
+//! FOL-1, TGT-17: programs that start and end all the time, followed from one root.
+
+use trapline_tests::tracing::Tracing;
+use trapline_tests::{or_skip, victims};
+
+/// Each branch is held again and again, since it changes its handlers. A batch is at work in it then, while others
+/// start programs. Judge: the program, which starts so many and checks their ends.
+#[test]
+fn every_program_of_a_busy_tree_is_probed() {
+    let path = or_skip!(victims::plain("tree")).display().to_string();
+    let probe = format!("{path}:leaf");
+    let report = Tracing::spawn("count", &["-f", &probe, "--", &path, "4", "24"]).end();
+    assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+    assert_eq!(report.hits("leaf"), 4 * 24 * 3, "{}", report.errors);
+    assert!(!report.errors.contains("not probed"), "{}", report.errors);
+}
+
+/// A library's constructors are calls like any other.
+#[test]
+fn constructors_of_a_launched_program_are_seen() {
+    let path = or_skip!(victims::early());
+    let report = Tracing::spawn("count", &["early_library:early", "--", &path.display().to_string()]).end();
+    assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+    assert_eq!(report.hits("early"), 7 + 3, "{}", report.errors);
+}
