@@ -13,10 +13,10 @@
 //! |---|---|---|
 //! | O1 | a thread X | opens the library, or is in `execve` of the program; the kernel lets it wait |
 //! | O2 | A, the thread that reads events | starts W, a thread for this one event |
-//! | O3 | W | seizes X. For a library it sets the breakpoint of the loader's rendezvous, too |
+//! | O3 | W | for a program: seizes X. For a library: sets an ambush ([`ambush`](crate::ambush)); nobody is traced |
 //! | O4 | A | lets X go on, when W has done O3 or has failed, or [`HELD`] is over |
-//! | O5 | X | comes to the stop of its exec; W sets the same breakpoint |
-//! | O6 | X | comes to the rendezvous; W parks and detaches it, and hands it over; W ends |
+//! | O5 | X | comes to the stop of its exec; W sets the same ambush, and detaches |
+//! | O6 | X | comes to the rendezvous, and waits there; W hands it over, and ends |
 //!
 //! Interleavings:
 //!
@@ -50,10 +50,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::ambush::Ambush;
 use crate::bell::Bell;
 use crate::living;
 use crate::maps::{self, Mapping};
-use crate::park::{EntryTrap, Hit, Parked};
+use crate::park::{EntryTrap, Parked};
 use crate::status::{InCall, ThreadStatus};
 use crate::sys::fanotify::{Group, Opening};
 use crate::sys::ptrace::{self, EVENT_STOP};
@@ -289,6 +290,9 @@ struct Waiter {
 
 impl Waiter {
     fn run(&self, tid: u32, executes: bool, seized: &Sender<()>) {
+        if !executes {
+            return self.at_library(seized);
+        }
         if self.went.load(Ordering::Acquire) {
             // It must go on before the seizure can end.
             _ = seized.send(());
@@ -300,8 +304,7 @@ impl Waiter {
             self.shared.missed(self.pid, why);
             return;
         }
-        let outcome = if executes { self.at_exec(tid, seized) } else { self.at_library(tid, seized) };
-        match outcome {
+        match self.at_exec(tid, seized) {
             Ok(Some(parked)) => self.shared.report(Arrival::Parked(parked)),
             Ok(None) => {}
             Err(error) if living::runs(self.pid) => {
@@ -340,30 +343,17 @@ impl Waiter {
         Ok(None)
     }
     /// O3 and O6 for a library.
-    fn at_library(&self, tid: u32, seized: &Sender<()>) -> io::Result<Option<Parked>> {
-        let Some(mut trap) = EntryTrap::at_rendezvous(tid)? else {
+    fn at_library(&self, seized: &Sender<()>) {
+        let Some(ambush) = EntryTrap::loader(self.pid).and_then(|loader| Ambush::set(self.pid, loader))
+        else {
             self.shared.report(Arrival::Running { pid: self.pid, late: true });
-            return Ok(None);
+            return;
         };
         _ = seized.send(());
         let start = Instant::now();
-        while self.goes_on(start) {
-            let Some(stop) = self.next(start)? else { continue };
-            match stop {
-                Stop::Exit { .. } => return Ok(None),
-                Stop::Signal { signal, .. } => match trap.hit(tid, signal) {
-                    Hit::There => return trap.park(tid).map(Some),
-                    Hit::NotYet => ptrace::cont(tid, 0)?,
-                    Hit::Other => ptrace::cont(tid, signal)?,
-                },
-                // It runs another program now, which may map the file too.
-                Stop::Event { event: libc::PTRACE_EVENT_EXEC, .. } => {
-                    return Parked::from_exec(self.pid, &|| self.goes_on(start));
-                }
-                stop => send_on(stop)?,
-            }
+        if let Ok(Some(parked)) = ambush.wait(&|| self.goes_on(start)) {
+            self.shared.report(Arrival::Parked(parked));
         }
-        Ok(None)
     }
     fn goes_on(&self, start: Instant) -> bool {
         self.shared.goes_on() && start.elapsed() < PATIENCE

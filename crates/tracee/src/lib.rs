@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+mod ambush;
 mod arrivals;
 mod batch;
 mod bell;

@@ -78,6 +78,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::ambush::{Ambush, Function};
 use crate::error::TargetError;
 use crate::native::park::{ALIVE, BEHIND, IS_HELD, LEN, LOOP, TRAP, waiting};
 use crate::process::Process;
@@ -104,8 +105,10 @@ pub struct Parked {
     /// The bytes that the code that waits overwrote.
     saved: Vec<u8>,
     /// Registers as they were at the entry point. The code that waits changes some of them for moments, the
-    /// stack pointer too.
-    regs: Box<Regs>,
+    /// stack pointer too. In an ambush they are the thread's own.
+    regs: Option<Box<Regs>>,
+    /// The function that is to be put back, in an ambush.
+    function: Option<Function>,
     keeper: Option<Keeper>,
 }
 
@@ -119,13 +122,13 @@ impl Eq for Parked {}
 
 /// A thread that shows the parked program that the tracer lives.
 #[derive(Debug)]
-struct Keeper {
+pub(crate) struct Keeper {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Keeper {
-    fn start(memory: File, word: u64) -> io::Result<Self> {
+    pub(crate) fn start(memory: File, word: u64) -> io::Result<Self> {
         let (stop, stopped) = channel::<()>();
         let work = move || {
             let mut beats = 1u64;
@@ -153,6 +156,10 @@ impl Parked {
     /// Parks a process that the calling thread holds in the stop of its exec. `None` if it ends before, as a
     /// program does that lacks a library, or if `goes_on` says no; then it is let go.
     pub(crate) fn from_exec(pid: u32, goes_on: &dyn Fn() -> bool) -> io::Result<Option<Self>> {
+        if let Some(ambush) = EntryTrap::ambush(pid) {
+            ptrace::detach(pid)?;
+            return ambush.wait(goes_on);
+        }
         let mut trap = EntryTrap::set(pid)?;
         if trap.is_there() {
             return trap.park(pid).map(Some);
@@ -177,6 +184,17 @@ impl Parked {
                 _ => 0,
             };
         }
+    }
+    /// One that waits in an ambush: in `len` bytes of code, in place of a function.
+    pub(crate) fn in_ambush(
+        pid: u32,
+        entry: u64,
+        at: u64,
+        len: usize,
+        function: Function,
+        keeper: Option<Keeper>,
+    ) -> Self {
+        Self { pid, entry, at, saved: vec![0; len], regs: None, function: Some(function), keeper }
     }
     /// Its pid.
     #[must_use]
@@ -205,10 +223,16 @@ impl Parked {
         ptrace::seize(self.pid)?;
         ptrace::interrupt(self.pid)?;
         wait_stop(self.pid)?;
-        let there = self.code().contains(&Regs::read(self.pid, None)?.pc());
+        let mut regs = Regs::read(self.pid, None)?;
+        let there = self.code().contains(&regs.pc());
+        if let Some(function) = &self.function {
+            // First, since it goes on there.
+            function.restore(&memory(self.pid)?)?;
+        }
         if there {
-            self.regs.set_pc(self.entry);
-            self.regs.write(self.pid)?;
+            regs = self.regs.as_deref().copied().unwrap_or(regs);
+            regs.set_pc(self.entry);
+            regs.write(self.pid)?;
         }
         self.keeper = None;
         // A thread that is elsewhere may be in a function (step F3), which returns to the code that waits.
@@ -287,6 +311,14 @@ impl EntryTrap {
         }
         Self::at_entry(pid, entry)
     }
+    /// Code that waits at the loader's rendezvous, in a process that is stopped at its exec; `None` if the program is
+    /// to be held by a trap.
+    pub(crate) fn ambush(pid: u32) -> Option<Ambush> {
+        let auxv = fs::read(format!("/proc/{pid}/auxv")).ok()?;
+        let (loader, headers) = (auxv_word(&auxv, AT_BASE)?, auxv_word(&auxv, AT_PHDR)?);
+        let is_suited = loader != 0 && !holds_sanitizer(&memory(pid).ok()?, headers);
+        is_suited.then(|| Ambush::set(pid, loader)).flatten()
+    }
     /// The same at the loader's next rendezvous, in a thread that need not be stopped; `None` if there is no such
     /// place, or no breakpoint is to be had.
     pub(crate) fn at_rendezvous(tid: u32) -> io::Result<Option<Self>> {
@@ -326,7 +358,7 @@ impl EntryTrap {
         let entry = self.entry;
         self.clear(pid)?;
         let memory = memory(pid)?;
-        let room = end_of_vdso(pid, &memory);
+        let room = end_of_vdso(pid, &memory, LEN);
         let (at, code) = match room {
             Some(at) => (at, waiting(entry).to_vec()),
             None => (entry, LOOP.to_vec()),
@@ -341,7 +373,7 @@ impl EntryTrap {
         ptrace::detach(pid)?;
         // Without a keeper the program goes on too early, and nothing worse happens.
         let keeper = room.and_then(|at| Keeper::start(memory, at + ALIVE).ok());
-        Ok(Parked { pid, entry, at, saved, regs: Box::new(regs), keeper })
+        Ok(Parked { pid, entry, at, saved, regs: Some(Box::new(regs)), function: None, keeper })
     }
     /// Removes the trap.
     pub(crate) fn clear(self, pid: u32) -> io::Result<()> {
@@ -405,14 +437,14 @@ fn breakpoint(tid: u32, at: u64) -> io::Result<OwnedFd> {
     perf::open(attr, tid.cast_signed(), -1)
 }
 
-/// The address of zeros at the vdso's end, where the code that waits fits.
-fn end_of_vdso(pid: u32, memory: &File) -> Option<u64> {
+/// The address of `len` zeros at the vdso's end.
+pub(crate) fn end_of_vdso(pid: u32, memory: &File, len: usize) -> Option<u64> {
     let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
     let maps = String::from_utf8_lossy(&maps);
     let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
     let end = u64::from_str_radix(range.split_once('-')?.1, 16).ok()?;
-    let at = end - LEN as u64;
-    let mut bytes = [1u8; LEN];
+    let at = (end - len as u64) & !7;
+    let mut bytes = vec![1u8; len];
     memory.read_exact_at(&mut bytes, at).ok()?;
     bytes.iter().all(|&byte| byte == 0).then_some(at)
 }
@@ -422,11 +454,11 @@ fn auxv_word(auxv: &[u8], key: u64) -> Option<u64> {
     auxv.chunks_exact(16).find(|pair| word(&pair[..8]) == Some(key)).and_then(|pair| word(&pair[8..]))
 }
 
-fn memory(pid: u32) -> io::Result<File> {
+pub(crate) fn memory(pid: u32) -> io::Result<File> {
     File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))
 }
 
-fn write(memory: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write(memory: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     fault::point(|| memory.write_all_at(bytes, at))
 }
 

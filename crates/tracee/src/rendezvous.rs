@@ -57,6 +57,13 @@ impl Rendezvous {
             find(b"_r_debug").map(State::In).or_else(|| find(b"_dl_debug_addr").map(State::Behind))?;
         Some(Self { at: find(b"_dl_debug_state")?, state })
     }
+    /// Address of the loader's `r_debug`, if it is known before the loader runs.
+    pub(crate) const fn list(self) -> Option<u64> {
+        match self.state {
+            State::In(at) => Some(at),
+            State::Behind(_) => None,
+        }
+    }
     /// Whether all libraries are mapped.
     pub(crate) fn is_complete(self, memory: &File) -> bool {
         let word = |at: u64| {
@@ -73,13 +80,19 @@ impl Rendezvous {
     }
 }
 
-/// Whether a program holds the runtime of a sanitizer. `headers`: address of its program headers.
+/// Whether a program holds the runtime of a sanitizer, or needs it as a library. `headers`: address of its program
+/// headers.
 pub(crate) fn holds_sanitizer(memory: &File, headers: u64) -> bool {
     // gcc's static runtimes export only the functions of the C library that they stand in front of.
     const RUNTIMES: [&[u8]; 5] =
         [b"__asan_init", b"__tsan_init", b"__msan_init", b"__hwasan_init", b"pthread_getcpuclockid"];
+    const LIBRARIES: [&[u8]; 5] = [b"libasan.", b"libtsan.", b"libhwasan.", b"liblsan.", b"libclang_rt."];
     let program = Loader { memory, base: headers.saturating_sub(HEADERS) };
-    program.symbols().is_ok_and(|symbols| symbols.iter().any(|(name, _)| RUNTIMES.contains(&&name[..])))
+    let needed = program.names().is_ok_and(|text| {
+        text.split(|&byte| byte == 0).any(|name| LIBRARIES.iter().any(|library| name.starts_with(library)))
+    });
+    let has = |symbols: Vec<(Vec<u8>, u64)>| symbols.iter().any(|(name, _)| RUNTIMES.contains(&&name[..]));
+    needed || program.symbols().is_ok_and(has)
 }
 
 /// A loader's file, or a program's, as it is mapped.
@@ -110,8 +123,7 @@ impl Loader<'_> {
         // The table of names lies behind that of symbols in all loaders.
         let len = names.checked_sub(symbols).ok_or_else(none)?;
         let table = self.bytes(symbols, len)?;
-        let size = dynamic.iter().find(|one| one.0 == STRSZ).ok_or_else(none)?.1;
-        let text = self.bytes(names, size)?;
+        let text = self.names()?;
         // Other tables may lie between the two; what they hold names no symbol.
         let symbol = |entry: &[u8]| {
             let (at, value) = (half(entry, 0)?, word(entry, 8)?);
@@ -119,6 +131,13 @@ impl Loader<'_> {
             (at != 0 && value != 0).then(|| (name.to_vec(), self.base.wrapping_add(value)))
         };
         Ok(table.chunks_exact(SYMBOL).filter_map(symbol).collect())
+    }
+    /// Its table of names, which also has those of the libraries that it needs.
+    fn names(&self) -> io::Result<Vec<u8>> {
+        let none = || io::Error::from(io::ErrorKind::InvalidData);
+        let dynamic = self.dynamic()?;
+        let find = |tag: u64| dynamic.iter().find(|one| one.0 == tag).map(|one| one.1).ok_or_else(none);
+        self.bytes(self.address(find(STRTAB)?), find(STRSZ)?)
     }
     /// Pairs of its dynamic section.
     fn dynamic(&self) -> io::Result<Vec<(u64, u64)>> {
@@ -132,7 +151,7 @@ impl Loader<'_> {
         let is_dynamic = |header: &&[u8]| half(header, 0) == Some(PT_DYNAMIC);
         let header = headers.chunks_exact(56).find(is_dynamic).ok_or_else(none)?;
         let (at, len) = (word(header, 16).ok_or_else(none)?, word(header, 40).ok_or_else(none)?);
-        let section = self.bytes(self.base + at, len)?;
+        let section = self.bytes(self.address(at), len)?;
         Ok(section.chunks_exact(16).filter_map(|pair| Some((word(pair, 0)?, word(pair, 8)?))).collect())
     }
 }

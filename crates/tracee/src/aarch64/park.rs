@@ -17,6 +17,24 @@ pub(crate) const ALIVE: u64 = 48;
 /// nanosecond a turn.
 const TURNS: u32 = 0x2000;
 
+/// Length of the code that stands in place of a loader's function. It is not made for this processor: whether a
+/// word of the loader may be changed at an exec was not tried.
+pub(crate) const AMBUSH: usize = 0;
+/// Offset in it of the word that shows that the tracer lives.
+pub(crate) const AMBUSH_ALIVE: u64 = 0;
+/// Bytes of the jump to it.
+pub(crate) const LEAP: usize = 4;
+
+/// None.
+pub(crate) const fn ambush(_list: u64) -> [u8; AMBUSH] {
+    []
+}
+
+/// None.
+pub(crate) const fn leap(_at: u64, _bytes: [u8; LEAP], _to: u64) -> Option<[u8; LEAP]> {
+    None
+}
+
 /// Code that waits as long as the word at [`ALIVE`] changes, then goes to `entry`. A program expects nothing
 /// in x15 to x17 and the flags at its entry.
 ///

@@ -101,7 +101,8 @@ impl Tracer {
         let pid = process.pid();
         let own = self.tracees.iter().filter(|(_, tracee)| tracee.tgid == pid);
         let tids: Vec<u32> = own.clone().map(|(&tid, _)| tid).collect();
-        let executes = own.into_iter().any(|(_, tracee)| tracee.trap.is_some());
+        let executes =
+            own.into_iter().any(|(_, tracee)| tracee.trap.is_some()) || self.ambushes.contains_key(&pid);
         let mut releasing = Releasing { process, before: HashMap::new(), executes };
         if !executes {
             tids.into_iter().for_each(|tid| releasing.order(tid));

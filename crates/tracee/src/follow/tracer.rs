@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::release::Releasing;
 use super::{Followed, Order};
+use crate::ambush::{Ambush, State};
 use crate::error::TargetError;
 use crate::living;
 use crate::park::{EntryTrap, Hit, Parked};
@@ -41,6 +42,8 @@ pub(super) struct Tracer {
     /// A child of our own, whose end is left for its parent.
     child: Option<u32>,
     pub(super) tracees: HashMap<u32, Tracee>,
+    /// Programs that are on their way to their rendezvous. Nobody traces them.
+    pub(super) ambushes: HashMap<u32, Ambush>,
     /// The process that is being let go.
     pub(super) releasing: Option<Releasing>,
 }
@@ -53,7 +56,15 @@ impl Tracer {
         answer: Sender<io::Result<()>>,
         child: Option<u32>,
     ) -> Self {
-        Self { inbox, outbox, answer, child, tracees: HashMap::new(), releasing: None }
+        Self {
+            inbox,
+            outbox,
+            answer,
+            child,
+            tracees: HashMap::new(),
+            ambushes: HashMap::new(),
+            releasing: None,
+        }
     }
     /// Works until it is told to stop. Returns the followed processes.
     pub(super) fn run(mut self) -> Vec<u32> {
@@ -82,17 +93,22 @@ impl Tracer {
     /// that do not get there.
     fn finish(mut self) -> Vec<u32> {
         let deadline = Instant::now() + PATIENCE;
-        while self.tracees.values().any(|tracee| tracee.trap.is_some()) && Instant::now() < deadline {
+        let waits =
+            |own: &Self| !own.ambushes.is_empty() || own.tracees.values().any(|tracee| tracee.trap.is_some());
+        while waits(&self) && Instant::now() < deadline {
             if !self.serve() {
                 std::thread::sleep(REST);
             }
+        }
+        for (pid, ambush) in self.ambushes.drain() {
+            ambush.cancel();
+            drop(self.outbox.send(Followed::Unparked { pid, why: why_late() }));
         }
         let waiting = self.tracees.iter_mut().filter_map(|(&tid, tracee)| Some((tid, tracee.trap.take()?)));
         for (tid, trap) in waiting {
             // If it is gone, so is the breakpoint.
             drop(trap.clear(tid));
-            let why = format!("it was not at its entry point {} s after its exec", PATIENCE.as_secs());
-            drop(self.outbox.send(Followed::Unparked { pid: tid, why }));
+            drop(self.outbox.send(Followed::Unparked { pid: tid, why: why_late() }));
         }
         let pids: BTreeSet<u32> = self.tracees.values().map(|tracee| tracee.tgid).collect();
         pids.into_iter().collect()
@@ -141,7 +157,7 @@ impl Tracer {
     /// Serves all stops that wait; returns whether there were any.
     pub(super) fn serve(&mut self) -> bool {
         let tids: Vec<u32> = self.tracees.keys().copied().collect();
-        let mut any = false;
+        let mut any = self.serve_ambushes();
         for tid in tids {
             match wait::peek(tid) {
                 Ok(None) => {}
@@ -153,6 +169,28 @@ impl Tracer {
                 }
                 // It is no tracee any more: it was killed, or another thread's exec took its place.
                 Err(_) => drop(self.tracees.remove(&tid)),
+            }
+        }
+        any
+    }
+    /// Hands over programs that have come to their rendezvous; returns whether there were any.
+    fn serve_ambushes(&mut self) -> bool {
+        let states: Vec<_> = self.ambushes.iter().map(|(&pid, ambush)| (pid, ambush.state())).collect();
+        let mut any = false;
+        for (pid, state) in states {
+            if state == State::OnItsWay {
+                continue;
+            }
+            any = true;
+            let Some(ambush) = self.ambushes.remove(&pid) else { continue };
+            match state {
+                State::Arrived => self.emit(Followed::AtEntry(ambush.park())),
+                State::Passed => {
+                    ambush.cancel();
+                    let why = "it went on from its rendezvous, since this tracer had no time".to_owned();
+                    self.emit(Followed::Unparked { pid, why });
+                }
+                State::OnItsWay | State::Gone => self.emit(Followed::Exited { pid }),
             }
         }
         any
@@ -193,6 +231,11 @@ impl Tracer {
         self.leaver_executes(tid);
         // Threads other than the one that executed are gone; it has the leader's id now.
         self.tracees.retain(|_, tracee| tracee.tgid != tid);
+        if let Some(ambush) = EntryTrap::ambush(tid) {
+            self.tracees.remove(&tid);
+            self.ambushes.insert(tid, ambush);
+            return ptrace::detach(tid);
+        }
         match EntryTrap::set(tid) {
             Ok(trap) => {
                 let is_there = trap.is_there();
@@ -228,6 +271,10 @@ impl Tracer {
         // The other end is closed only while the follower is being dropped.
         drop(self.outbox.send(event));
     }
+}
+
+fn why_late() -> String {
+    format!("it was not at its entry point {} s after its exec", PATIENCE.as_secs())
 }
 
 /// Whether an event tells that a thread or process was made.

@@ -82,6 +82,78 @@ pub(crate) fn waiting(entry: u64) -> [u8; LEN] {
     code
 }
 
+/// Length of [`ambush`] in bytes.
+pub(crate) const AMBUSH: usize = 88;
+/// Offset in it of the word that shows that the tracer lives.
+pub(crate) const AMBUSH_ALIVE: u64 = 72;
+/// Bytes of the jump to it.
+pub(crate) const LEAP: usize = 5;
+
+/// Code in place of a loader's function that only returns ([`crate::ambush`]). `list`: the address of its
+/// `r_debug`. When that says that all libraries are mapped, it says that it was reached, and waits as long as the
+/// word at [`AMBUSH_ALIVE`] changes.
+///
+/// ```text
+///   + 0     rax = [+ 80];  ret if [rax + 4] = 2, or [rax + 8] = 0, or [rax + 24] is not 0
+///   + 26    [rax + 4] = 1
+///   + 33    rcx = [+ 72], edx = turns
+///   + 45    edx -= 1 until it is 0
+///   + 51    + 33 again if [+ 72] differs from rcx
+///   + 60    [rax + 4] = 2;  ret
+///   + 72    the word that the tracer changes
+///   + 80    list
+///
+///   uses    rax, rcx, rdx and flags, as any function may; no stack
+/// ```
+pub(crate) fn ambush(list: u64) -> [u8; AMBUSH] {
+    let mut code = [0x90; AMBUSH];
+    let turns = turns().to_le_bytes();
+    let parts: [&[u8]; 16] = [
+        &[0x48, 0x8b, 0x05, 73, 0, 0, 0], // 0: mov rax, [rip -> 80]
+        &[0x83, 0x78, 0x04, 2, 0x74, 54], // 7: cmp dword [rax + 4], 2; 11: je 67
+        &[0x48, 0x83, 0x78, 0x08, 0],     // 13: cmp qword [rax + 8], 0
+        &[0x74, 47],                      // 18: je 67
+        &[0x83, 0x78, 0x18, 0, 0x75, 41], // 20: cmp dword [rax + 24], 0; 24: jne 67
+        &[0xc7, 0x40, 0x04, 1, 0, 0, 0],  // 26: mov dword [rax + 4], 1
+        &[0x48, 0x8b, 0x0d, 32, 0, 0, 0], // 33: mov rcx, [rip -> 72]
+        &[0xba],                          // 40: mov edx, turns
+        &turns,                           // 41
+        &[0xf3, 0x90],                    // 45: pause
+        &[0xff, 0xca],                    // 47: dec edx
+        &[0x75, 0xfa],                    // 49: jnz 45
+        &[0x48, 0x3b, 0x0d, 14, 0, 0, 0], // 51: cmp rcx, [rip -> 72]
+        &[0x75, 0xe5],                    // 58: jne 33
+        &[0xc7, 0x40, 0x04, 2, 0, 0, 0],  // 60: mov dword [rax + 4], 2
+        &[0xc3],                          // 67: ret
+    ];
+    let mut at = 0;
+    for part in parts {
+        code[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    code[72..80].fill(0);
+    code[80..].copy_from_slice(&list.to_le_bytes());
+    code
+}
+
+/// The jump from a function to that code, if the function only returns, and what follows in it is padding.
+pub(crate) fn leap(at: u64, bytes: [u8; LEAP], to: u64) -> Option<[u8; LEAP]> {
+    const PADDING: [[u8; 4]; 7] = [
+        [0x66, 0x66, 0x2e, 0x0f],
+        [0x66, 0x2e, 0x0f, 0x1f],
+        [0x2e, 0x0f, 0x1f, 0x84],
+        [0x0f, 0x1f, 0x80, 0x00],
+        [0x0f, 0x1f, 0x84, 0x00],
+        [0x90; 4],
+        [0xcc; 4],
+    ];
+    let is_bare = bytes[0] == 0xc3 && PADDING.iter().any(|padding| bytes[1..] == *padding);
+    let rel = i32::try_from(to.wrapping_sub(at + LEAP as u64).cast_signed()).ok().filter(|_| is_bare)?;
+    let mut jump = [0xe9; LEAP];
+    jump[1..].copy_from_slice(&rel.to_le_bytes());
+    Some(jump)
+}
+
 #[cfg(test)]
 mod tests {
     use super::{ALIVE, LEN, waiting};

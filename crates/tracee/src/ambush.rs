@@ -1,0 +1,153 @@
+//! Holds a program at its loader's rendezvous by code that waits there. No signal and no stop is needed, so a tracer
+//! that dies at any moment harms nobody.
+//!
+//! In: a process that has not come to its rendezvous. Out: the process, parked there. Invariants: TGT-18 a function
+//! is replaced only if it does nothing but return. Does not: patch, or trace.
+//!
+//! A breakpoint would do the same with less code. But its signal is fatal to the program if the tracer dies between
+//! the signal and its answer.
+//!
+//! | step | by | what | if the tracer dies right after |
+//! |---|---|---|---|
+//! | A1 | tracer | writes the code that waits into the unused end of the vdso | nothing leads there |
+//! | A2 | tracer | writes a jump to it over the loader's function, in one write | the program waits a second or two |
+//! | | | | at its rendezvous, goes on, and never waits again |
+//! | A3 | program | comes there: passes while libraries are being mapped | – |
+//! | A4 | program | all are mapped: says that it has arrived, in the padding of its `r_debug`; waits | as A2 |
+//! | A5 | tracer | sees that; the program counts as [`Parked`] | as A2 |
+//! | A6 | tracer | stops it, puts the function and the padding back, sends it to the function | it returns from there |
+//!
+//! Interleavings:
+//!
+//! - *The program ends, or executes another one, before A4*: [`State::Gone`].
+//! - *The tracer is too slow, and the program has gone on* (the keeper of [`crate::park`] had no CPU): it has said so
+//!   in the padding. The function is put back; the code stays, since another thread may be in it.
+//! - *Another thread calls the function meanwhile*: the loader's lock does not let it.
+//! - *A2 while a thread stands in the function*: at an exec there is none. A thread that opens a library holds the
+//!   loader's lock.
+//! - *A debugger has a breakpoint there, or another tool's probe*: the function is not bare, and nothing is done.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use crate::native::park::{AMBUSH, AMBUSH_ALIVE, LEAP, ambush, leap};
+use crate::park::{Keeper, Parked, end_of_vdso, memory, write};
+use crate::rendezvous::Rendezvous;
+use crate::stuck::Stuck;
+use crate::sys::signals;
+
+/// Words in the padding of `r_debug`: where it lies, and what the code that waits writes there.
+const SAID: u64 = 4;
+const ARRIVED: u32 = 1;
+
+/// Code that waits for a program.
+#[derive(Debug)]
+pub(crate) struct Ambush {
+    pid: u32,
+    /// The loader's function, and the bytes that the jump overwrote.
+    pub(crate) at: u64,
+    under: [u8; LEAP],
+    /// The code.
+    code: u64,
+    list: u64,
+    memory: File,
+    keeper: Option<Keeper>,
+}
+
+/// How far a program has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// It has not come to its rendezvous.
+    OnItsWay,
+    /// It waits there.
+    Arrived,
+    /// It waited, and went on.
+    Passed,
+    /// It has ended, or runs another program.
+    Gone,
+}
+
+impl Ambush {
+    /// A1 and A2; `None` if that is not possible.
+    pub(crate) fn set(pid: u32, loader: u64) -> Option<Self> {
+        let memory = memory(pid).ok()?;
+        let rendezvous = Rendezvous::of(&memory, loader)?;
+        let (at, list) = (rendezvous.at, rendezvous.list()?);
+        let code = end_of_vdso(pid, &memory, AMBUSH)?;
+        let mut under = [0; LEAP];
+        memory.read_exact_at(&mut under, at).ok()?;
+        let jump = leap(at, under, code)?;
+        write(&memory, code, &ambush(list)).ok()?;
+        // Before the first wait, so that the word changes from its beginning.
+        let keeper = Keeper::start(memory.try_clone().ok()?, code + AMBUSH_ALIVE).ok();
+        write(&memory, at, &jump).ok()?;
+        Some(Self { pid, at, under, code, list, memory, keeper })
+    }
+    /// A5.
+    pub(crate) fn state(&self) -> State {
+        let mut word = [0; 4];
+        match self.memory.read_at(&mut word, self.list + SAID) {
+            Ok(4) if u32::from_le_bytes(word) == 0 => State::OnItsWay,
+            Ok(4) if u32::from_le_bytes(word) == ARRIVED => State::Arrived,
+            Ok(4) => State::Passed,
+            _ => State::Gone,
+        }
+    }
+    /// Waits until it has arrived, as long as `goes_on` says so. `None` if it does not come.
+    ///
+    /// # Errors
+    /// If Ctrl-C ends the wait.
+    pub(crate) fn wait(self, goes_on: &dyn Fn() -> bool) -> io::Result<Option<Parked>> {
+        let start = Instant::now();
+        loop {
+            match self.state() {
+                State::Arrived => return Ok(Some(self.park())),
+                State::Passed | State::Gone => {
+                    self.cancel();
+                    return Ok(None);
+                }
+                State::OnItsWay if !goes_on() => {
+                    self.cancel();
+                    return Ok(None);
+                }
+                State::OnItsWay if signals::asked_to_end(start) => {
+                    let how = Stuck::of(self.pid, self.pid);
+                    self.cancel();
+                    return Err(io::Error::other(format!(
+                        "asked to end while its loader was at work: {how}"
+                    )));
+                }
+                State::OnItsWay if start.elapsed() < Duration::from_millis(1) => std::thread::yield_now(),
+                State::OnItsWay => std::thread::sleep(Duration::from_micros(100)),
+            }
+        }
+    }
+    /// The program, which has arrived.
+    pub(crate) fn park(self) -> Parked {
+        let Self { pid, at, under, code, list, keeper, .. } = self;
+        Parked::in_ambush(pid, at, code, AMBUSH, Function { at, under, said: list + SAID }, keeper)
+    }
+    /// Puts the function back. The code stays: the program may be on its way into it.
+    pub(crate) fn cancel(self) {
+        // If the program is gone, so are its bytes.
+        drop(write(&self.memory, self.at, &self.under));
+    }
+}
+
+/// A loader's function that a jump has replaced.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Function {
+    at: u64,
+    under: [u8; LEAP],
+    said: u64,
+}
+
+impl Function {
+    /// Puts it back.
+    pub(crate) fn restore(&self, memory: &File) -> io::Result<()> {
+        write(memory, self.at, &self.under)?;
+        write(memory, self.said, &0u32.to_le_bytes())
+    }
+}
