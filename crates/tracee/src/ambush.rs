@@ -1,7 +1,7 @@
 //! Holds a program at its loader's rendezvous by code that waits there. No signal and no stop is needed, so a tracer
 //! that dies at any moment harms nobody.
 //!
-//! In: a process that has not come to its rendezvous. Out: the process, parked there. Invariants: TGT-18 a function
+//! In: a process that has not come to its rendezvous. Out: the process, which waits there. Invariants: TGT-18 a function
 //! is replaced only if it does nothing but return. Does not: patch, or trace.
 //!
 //! A breakpoint would do the same with less code. But its signal is fatal to the program if the tracer dies between
@@ -14,7 +14,7 @@
 //! | | | | at its rendezvous, goes on, and never waits again |
 //! | A3 | program | comes there: passes while libraries are being mapped | – |
 //! | A4 | program | all are mapped: says that it has arrived, in the padding of its `r_debug`; waits | as A2 |
-//! | A5 | tracer | sees that; the program counts as [`Parked`] | as A2 |
+//! | A5 | tracer | sees that; the program counts as [parked](crate::park) | as A2 |
 //! | A6 | tracer | stops it, puts the function and the padding back, sends it to the function | it returns from there |
 //!
 //! Interleavings:
@@ -33,10 +33,10 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use crate::native::park::{AMBUSH, AMBUSH_ALIVE, LEAP, ambush, leap};
-use crate::park::{Keeper, Parked, end_of_vdso, memory, write};
 use crate::rendezvous::Rendezvous;
 use crate::stuck::Stuck;
 use crate::sys::signals;
+use crate::waiting::{Keeper, end_of_vdso, memory, write};
 
 /// Words in the padding of `r_debug`: where it lies, and what the code that waits writes there.
 const SAID: u64 = 4;
@@ -99,11 +99,11 @@ impl Ambush {
     ///
     /// # Errors
     /// If Ctrl-C ends the wait.
-    pub(crate) fn wait(self, goes_on: &dyn Fn() -> bool) -> io::Result<Option<Parked>> {
+    pub(crate) fn wait(self, goes_on: &dyn Fn() -> bool) -> io::Result<Option<Self>> {
         let start = Instant::now();
         loop {
             match self.state() {
-                State::Arrived => return Ok(Some(self.park())),
+                State::Arrived => return Ok(Some(self)),
                 State::Passed | State::Gone => {
                     self.cancel();
                     return Ok(None);
@@ -124,16 +124,30 @@ impl Ambush {
             }
         }
     }
-    /// The program, which has arrived.
-    pub(crate) fn park(self) -> Parked {
+    /// Where the program waits, which has arrived.
+    pub(crate) fn arrived(self) -> Arrived {
         let Self { pid, at, under, code, list, keeper, .. } = self;
-        Parked::in_ambush(pid, at, code, AMBUSH, Function { at, under, said: list + SAID }, keeper)
+        let function = Function { at, under, said: list + SAID };
+        Arrived { pid, entry: at, at: code, len: AMBUSH, function, keeper }
     }
     /// Puts the function back. The code stays: the program may be on its way into it.
     pub(crate) fn cancel(self) {
         // If the program is gone, so are its bytes.
         drop(write(&self.memory, self.at, &self.under));
     }
+}
+
+/// A program that waits in an ambush.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) pid: u32,
+    /// Address where it is to go on, once the function is back.
+    pub(crate) entry: u64,
+    /// Address and length of the code in which it waits.
+    pub(crate) at: u64,
+    pub(crate) len: usize,
+    pub(crate) function: Function,
+    pub(crate) keeper: Option<Keeper>,
 }
 
 /// A loader's function that a jump has replaced.

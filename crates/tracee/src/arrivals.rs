@@ -351,8 +351,8 @@ impl Waiter {
         };
         _ = seized.send(());
         let start = Instant::now();
-        if let Ok(Some(parked)) = ambush.wait(&|| self.goes_on(start)) {
-            self.shared.report(Arrival::Parked(parked));
+        if let Ok(Some(arrived)) = ambush.wait(&|| self.goes_on(start)) {
+            self.shared.report(Arrival::Parked(Parked::in_ambush(arrived)));
         }
     }
     fn goes_on(&self, start: Instant) -> bool {

@@ -49,6 +49,7 @@ mod shared;
 mod status;
 mod stuck;
 mod sys;
+mod waiting;
 mod watch;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -79,7 +80,7 @@ pub use memory_group::{MemoryGroup, MemoryLeft, machine_has};
 pub use own::OwnCaller;
 pub use park::Parked;
 pub use permission::why_not_held;
-pub use process::Process;
+pub use process::{AtExec, Process};
 pub use regs::Regs;
 pub use remote_options::{RemoteOptions, RemoteReport, Rseq};
 pub use renames::{Changed, NameWatcher};

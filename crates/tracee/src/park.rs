@@ -69,16 +69,14 @@
 //! program's own bytes are back by then. Under a seccomp filter the calls that bring the thread back are
 //! checked first, as for every remote call (`call_rights`).
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::ambush::{Ambush, Function};
+use crate::ambush::{Ambush, Arrived, Function};
 use crate::error::TargetError;
 use crate::native::park::{ALIVE, BEHIND, IS_HELD, LEN, LOOP, TRAP, waiting};
 use crate::process::Process;
@@ -88,13 +86,12 @@ use crate::stuck::Stuck;
 use crate::sys::perf::{self, Attr};
 use crate::sys::wait::pause;
 use crate::sys::wait::{self, Stop};
-use crate::sys::{fault, ptrace, signals};
+use crate::sys::{ptrace, signals};
+use crate::waiting::{Keeper, end_of_vdso, memory, write};
 
 const AT_PHDR: u64 = 3;
 const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
-/// How often the keeper changes the word that shows that the tracer lives.
-const KEEP_EVERY: Duration = Duration::from_millis(50);
 
 /// A process that waits at its entry point.
 #[derive(Debug)]
@@ -120,45 +117,13 @@ impl PartialEq for Parked {
 
 impl Eq for Parked {}
 
-/// A thread that shows the parked program that the tracer lives.
-#[derive(Debug)]
-pub(crate) struct Keeper {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Keeper {
-    pub(crate) fn start(memory: File, word: u64) -> io::Result<Self> {
-        let (stop, stopped) = channel::<()>();
-        let work = move || {
-            let mut beats = 1u64;
-            while stopped.recv_timeout(KEEP_EVERY) == Err(RecvTimeoutError::Timeout) {
-                // If the program is gone, the write fails and nothing is lost.
-                drop(memory.write_all_at(&beats.to_le_bytes(), word));
-                beats += 1;
-            }
-        };
-        let thread = std::thread::Builder::new().name("trapline-keeper".into()).spawn(work)?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join());
-        }
-    }
-}
-
 impl Parked {
     /// Parks a process that the calling thread holds in the stop of its exec. `None` if it ends before, as a
     /// program does that lacks a library, or if `goes_on` says no; then it is let go.
     pub(crate) fn from_exec(pid: u32, goes_on: &dyn Fn() -> bool) -> io::Result<Option<Self>> {
         if let Some(ambush) = EntryTrap::ambush(pid) {
             ptrace::detach(pid)?;
-            return ambush.wait(goes_on);
+            return Ok(ambush.wait(goes_on)?.map(Self::in_ambush));
         }
         let mut trap = EntryTrap::set(pid)?;
         if trap.is_there() {
@@ -185,15 +150,9 @@ impl Parked {
             };
         }
     }
-    /// One that waits in an ambush: in `len` bytes of code, in place of a function.
-    pub(crate) fn in_ambush(
-        pid: u32,
-        entry: u64,
-        at: u64,
-        len: usize,
-        function: Function,
-        keeper: Option<Keeper>,
-    ) -> Self {
+    /// One that has arrived in an ambush.
+    pub(crate) fn in_ambush(ambush: Ambush) -> Self {
+        let Arrived { pid, entry, at, len, function, keeper } = ambush.arrived();
         Self { pid, entry, at, saved: vec![0; len], regs: None, function: Some(function), keeper }
     }
     /// Its pid.
@@ -437,29 +396,9 @@ fn breakpoint(tid: u32, at: u64) -> io::Result<OwnedFd> {
     perf::open(attr, tid.cast_signed(), -1)
 }
 
-/// The address of `len` zeros at the vdso's end.
-pub(crate) fn end_of_vdso(pid: u32, memory: &File, len: usize) -> Option<u64> {
-    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
-    let maps = String::from_utf8_lossy(&maps);
-    let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
-    let end = u64::from_str_radix(range.split_once('-')?.1, 16).ok()?;
-    let at = (end - len as u64) & !7;
-    let mut bytes = vec![1u8; len];
-    memory.read_exact_at(&mut bytes, at).ok()?;
-    bytes.iter().all(|&byte| byte == 0).then_some(at)
-}
-
 fn auxv_word(auxv: &[u8], key: u64) -> Option<u64> {
     let word = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).ok();
     auxv.chunks_exact(16).find(|pair| word(&pair[..8]) == Some(key)).and_then(|pair| word(&pair[8..]))
-}
-
-pub(crate) fn memory(pid: u32) -> io::Result<File> {
-    File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))
-}
-
-pub(crate) fn write(memory: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
-    fault::point(|| memory.write_all_at(bytes, at))
 }
 
 /// Waits for the next stop of a tracee, and reaps it. A loader may take any time, so only Ctrl-C ends the

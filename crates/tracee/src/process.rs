@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -12,13 +13,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
 
 use crate::error::{TargetError, gone_or};
 use crate::features::CpuFeatures;
-use crate::follow::Handover;
 use crate::living::{self, Stat};
 use crate::maps::{self, DELETED, FileId, FileOf, Mapping};
 use crate::numbers::features;
@@ -35,7 +36,17 @@ pub struct Process {
     pidfd: OwnedFd,
     mem: File,
     entry_wait: Option<Range<u64>>,
-    handover: Option<Handover>,
+    at_exec: Option<AtExec>,
+}
+
+/// What to do with a process that stands in the stop of its exec, held by the calling thread. It gets the pid.
+#[derive(Clone)]
+pub struct AtExec(pub(crate) Arc<dyn Fn(u32) + Send + Sync>);
+
+impl fmt::Debug for AtExec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AtExec")
+    }
 }
 
 impl Process {
@@ -52,13 +63,13 @@ impl Process {
         }
         Ok(process)
     }
-    /// Lets batches park the programs that the process, or a child born in the batch, executes meanwhile.
+    /// Tells batches what to do with the programs that the process, or a child born in the batch, executes meanwhile.
     #[must_use]
-    pub fn with_handover(self, handover: Handover) -> Self {
-        Self { handover: Some(handover), ..self }
+    pub fn with_exec(self, at_exec: AtExec) -> Self {
+        Self { at_exec: Some(at_exec), ..self }
     }
-    pub(crate) const fn handover(&self) -> Option<&Handover> {
-        self.handover.as_ref()
+    pub(crate) const fn at_exec(&self) -> Option<&AtExec> {
+        self.at_exec.as_ref()
     }
     /// Opens a process only to read its memory. Another tracer does not prevent that.
     ///
@@ -78,7 +89,7 @@ impl Process {
             .open(living::folder(pid).join("mem"))
             .map_err(|e| permission::explain(pid, &status, e))?;
         permission::check_program(pid)?;
-        Ok((Self { pid, start_time, pidfd, mem, entry_wait: None, handover: None }, status.tracer))
+        Ok((Self { pid, start_time, pidfd, mem, entry_wait: None, at_exec: None }, status.tracer))
     }
     /// Its pid in our namespace.
     #[must_use]

@@ -38,7 +38,7 @@ impl Following {
     }
     /// Opens a followed process for batches, which then park what it executes.
     pub(crate) fn opened(&self, process: Process) -> Process {
-        if self.wanted { process.with_handover(self.handover.clone()) } else { process }
+        if self.wanted { process.with_exec(self.handover.at_exec()) } else { process }
     }
     /// Follows one more process from now on, if following is wanted.
     pub(crate) fn add(&mut self, pid: u32) {

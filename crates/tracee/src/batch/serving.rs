@@ -57,8 +57,8 @@ impl<'p> Serving<'p> {
     }
     /// The batch is over: parks the programs that were executed meanwhile, for the one who follows.
     pub(super) fn park_executed(&mut self) {
-        let Some(handover) = self.process().handover() else { return };
-        self.executed.drain(..).for_each(|pid| handover.park(pid));
+        let Some(at_exec) = self.process().at_exec() else { return };
+        self.executed.drain(..).for_each(|pid| (at_exec.0)(pid));
     }
     pub(super) const fn process(&self) -> &'p Process {
         self.tracees.process()
@@ -176,7 +176,7 @@ impl<'p> Serving<'p> {
             Stop::Event { event, .. } => {
                 let born = self.lifecycle.answer_event(&mut self.tracees, tid, event)?;
                 served.threads += u32::from(born);
-                if event == libc::PTRACE_EVENT_EXEC && self.process().handover().is_some() {
+                if event == libc::PTRACE_EVENT_EXEC && self.process().at_exec().is_some() {
                     wait::take(tid)?;
                     self.tracees.forget(tid);
                     self.executed.push(tid);

@@ -3,7 +3,7 @@
 //! Input: processes to follow. Output: a [`Followed`] for each birth, exec and end. Invariants: TGT-10 a
 //! process that executes a program is handed over parked at that program's entry point. No thread traces it
 //! there, and it comes back by [`Follower::resume`]. TGT-11 when following ends, no process is left with a
-//! breakpoint of ours. TGT-17 a program that ran while its process could not be followed is reported. One thread
+//! breakpoint of ours. One thread
 //! does all the tracing ([`tracer`]). It takes each stop and lets the tracee go on at once, signals included.
 //! Does not: stop a process by itself, but to let go of it ([`release`]).
 
@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use self::tracer::{Tracer, why_unparked};
 use crate::living::until_gone;
 use crate::park::Parked;
-use crate::process::Process;
+use crate::process::{AtExec, Process};
 use crate::sys::ptrace;
 
 /// What happened to a followed process.
@@ -81,9 +81,15 @@ impl Handover {
     pub fn take(&self) -> Vec<Followed> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
+    /// For [`Process::with_exec`]: parks what is executed.
+    #[must_use]
+    pub fn at_exec(&self) -> AtExec {
+        let handover = self.clone();
+        AtExec(Arc::new(move |pid| handover.park(pid)))
+    }
     /// Parks a program that stands in the stop of its exec, held by the calling thread. One that ends before needs
     /// nothing; one that cannot be held runs on.
-    pub(crate) fn park(&self, pid: u32) {
+    fn park(&self, pid: u32) {
         let event = match Parked::from_exec(pid, &|| true) {
             Ok(Some(parked)) => Followed::AtEntry(parked),
             Ok(None) => return,

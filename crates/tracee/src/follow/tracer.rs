@@ -184,7 +184,7 @@ impl Tracer {
             any = true;
             let Some(ambush) = self.ambushes.remove(&pid) else { continue };
             match state {
-                State::Arrived => self.emit(Followed::AtEntry(ambush.park())),
+                State::Arrived => self.emit(Followed::AtEntry(Parked::in_ambush(ambush))),
                 State::Passed => {
                     ambush.cancel();
                     let why = "it went on from its rendezvous, since this tracer had no time".to_owned();

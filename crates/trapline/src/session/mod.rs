@@ -7,6 +7,7 @@
 
 mod command;
 mod finished;
+mod later;
 mod processes;
 mod recording;
 

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use trapline_tracee::{Arrival, Launched, Parked, Process, TargetError, why_not_held};
+use trapline_tracee::{Launched, Parked, Process, TargetError, why_not_held};
 
 use super::command::{KillOnDrop, Running};
 use crate::arriving::Arriving;
@@ -21,19 +21,13 @@ use crate::modules::is_ours;
 use crate::past::PastProcesses;
 use crate::report::{Ended, Refused, Unprobed};
 use crate::session_request::{ReportOptions, SessionRequest};
-use crate::target::{Several, Target, gone_notice, mapping_processes, resolve};
+use crate::target::{Several, Target, gone_notice, resolve};
 use crate::traced::Traced;
 use crate::tracers::why_not_followed;
 
 /// Whether a process has mapped memory of a tracer.
-fn has_ours(process: &Process) -> bool {
+pub(super) fn has_ours(process: &Process) -> bool {
     process.maps().is_ok_and(|maps| maps.iter().any(is_ours))
-}
-
-/// Notice about a process that was not held at its start.
-fn late_notice(pid: u32) -> String {
-    let name = trapline_tracee::comm(pid);
-    format!("{name} ({pid}) was not held before it ran: its calls until it was probed were not seen")
 }
 
 /// How often the maps of the processes are read.
@@ -50,11 +44,11 @@ pub(super) struct Processes {
     /// Number that the next process gets.
     next: u32,
     pub(super) command: Option<Running>,
-    following: Following,
+    pub(super) following: Following,
     /// Processes of later, if they are traced.
-    arriving: Option<Arriving>,
+    pub(super) arriving: Option<Arriving>,
     looked: Instant,
-    notices: Vec<String>,
+    pub(super) notices: Vec<String>,
     /// Processes in which nothing is probed at all.
     pub(super) unprobed: Vec<Unprobed>,
 }
@@ -104,14 +98,6 @@ impl Processes {
         let troubles = self.following.resume();
         self.notices.extend(troubles);
         Ok(())
-    }
-    /// Waits for processes of later, or notes why that is not possible. Before those that are there are looked for,
-    /// so that none comes in between.
-    fn wait_for_later(&mut self) {
-        match Arriving::start(&self.requested.specs) {
-            Ok(arriving) => self.arriving = Some(arriving),
-            Err(why) => self.notices.push(why),
-        }
     }
     /// Starts a command, probes it at its entry point, and lets it run. If probing fails, the command runs
     /// unprobed. A probe that matches nothing, such as a mistyped name, is an error before the command runs;
@@ -195,7 +181,7 @@ impl Processes {
     }
     /// Adds a process to the session. A process that cannot be probed is an error if `must` is set, and a
     /// notice otherwise.
-    fn add(&mut self, process: Process, must: bool) -> Result<(), Error> {
+    pub(super) fn add(&mut self, process: Process, must: bool) -> Result<(), Error> {
         let nth = self.next;
         self.next += 1;
         let looked = Traced::new(self.following.opened(process), nth).map(|mut traced| {
@@ -226,7 +212,7 @@ impl Processes {
         self.notices.push(format!("{name} ({pid}) is not followed, nor are its children: {why}"));
         false
     }
-    fn is_unprobed(&mut self, pid: u32, why: &dyn std::fmt::Display) {
+    pub(super) fn is_unprobed(&mut self, pid: u32, why: &dyn std::fmt::Display) {
         let one = Unprobed::new(pid, why.to_string());
         self.notices.push(one.line());
         self.unprobed.push(one);
@@ -298,7 +284,7 @@ impl Processes {
         executed.into_iter().for_each(|parked| self.probe_parked(parked));
     }
     /// Probes a program that waits at its start, and lets it run.
-    fn probe_parked(&mut self, parked: Parked) {
+    pub(super) fn probe_parked(&mut self, parked: Parked) {
         let pid = parked.pid();
         let process = parked.process();
         // A look for processes that run may have found it before its arrival was read.
@@ -333,49 +319,6 @@ impl Processes {
             }
             Err(error) if error.is_gone() => {}
             Err(error) => self.unprobed.push(Unprobed::new(pid, error.to_string())),
-        }
-    }
-    /// Waits for the files of these processes that probes name.
-    fn want_files_of(&mut self, processes: &[Process]) {
-        let Some(arriving) = &self.arriving else { return };
-        let wanted =
-            processes.iter().flat_map(|process| arriving.want_mapped(process, &self.requested.specs));
-        self.notices.extend(wanted.collect::<Vec<_>>());
-    }
-    /// Probes processes of later that have arrived.
-    fn probe_arrived(&mut self) {
-        let Some(arriving) = &mut self.arriving else { return };
-        let (arrivals, again) = (arriving.take(), arriving.looks_again());
-        for arrival in arrivals {
-            match arrival {
-                Arrival::Parked(parked) => self.probe_parked(parked),
-                Arrival::Running { pid, late } => {
-                    self.add_running(Process::open(pid));
-                    self.notices.extend(late.then(|| late_notice(pid)));
-                }
-                Arrival::Missed { pid, why } => self.is_unprobed(pid, &why),
-            }
-        }
-        if again {
-            let found = mapping_processes(&self.requested.specs).unwrap_or_default();
-            found.into_iter().for_each(|process| self.add_running(Ok(process)));
-        }
-        self.notices.extend(self.following.take_strayed());
-    }
-    /// Adds a process that runs, if it is not traced already.
-    fn add_running(&mut self, process: Result<Process, TargetError>) {
-        let Ok(process) = process else { return };
-        let pid = process.pid();
-        // A forked child has its parent's patches.
-        if has_ours(&process)
-            || self.traced.iter().any(|traced| traced.ended.is_none() && traced.pid() == pid)
-        {
-            return;
-        }
-        if let Err(error) = self.add(process, false)
-            && !error.is_gone()
-        {
-            self.is_unprobed(pid, &error);
         }
     }
     /// Reduces followed processes that have ended to what reports need.
