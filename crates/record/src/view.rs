@@ -61,6 +61,18 @@ impl<'a> View<'a> {
     pub fn add(&self, at: u64, by: u64) -> bool {
         self.word(at).map(|w| w.fetch_add(by, Ordering::AcqRel)).is_some()
     }
+    /// The same, in one order with all other such accesses and with system calls of other processes.
+    pub fn add_in_order(&self, at: u64, by: u64) -> bool {
+        self.word(at).map(|w| w.fetch_add(by, Ordering::SeqCst)).is_some()
+    }
+    /// Makes a word 0 and returns what it was, in the same order; 0 outside the view.
+    #[must_use]
+    pub fn take_in_order(&self, at: u64) -> u64 {
+        let word = self.word(at);
+        // Most words are 0, and then they are not written.
+        let is_set = |w: &&AtomicU64| w.load(Ordering::SeqCst) != 0;
+        word.filter(is_set).map_or(0, |w| w.swap(0, Ordering::SeqCst))
+    }
     /// Copies bytes in, word by word; `at` must be a multiple of 8, and the last word is padded with zeros.
     pub fn write_bytes(&self, at: u64, bytes: &[u8]) -> bool {
         bytes.chunks(8).zip((at..).step_by(8)).all(|(chunk, at)| {

@@ -1,0 +1,111 @@
+//! A thread that finds its compact ring full waits for the reader, within a bound.
+//!
+//! In: where the words `MAY_WAIT` and `BEAT` lie, within ±2 GiB; the bound in ticks of the clock; the ring in r11.
+//! Out: code that goes on where the record's sequence begins, once there is room, or where the record is dropped.
+//! Invariants: WAIT-1 a thread waits no longer than the bound and one slice ([`SLICE_NS`]) if no beat comes. WAIT-2 a thread
+//! that waited in vain sets `MAY_WAIT` to 0, so no other thread waits for longer than a slice. Steps and interleavings
+//! stand in docs/design/recording.md; these are F1 to F7.
+//!
+//! This is no program of `trapline_code`, which has no system calls.
+//!
+//! ```text
+//!   rsp - 128   rdi      rsp - 104   START: the clock at F1      rsp - 48   the timeout: seconds,
+//!   rsp - 120   rsi      rsp - 96    SEEN: BEAT at F1            rsp - 40   and nanoseconds
+//!   rsp - 112   rcx      rsp - 56    RING                        rsp        as in `saves`
+//! ```
+//!
+//! ```text
+//!   F1    [SEEN] = [BEAT];  [START] = clock
+//!   F2    if [MAY_WAIT] = 0: dropped
+//!   F3    edx = low half of [ring + SEQUENCE]
+//!   F4    if ([ring + HEAD] - [ring + TAIL]) >> 32 < full: the record again
+//!   F5    [ring + WAITERS] = 1;  futex(ring + SEQUENCE, FUTEX_WAIT, edx, timeout)
+//!   F6    if [BEAT] != [SEEN]: F1;   if clock - [START] >= ticks: [MAY_WAIT] = 0
+//!   F7    F2
+//!   uses  rax, rdx, r10, r11, flags; all other registers are as before, behind a system call too
+//! ```
+
+use trapline_record::calls::{SEQUENCE, WAITERS, WORDS_SHIFT};
+use trapline_record::ring::{HEAD, RingArea, TAIL};
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
+
+/// Where a thread finds what tells it to wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Waits {
+    /// Address of `MAY_WAIT`.
+    pub may_wait: u64,
+    /// Address of `BEAT`.
+    pub beat: u64,
+    /// The bound, in ticks of the clock.
+    pub ticks: u64,
+}
+
+/// Longest sleep: 50 ms.
+const SLICE_NS: u32 = 50_000_000;
+const SYS_FUTEX: u32 = 202;
+/// `FUTEX_WAIT`, and not the private one: the ring is shared memory, which a forked child has too.
+const FUTEX_WAIT: u32 = 0;
+
+const SAVED: [(Reg, i32); 3] = [(RDI, -128), (RSI, -120), (RCX, -112)];
+const START: Mem = Mem::At(RSP, -104);
+const SEEN: Mem = Mem::At(RSP, -96);
+const RING: Mem = Mem::At(RSP, -56);
+const TIMEOUT: i32 = -48;
+
+impl Waits {
+    /// Appends the code, for a ring of this shape; `again`: where the record's sequence begins. The returned jump is taken
+    /// where the record is to be dropped, with all registers as they were.
+    pub(super) fn append(self, asm: &mut Asm<'_>, area: &RingArea, again: u64) -> Fix {
+        SAVED.into_iter().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
+        asm.store(RING, R11);
+        let noted = asm.here();
+        asm.load(RAX, Mem::Rip(self.beat));
+        asm.store(SEEN, RAX);
+        asm.clock(RDX);
+        asm.store(START, RDX);
+        let look = asm.here();
+        asm.alu_mem_imm(Alu::Cmp, Mem::Rip(self.may_wait), 0, false);
+        let denied = asm.jcc_later(Cond::Equal);
+        asm.load32(RDX, Mem::At(R11, SEQUENCE as i32));
+        asm.load(RAX, Mem::At(R11, HEAD as i32));
+        asm.alu_load(Alu::Sub, RAX, Mem::At(R11, TAIL as i32));
+        asm.shift(Shift::Right, RAX, WORDS_SHIFT as u8, true);
+        asm.alu_imm(Alu::Cmp, RAX, area.full_words() as i32, true);
+        let room = asm.jcc_later(Cond::Below);
+        sleep(asm);
+        asm.load(R11, RING);
+        asm.load(RAX, Mem::Rip(self.beat));
+        asm.alu_load(Alu::Cmp, RAX, SEEN);
+        asm.jcc(Cond::NotEqual, noted);
+        asm.clock(RDX);
+        asm.alu_load(Alu::Sub, RDX, START);
+        asm.mov_imm64(RAX, self.ticks);
+        asm.alu(Alu::Cmp, RDX, RAX);
+        asm.jcc(Cond::Below, look);
+        asm.store_imm(Mem::Rip(self.may_wait), 0);
+        asm.jmp(look);
+        asm.bind(room);
+        leave(asm);
+        asm.jmp(again);
+        asm.bind(denied);
+        leave(asm);
+        asm.jmp_later()
+    }
+}
+
+/// F5, with the sequence in edx.
+fn sleep(asm: &mut Asm<'_>) {
+    asm.store_imm(Mem::At(R11, WAITERS as i32), 1);
+    asm.store_imm(Mem::At(RSP, TIMEOUT), 0);
+    asm.store_imm(Mem::At(RSP, TIMEOUT + 8), SLICE_NS.cast_signed());
+    asm.lea(RDI, Mem::At(R11, SEQUENCE as i32));
+    asm.mov_imm32(RSI, FUTEX_WAIT);
+    asm.lea(R10, Mem::At(RSP, TIMEOUT));
+    asm.mov_imm32(RAX, SYS_FUTEX);
+    asm.syscall();
+}
+
+fn leave(asm: &mut Asm<'_>) {
+    SAVED.into_iter().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
+}
