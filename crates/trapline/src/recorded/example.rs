@@ -41,7 +41,9 @@ const fn context(tid: u64, time: u64) -> u64 {
 pub(super) fn words(ring: u32, from: u64, words: &[u64]) -> Vec<u8> {
     let mut block = Put::block(Kind::Words);
     block.u32(0).u32(0).u32(ring).u32(0).u64(from);
-    words.iter().for_each(|word| drop(block.u64(*word)));
+    for word in words {
+        block.u64(*word);
+    }
     block.done()
 }
 

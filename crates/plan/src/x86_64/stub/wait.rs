@@ -15,6 +15,7 @@
 //! ```
 //!
 //! ```text
+//!         if [MAY_WAIT] = 0: dropped
 //!   F1    [SEEN] = [BEAT];  [START] = clock
 //!   F2    if [MAY_WAIT] = 0: dropped
 //!   F3    edx = low half of [ring + SEQUENCE]
@@ -54,9 +55,10 @@ const RING: Mem = Mem::At(RSP, -56);
 const TIMEOUT: i32 = -48;
 
 impl Waits {
-    /// Appends the code, for a ring of this shape; `again`: where the record's sequence begins. The returned jump is taken
-    /// where the record is to be dropped, with all registers as they were.
-    pub(super) fn append(self, asm: &mut Asm<'_>, area: &RingArea, again: u64) -> Fix {
+    /// Appends the code, for a ring of this shape; `again`: where the record's sequence begins. It runs on into the code
+    /// behind it where the record is to be dropped.
+    pub(super) fn append(self, asm: &mut Asm<'_>, area: &RingArea, again: u64) {
+        let waits_not = self.unless_may(asm);
         SAVED.into_iter().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
         asm.store(RING, R11);
         let noted = asm.here();
@@ -65,8 +67,7 @@ impl Waits {
         asm.clock(RDX);
         asm.store(START, RDX);
         let look = asm.here();
-        asm.alu_mem_imm(Alu::Cmp, Mem::Rip(self.may_wait), 0, false);
-        let denied = asm.jcc_later(Cond::Equal);
+        let denied = self.unless_may(asm);
         asm.load32(RDX, Mem::At(R11, SEQUENCE as i32));
         asm.load(RAX, Mem::At(R11, HEAD as i32));
         asm.alu_load(Alu::Sub, RAX, Mem::At(R11, TAIL as i32));
@@ -90,7 +91,12 @@ impl Waits {
         asm.jmp(again);
         asm.bind(denied);
         leave(asm);
-        asm.jmp_later()
+        asm.bind(waits_not);
+    }
+    /// F2.
+    fn unless_may(self, asm: &mut Asm<'_>) -> Fix {
+        asm.alu_mem_imm(Alu::Cmp, Mem::Rip(self.may_wait), 0, false);
+        asm.jcc_later(Cond::Equal)
     }
 }
 

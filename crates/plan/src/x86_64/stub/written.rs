@@ -97,12 +97,13 @@ impl Compact<'_> {
         asm.jmp(written);
         Second { section, unregistered, full }
     }
-    /// Appends the wait for room, where threads may wait. Returns the jump of records that are dropped all the same.
-    fn wait(self, asm: &mut Asm<'_>, again: Section) -> Option<Fix> {
-        let waits = self.writer.rings.waits?;
-        // No sequence is announced while the thread sleeps.
-        rseq::clear(asm, self.rseq);
-        Some(waits.append(asm, &self.writer.rings.area, again.restart()))
+    /// Appends the wait for room, where threads may wait. It runs on where the record is dropped all the same.
+    fn wait(self, asm: &mut Asm<'_>, again: Section) {
+        if let Some(waits) = self.writer.rings.waits {
+            // No sequence is announced while the thread sleeps.
+            rseq::clear(asm, self.rseq);
+            waits.append(asm, &self.writer.rings.area, again.restart());
+        }
     }
 }
 
@@ -201,8 +202,7 @@ impl<'a> Written<'a> {
         match self.commit {
             Commit::Lock(busy) => asm.bind(busy),
             Commit::Section(section, _) => {
-                let denied = self.compact.and_then(|compact| compact.wait(asm, section));
-                denied.into_iter().for_each(|fix| asm.bind(fix));
+                self.compact.into_iter().for_each(|compact| compact.wait(asm, section));
             }
         }
         let dropped = count(asm, &self.machine);
