@@ -12,7 +12,7 @@
 //!   a context bits 0 to 3: 3;     4 to 25: thread;                          34 to 63: time, those bits (its epoch)
 //! ```
 //!
-//! Invariants: CALL-1 a ring that begins at word 0, or at a context, gives each record's thread and time. CALL-2
+//! Invariants: WORD-1 a ring that begins at word 0, or at a context, gives each record's thread and time. WORD-2
 //! what the target wrote is input: no word, head or order of words causes more than skipped records
 //! ([`Broken`], [`Found::Nothing`]). Does not: pair entries and exits.
 

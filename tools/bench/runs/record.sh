@@ -53,4 +53,16 @@ for round in $(seq "$rounds"); do
                 row uftrace "$ns" "$(bytes "$dir/d")" "$got" "$(grep -ci lost "$dir/said" || true)" ;;
         esac
     done
+    # The reader's share: CPU seconds of the tracer itself for two seconds of a program that runs already; then what report and replay take.
+    rm -rf "$dir/d"
+    "$dir/calls" 100000000000 > /dev/null & program=$!
+    TIMEFORMAT='%U %S'
+    used=$({ time "$trapline" record --lossless -q -d 2 -o "$dir/d" -p $program "${probes[@]}" 2> "$dir/said"; } 2>&1)
+    kill $program; wait $program 2> /dev/null || true
+    TIMEFORMAT='%R %U'
+    report=$({ time "$trapline" report "$dir/d" > "$dir/report" 2> "$dir/notes"; } 2>&1)
+    replay=$({ time "$trapline" replay "$dir/d" > /dev/null 2> "$dir/notes"; } 2>&1)
+    words=$(($(bytes "$dir/d/calls.trapline") / 8))
+    lost=$(grep -c 'missing' "$dir/notes" || true)
+    echo "{\"who\":\"reader\",\"round\":$round,\"words\":$words,\"cpu_user_sys\":\"$used\",\"report_real_user\":\"$report\",\"replay_real_user\":\"$replay\",\"notes_of_loss\":$lost}"
 done

@@ -1,7 +1,7 @@
 //! `record`: every call of a whole program, as words, into a folder.
 //!
 //! In: what to record, a folder. Out: the folder with one file (`trapline::saved` has its form). The words are written as they
-//! were taken, many at once. Invariant: OUT-1 an earlier recording stays until there is a session. Does not: show calls.
+//! were taken, many at once. Invariant: OUT-1: an earlier recording stays until there is a session. Does not: show calls.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! CALL-1, LOSS-2 and SAFE-2 for words of compact rings, as far as this machine goes: restartable sequences are run by hand.
+//! WORD-1, LOSS-2 and SAFE-2 for words of compact rings, as far as this machine goes: restartable sequences are run by hand.
 
 use trapline_plan::ThreadId;
 use trapline_record::calls::{CallRecord, Found, Reading, WORD};
@@ -34,7 +34,7 @@ fn ticks() -> u64 {
 }
 
 #[test]
-fn call_1_words_say_what_was_there_and_state_is_kept() {
+fn word_1_words_say_what_was_there_and_state_is_kept() {
     for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_some()) {
         let id = kept();
         let ThreadId::At(_) = id else { panic!("a number that is kept") };

@@ -23,7 +23,7 @@ fn context(tid: u64, time: u64) -> u64 {
     time >> TIME_BITS << TIME_BITS | tid << THREAD_SHIFT | CONTEXT
 }
 
-/// CALL-1
+/// WORD-1
 #[test]
 fn a_context_gives_the_records_behind_it_their_thread_and_time() {
     let mut reading = Reading::default();
@@ -37,7 +37,7 @@ fn a_context_gives_the_records_behind_it_their_thread_and_time() {
     assert_eq!(reading.thread(), Some(4_000_000));
 }
 
-/// CALL-1: a head holds ten bits of the epoch. If as much time goes by in silence, the reader's own clock says it.
+/// WORD-1: a head holds ten bits of the epoch. If as much time goes by in silence, the reader's own clock says it.
 #[test]
 fn silence_for_all_epochs_of_a_head_is_seen() {
     let mut reading = Reading::default();
@@ -55,7 +55,7 @@ fn silence_for_all_epochs_of_a_head_is_seen() {
     assert_eq!(context_of(9, TIME), context_of(9, later), "so no context is written");
 }
 
-/// CALL-2
+/// WORD-2
 #[test]
 fn no_word_is_read_as_more_than_it_says() {
     let mut reading = Reading::default();
@@ -96,7 +96,7 @@ fn words_are_taken_in_order_around_the_rings_end() {
     assert!(AREA.release(view, 1) && !AREA.release(view, 1));
 }
 
-/// CALL-2
+/// WORD-2
 #[test]
 fn a_head_that_is_too_far_ahead_is_broken_once() {
     let words: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();

@@ -2,7 +2,7 @@
 //!
 //! In: pieces of rings, as the file has them. Out: records with their thread, oldest first. Records of a ring are in the order
 //! of time, so rings are merged; only what happened before a given tick, since a ring may still have older records in the
-//! next round. Invariants: CALL-1, CALL-2. Does not: know calls.
+//! next round. Invariants: WORD-1, WORD-2. Does not: know calls.
 
 use std::collections::VecDeque;
 

@@ -124,7 +124,7 @@ fn sav_1_each_changed_byte_is_noticed() {
     }
 }
 
-/// CALL-2, SAV-1: any words, in blocks with a right checksum.
+/// WORD-2, SAV-1: any words, in blocks with a right checksum.
 #[test]
 fn sav_1_words_that_no_session_writes_are_skipped() {
     let mut seed = 0x9E37_79B9_7F4A_7C15_u64;

@@ -9,7 +9,7 @@ pub const MAGIC: [u8; 8] = *b"trapline";
 pub const HEAD: usize = 16;
 /// Version of the format.
 pub const VERSION: u32 = 3;
-/// Bytes of a block's head: its kind, a checksum ([`sum`]), and how many bytes follow.
+/// Bytes of a block's head: its kind, a checksum (CRC-32 of all else), and how many bytes follow.
 pub const BLOCK: usize = 16;
 /// Most bytes of a block: as many as a ring can hold, and a few more.
 pub const LONGEST: u64 = (1 << 30) + (1 << 16);

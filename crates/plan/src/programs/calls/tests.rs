@@ -123,10 +123,10 @@ impl Parts {
 
 const ALL: usize = usize::MAX;
 
-/// CALL-1: a hit is aborted before each step. Another one of this CPU runs then, of the same or of another thread, in the same
+/// WORD-1: a hit is aborted before each step. Another one of this CPU runs then, of the same or of another thread, in the same
 /// epoch or in a later one; the reader looks in between.
 #[test]
-fn call_1_an_aborted_record_is_written_once_with_its_thread_and_time() {
+fn word_1_an_aborted_record_is_written_once_with_its_thread_and_time() {
     let before = hit(4_194_303, EPOCH + 5);
     for aborted in [hit(4_194_303, EPOCH + 7), hit(8, EPOCH + 7), hit(4_194_303, 3 * EPOCH)] {
         for thread in [4_194_303, 8, 9] {
@@ -158,7 +158,7 @@ fn call_1_an_aborted_record_is_written_once_with_its_thread_and_time() {
 
 /// A context is written where it is needed, and nowhere else.
 #[test]
-fn call_1_records_of_one_thread_take_a_word_each() {
+fn word_1_records_of_one_thread_take_a_word_each() {
     let mut parts = Parts::new();
     let hits = [(5, 1, 2), (5, 2, 3), (6, 3, 5), (6, EPOCH, 7)];
     for (thread, time, words) in hits {
@@ -170,7 +170,7 @@ fn call_1_records_of_one_thread_take_a_word_each() {
 
 /// A pair in place of a record says nothing wrong: the thread may have been moved in between.
 #[test]
-fn call_1_a_context_that_is_known_is_no_harm() {
+fn word_1_a_context_that_is_known_is_no_harm() {
     let mut parts = Parts::new();
     for time in 1..4 {
         assert_eq!(parts.sequence(true, hit(7, time), &mut ALL.clone()), Ok(()));
@@ -179,7 +179,7 @@ fn call_1_a_context_that_is_known_is_no_harm() {
 }
 
 #[test]
-fn call_1_a_full_ring_and_an_unknown_cpu_are_outcomes() {
+fn word_1_a_full_ring_and_an_unknown_cpu_are_outcomes() {
     let mut parts = Parts::new();
     for cpu in [CPUS, 1 << 31, u32::MAX] {
         assert_eq!(parts.hit(Hit { cpu, ..hit(4, 9) }, ALL), Ended::At(Part::NO_CPU));
