@@ -185,7 +185,7 @@ impl RingArea {
     /// R3 and the first half of R4: threads look again. Returns whether some may wait; then they are to be woken.
     pub fn release(&self, view: View<'_>, ring: u32) -> bool {
         let at = self.ring(ring);
-        view.add_in_order(at + SEQUENCE, 1);
+        view.add(at + SEQUENCE, 1);
         view.take_in_order(at + WAITERS) != 0
     }
 }

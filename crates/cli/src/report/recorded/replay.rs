@@ -42,7 +42,9 @@ impl Replay {
         padded(lines, self.threads.get(call.thread).copied().unwrap_or(0).into(), 7, b' ');
         lines.extend_from_slice(b"] | ");
         lines.resize(lines.len() + 2 * call.depth, b' ');
-        [before, self.names.get(call.function), after].map(|part| lines.extend_from_slice(part.as_bytes()));
+        for part in [before, self.names.get(call.function), after] {
+            lines.extend_from_slice(part.as_bytes());
+        }
         lines.push(b'\n');
     }
     /// Writes the line of the call that has begun last: it has calls within it.

@@ -17,8 +17,8 @@
 //! ```text
 //!         if [MAY_WAIT] = 0: dropped
 //!   F1    [SEEN] = [BEAT];  [START] = clock
-//!   F2    if [MAY_WAIT] = 0: dropped
-//!   F3    edx = low half of [ring + SEQUENCE]
+//!   F2    edx = low half of [ring + SEQUENCE]
+//!   F3    if [MAY_WAIT] = 0: dropped
 //!   F4    if ([ring + HEAD] - [ring + TAIL]) >> 32 < full: the record again
 //!   F5    [ring + WAITERS] = 1;  futex(ring + SEQUENCE, FUTEX_WAIT, edx, timeout)
 //!   F6    if [BEAT] != [SEEN]: F1;   if clock - [START] >= ticks: [MAY_WAIT] = 0
@@ -67,8 +67,8 @@ impl Waits {
         asm.clock(RDX);
         asm.store(START, RDX);
         let look = asm.here();
-        let denied = self.unless_may(asm);
         asm.load32(RDX, Mem::At(R11, SEQUENCE as i32));
+        let denied = self.unless_may(asm);
         asm.load(RAX, Mem::At(R11, HEAD as i32));
         asm.alu_load(Alu::Sub, RAX, Mem::At(R11, TAIL as i32));
         asm.shift(Shift::Right, RAX, WORDS_SHIFT as u8, true);
@@ -93,7 +93,7 @@ impl Waits {
         leave(asm);
         asm.bind(waits_not);
     }
-    /// F2.
+    /// F3.
     fn unless_may(self, asm: &mut Asm<'_>) -> Fix {
         asm.alu_mem_imm(Alu::Cmp, Mem::Rip(self.may_wait), 0, false);
         asm.jcc_later(Cond::Equal)
