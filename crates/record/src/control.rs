@@ -102,7 +102,7 @@ pub mod at {
     pub const ASKED_HANDLER: u64 = PAGES_TABLES + 24;
     /// Not 0: threads that find a compact ring full wait for the reader (docs/design/recording.md).
     pub const MAY_WAIT: u64 = PAGES_TABLES + 32;
-    /// Changes as long as the reader takes records.
+    /// The tick of the clock at which the reader last showed that it lives.
     pub const BEAT: u64 = PAGES_TABLES + 40;
 }
 

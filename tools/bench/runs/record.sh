@@ -53,11 +53,11 @@ for round in $(seq "$rounds"); do
                 row uftrace "$ns" "$(bytes "$dir/d")" "$got" "$(grep -ci lost "$dir/said" || true)" ;;
         esac
     done
-    # The reader's share: CPU seconds of the tracer itself for two seconds of a program that runs already; then what report and replay take.
+    # The reader's share: CPU seconds of the tracer itself for one second of a program that runs already; then what report and replay take.
     rm -rf "$dir/d"
     "$dir/calls" 100000000000 > /dev/null & program=$!
     TIMEFORMAT='%U %S'
-    used=$({ time "$trapline" record --lossless -q -d 2 -o "$dir/d" -p $program "${probes[@]}" 2> "$dir/said"; } 2>&1)
+    used=$({ time "$trapline" record --lossless -q -d 1 -o "$dir/d" -p $program "${probes[@]}" 2> "$dir/said"; } 2>&1)
     kill $program; wait $program 2> /dev/null || true
     TIMEFORMAT='%R %U'
     report=$({ time "$trapline" report "$dir/d" > "$dir/report" 2> "$dir/notes"; } 2>&1)

@@ -6,6 +6,7 @@
 
 use trapline_record::calls::SEQUENCE;
 use trapline_record::control::{at, fact};
+use trapline_tracee::TickClock;
 
 use crate::memory::segment::Segment;
 
@@ -23,10 +24,11 @@ pub enum Waiting {
 impl Segment {
     /// R1: the reader is at work.
     pub fn beat(&self) {
-        self.view().add(at::BEAT, 1);
+        self.view().set(at::BEAT, TickClock::ticks());
     }
     /// Lets threads wait from the first hit on.
     pub(crate) fn begin_waiting(&self) {
+        self.beat();
         self.view().set(at::MAY_WAIT, 1);
     }
     /// Lets threads wait, if one has given up.

@@ -131,7 +131,7 @@ fn every_hit_is_one_or_the_other(arena: &mut Arena, rings: &Rings) -> (u64, u64,
                 let ends = over.load(Ordering::Acquire);
                 if let Some(beat) = beats {
                     // SAFETY: a word of the arena.
-                    unsafe { &*(beat as *const AtomicU64) }.fetch_add(1, Ordering::SeqCst);
+                    unsafe { &*(beat as *const AtomicU64) }.store(now(), Ordering::SeqCst);
                 }
                 reader.take(|ring, record| {
                     *records.entry(record.tid).or_insert(0) += 1;
@@ -189,6 +189,7 @@ fn wait_1_with_a_reader_that_lives_every_hit_is_a_word() {
     let mut arena = Arena::new();
     let plain = compact(&arena, 8 * 256);
     let waits = waits(&plain, 20_000_000_000);
+    word(waits.beat).store(now(), Ordering::SeqCst);
     word(waits.may_wait).store(1, Ordering::SeqCst);
     let rings = Rings { waits: Some(waits), ..plain };
     let (_, lost, _) = every_hit_is_one_or_the_other(&mut arena, &rings);
@@ -208,6 +209,7 @@ fn wait_2_without_a_reader_a_thread_waits_once() {
     let traced = every_hit(&machine, &rings, arena.word(0));
     let code = built(&mut arena, &traced, RecordKind::Entry, 0, &[0x48, 0x89, 0xF8, 0xC3]);
     let begun = now();
+    word(waits.beat).store(begun, Ordering::SeqCst);
     // A thread may move, so each CPU's ring is filled.
     let calls = u64::from(LINES) * 2 + 1000;
     (0..calls).for_each(|n| assert_eq!(call(code, n), n));

@@ -2,26 +2,26 @@
 //!
 //! In: where the words `MAY_WAIT` and `BEAT` lie, within ±2 GiB; the bound in ticks of the clock; the ring in r11.
 //! Out: code that goes on where the record's sequence begins, once there is room, or where the record is dropped.
-//! Invariants: WAIT-1 a thread waits no longer than the bound and one slice ([`SLICE_NS`]) if no beat comes. WAIT-2 a thread
+//! Invariants: WAIT-1 no thread waits for longer than the bound and one slice ([`SLICE_NS`]) after the last beat, whatever handlers
+//! interrupt it. WAIT-2 a thread
 //! that waited in vain sets `MAY_WAIT` to 0, so no other thread waits for longer than a slice. Steps and interleavings
 //! stand in docs/design/recording.md; these are F1 to F7.
 //!
 //! This is no program of `trapline_code`, which has no system calls.
 //!
 //! ```text
-//!   rsp - 128   rdi      rsp - 104   START: the clock at F1      rsp - 48   the timeout: seconds,
-//!   rsp - 120   rsi      rsp - 96    SEEN: BEAT at F1            rsp - 40   and nanoseconds
-//!   rsp - 112   rcx      rsp - 56    RING                        rsp        as in `saves`
+//!   rsp - 128   rdi      rsp - 56    RING
+//!   rsp - 120   rsi      rsp - 48    the timeout: seconds, and nanoseconds
+//!   rsp - 112   rcx      rsp         as in `saves`
 //! ```
 //!
 //! ```text
-//!         if [MAY_WAIT] = 0: dropped
-//!   F1    [SEEN] = [BEAT];  [START] = clock
+//!   F1    if [MAY_WAIT] = 0: dropped
 //!   F2    edx = low half of [ring + SEQUENCE]
 //!   F3    if [MAY_WAIT] = 0: dropped
 //!   F4    if ([ring + HEAD] - [ring + TAIL]) >> 32 < full: the record again
 //!   F5    [ring + WAITERS] = 1;  futex(ring + SEQUENCE, FUTEX_WAIT, edx, timeout)
-//!   F6    if [BEAT] != [SEEN]: F1;   if clock - [START] >= ticks: [MAY_WAIT] = 0
+//!   F6    if clock - [BEAT] >= ticks, as signed numbers: [MAY_WAIT] = 0
 //!   F7    F2
 //!   uses  rax, rdx, r10, r11, flags; all other registers are as before, behind a system call too
 //! ```
@@ -36,9 +36,9 @@ use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RCX, RDI, RDX, RSI, RS
 pub struct Waits {
     /// Address of `MAY_WAIT`.
     pub may_wait: u64,
-    /// Address of `BEAT`.
+    /// Address of `BEAT`: the tick of the reader's last sign of life.
     pub beat: u64,
-    /// The bound, in ticks of the clock.
+    /// The bound, in ticks of the clock: how old such a sign may be.
     pub ticks: u64,
 }
 
@@ -49,8 +49,6 @@ const SYS_FUTEX: u32 = 202;
 const FUTEX_WAIT: u32 = 0;
 
 const SAVED: [(Reg, i32); 3] = [(RDI, -128), (RSI, -120), (RCX, -112)];
-const START: Mem = Mem::At(RSP, -104);
-const SEEN: Mem = Mem::At(RSP, -96);
 const RING: Mem = Mem::At(RSP, -56);
 const TIMEOUT: i32 = -48;
 
@@ -61,11 +59,6 @@ impl Waits {
         let waits_not = self.unless_may(asm);
         SAVED.into_iter().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
         asm.store(RING, R11);
-        let noted = asm.here();
-        asm.load(RAX, Mem::Rip(self.beat));
-        asm.store(SEEN, RAX);
-        asm.clock(RDX);
-        asm.store(START, RDX);
         let look = asm.here();
         asm.load32(RDX, Mem::At(R11, SEQUENCE as i32));
         let denied = self.unless_may(asm);
@@ -76,14 +69,11 @@ impl Waits {
         let room = asm.jcc_later(Cond::Below);
         sleep(asm);
         asm.load(R11, RING);
-        asm.load(RAX, Mem::Rip(self.beat));
-        asm.alu_load(Alu::Cmp, RAX, SEEN);
-        asm.jcc(Cond::NotEqual, noted);
         asm.clock(RDX);
-        asm.alu_load(Alu::Sub, RDX, START);
+        asm.alu_load(Alu::Sub, RDX, Mem::Rip(self.beat));
         asm.mov_imm64(RAX, self.ticks);
         asm.alu(Alu::Cmp, RDX, RAX);
-        asm.jcc(Cond::Below, look);
+        asm.jcc(Cond::Less, look);
         asm.store_imm(Mem::Rip(self.may_wait), 0);
         asm.jmp(look);
         asm.bind(room);
@@ -93,7 +83,7 @@ impl Waits {
         leave(asm);
         asm.bind(waits_not);
     }
-    /// F3.
+    /// F1 and F3.
     fn unless_may(self, asm: &mut Asm<'_>) -> Fix {
         asm.alu_mem_imm(Alu::Cmp, Mem::Rip(self.may_wait), 0, false);
         asm.jcc_later(Cond::Equal)
