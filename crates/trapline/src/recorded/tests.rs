@@ -139,7 +139,7 @@ fn sav_1_words_that_no_session_writes_are_skipped() {
                 (0..60).map(|_| if random() % 3 == 0 { random() } else { random() & !0xc }).collect();
             file.extend(words((random() % 3) as u32, random() % 2 * nth * 60, &some));
             if random() % 2 == 0 {
-                file.extend(round(random() >> random() % 64).put());
+                file.extend(round(random() >> (random() % 64)).put());
             }
         }
         let (seen, step) = read(&file);
