@@ -39,6 +39,11 @@ pub(crate) struct End {
     pub(crate) summary: String,
 }
 
+/// Whether a file's note is one of these.
+pub(crate) fn is_of_words(note: &[u8]) -> bool {
+    serde_json::from_slice::<Begin>(note).is_ok()
+}
+
 /// Runs `record`.
 pub(crate) fn run(args: &Record) -> Result<Outcome, Failure> {
     let is_new = !args.run.dry_run && create(&args.dir)?;

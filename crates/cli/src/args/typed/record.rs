@@ -142,7 +142,7 @@ Examples:
 
 const REPORT: &str = "\
 What it prints:
-  Total time   time of all calls from entry to return; of calls within calls of
+  Total time   of all calls from entry to return; of calls within calls of
                the same function, only the outermost
   Self time    the same, without calls of recorded functions within it
   Calls        how often it was called
