@@ -142,8 +142,8 @@ fn rec_3_the_calls_are_the_programs_own_and_those_of_count() {
     assert!(counted.status.success(), "{}", tracing::errors(&counted));
     let text = std::fs::read_to_string(&json).expect("written");
     std::fs::remove_file(&json).ok();
-    let objects = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let last = objects.filter(|object| object["type"] == "count").last().expect("an object");
+    let mut objects = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let last = objects.rfind(|object| object["type"] == "count").expect("an object");
     let folder = Folder::new("counted");
     let (_, status, errors) = Recording::start(&folder, &["--lossless"], &victim, &["3", "20000"]).end();
     assert!(status.success(), "{errors}");
