@@ -2,7 +2,8 @@
 
 use std::sync::atomic::AtomicU64;
 
-use trapline::saved::{Saved, Step, example};
+use trapline::recorded::{Begun, Ended, Recorded, Visit};
+use trapline::saved::{Saved, Step, example, reseal};
 use trapline_image::{
     Image, MARK_ARGUMENTS, Machine, MarkClass, MarkPlace, NoDebugFiles, ProbeSpec, mark_arguments,
 };
@@ -445,10 +446,42 @@ fn tally(bytes: &[u8]) {
 fn recordings() -> Vec<Vec<u8>> {
     let file = example();
     let halves = [file.len() / 2, file.len() - 30].map(|len| file[..len].to_vec());
-    halves.into_iter().chain([file]).collect()
+    halves.into_iter().chain([file, trapline::recorded::example()]).collect()
+}
+
+/// Takes calls of a recording of words.
+#[derive(Default)]
+struct Calls {
+    begun: usize,
+    ended: usize,
+}
+
+impl Visit for Calls {
+    fn begun(&mut self, _: &Begun) {
+        self.begun += 1;
+    }
+    fn ended(&mut self, ended: &Ended) {
+        assert!(ended.end >= ended.call.begin, "it ends before it begins");
+        self.ended += 1;
+    }
 }
 
 fn recording(bytes: &[u8]) {
+    // What is behind the checksums is to be reached.
+    let mut sealed = bytes.to_vec();
+    reseal(&mut sealed);
+    [bytes, &sealed].into_iter().for_each(recorded);
+    [bytes, &sealed].into_iter().for_each(saved);
+}
+
+fn recorded(bytes: &[u8]) {
+    let Ok(mut recorded) = Recorded::open(bytes) else { return };
+    let mut calls = Calls::default();
+    while let Ok(Step::Round { .. }) = recorded.round(&mut calls) {}
+    assert!(calls.begun == calls.ended && calls.begun <= bytes.len() / 8, "more than there was");
+}
+
+fn saved(bytes: &[u8]) {
     let Ok(mut saved) = Saved::open(bytes) else { return };
     let (mut calls, mut rounds) = (0, 0);
     while let Ok(Step::Round { .. }) = saved.each_call(&mut |call| {

@@ -42,6 +42,8 @@ fn main() -> ExitCode {
         Command::Lat(args) => commands::lat::run(args),
         Command::Hist(args) => commands::hist::run(args),
         Command::Graph(args) => commands::graph::run(args),
+        Command::Record(args) => commands::record::run(args),
+        Command::Recorded(args) => commands::recorded::run(args),
         Command::Calls(args) => commands::trace::run(args),
         Command::Recording(args) => commands::recording::run(args),
         Command::Stack(args) => commands::stack::run(args),

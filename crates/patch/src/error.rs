@@ -99,6 +99,37 @@ pub enum PatchError {
         /// The thread.
         tid: u32,
     },
+    /// A thread filters its system calls, and waiting for the reader takes one.
+    #[error(
+        "thread {tid} of process {pid} filters its system calls (seccomp), and waiting for room in a full buffer takes one; record it \
+         without --lossless"
+    )]
+    NoWaits {
+        /// The process.
+        pid: u32,
+        /// The thread.
+        tid: u32,
+    },
+    /// Its threads have not what compact records need.
+    #[error(
+        "the calls of process {pid} cannot be recorded in this way: {lack} (glibc has both from 2.35 on); use trapline trace -o FILE.trapline"
+    )]
+    Unrecordable {
+        /// The process.
+        pid: u32,
+        /// What there is not.
+        lack: &'static str,
+    },
+    /// More functions than a compact record can tell apart.
+    #[error("process {pid} would have {probes} recorded functions, and a record can name {most}; name fewer")]
+    ManyProbes {
+        /// The process.
+        pid: u32,
+        /// Their number.
+        probes: u32,
+        /// Most of them.
+        most: u32,
+    },
     /// The address space has no room for entry stamps.
     #[error("process {pid} has no free range of {len} bytes for entry stamps")]
     NoRoomForStamps {

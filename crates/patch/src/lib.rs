@@ -51,6 +51,7 @@ pub use install::rehearse::rehearse;
 pub use install::translated::translator;
 pub use memory::find::{FoundSegment, SegmentStatus, find_segments, status};
 pub use memory::segment::Segment;
+pub use memory::waiting::Waiting;
 pub use remove::detach::recover;
 pub use remove::free::Freed;
 pub use remove::hold::Closed;

@@ -53,6 +53,11 @@ pub struct Options {
     pub by_thread: bool,
     /// Bytes of each CPU's ring of records, if records are requested; a power of two.
     pub ring: u32,
+    /// Records are words of compact rings (`record::calls`): which function, when, and by which thread, and nothing else.
+    pub compact: bool,
+    /// A thread that finds such a ring full waits for at most so many ticks of the clock (docs/design/recording.md); `None`
+    /// if none waits.
+    pub waits: Option<u64>,
     /// Number of return trampolines of the process, if some calls use them: at most this many calls are timed
     /// at once.
     pub trampolines: u32,
@@ -85,6 +90,8 @@ impl Default for Options {
             kernel_uprobes: KernelUprobes::Unavailable,
             by_thread: false,
             ring: 4 << 20,
+            compact: false,
+            waits: None,
             trampolines: trapline_record::trampolines::USUAL,
             or_trampolines: false,
             by_trampolines: false,
@@ -202,6 +209,10 @@ impl Request<'_> {
             filter.tally.as_ref().is_some_and(|tally| tally.texts() != 0 || !filter.reads.is_empty())
         };
         self.actions().any(texts) || self.all_filters().any(tallied)
+    }
+    /// Whether the stubs make system calls whatever threads there are.
+    pub(crate) fn makes_calls(&self) -> bool {
+        self.has_texts() || self.options.waits.is_some()
     }
     /// Whether a filter depends on the thread's number, or an aggregation is grouped by it.
     pub(crate) fn asks_for_thread(&self) -> bool {

@@ -134,6 +134,8 @@ pub struct ProcessTraits {
     pub thread_id: ThreadId,
     /// Where stacks end, if records hold stacks.
     pub stacks: Stacks,
+    /// Ticks for which a thread waits at most that finds a compact ring full; `None` if none waits.
+    pub waits: Option<u64>,
 }
 
 impl ProcessTraits {
@@ -156,6 +158,7 @@ impl ProcessTraits {
             lines: cpus + 1,
             thread_id: ThreadId::Call,
             stacks: Stacks { main: (0, 0), block: None, go: None },
+            waits: None,
         }
     }
 }

@@ -11,7 +11,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRAPLINE");
 /// Version of everything declared in this crate. A segment of another version is never written to, only named
 /// in an error.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
 /// Name of the memfd, as /proc/PID/maps shows it: `/memfd:trapline (deleted)`.
 pub const MEMFD_NAME: &str = "trapline";
 /// Length of the control block in bytes.
@@ -100,6 +100,10 @@ pub mod at {
     /// x86-64: the last handler that a thread asked to set at C's `sigaction`; bit 63: the kernel describes the
     /// signal to it. 0 if none.
     pub const ASKED_HANDLER: u64 = PAGES_TABLES + 24;
+    /// Not 0: threads that find a compact ring full wait for the reader (docs/design/recording.md).
+    pub const MAY_WAIT: u64 = PAGES_TABLES + 32;
+    /// The tick of the clock at which the reader last showed that it lives.
+    pub const BEAT: u64 = PAGES_TABLES + 40;
 }
 
 /// Facts that patches rely on and that the program may change (`patch`'s `hold`).
@@ -129,7 +133,7 @@ pub mod delivery {
 /// Maximum number of unwinders that get frame information.
 pub const MAX_UNWINDERS: u64 = 2;
 
-const _: () = assert!(at::ASKED_HANDLER + 8 <= CONTROL_LEN && at::ASKED_HANDLER == at::ASKED + 16);
+const _: () = assert!(at::BEAT + 8 <= CONTROL_LEN && at::ASKED_HANDLER == at::ASKED + 16);
 
 /// Maximum number of region records; a block with more is broken.
 pub const MAX_REGIONS: u64 = 1 << 15;

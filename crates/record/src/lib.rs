@@ -12,6 +12,7 @@
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 pub mod addr;
+pub mod calls;
 pub mod control;
 pub mod counters;
 pub mod hist;

@@ -2,6 +2,6 @@
 //! (feature `loom_words`).
 
 #[cfg(not(feature = "loom_words"))]
-pub use core::sync::atomic::{AtomicU64, Ordering};
+pub use core::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(feature = "loom_words")]
-pub use loom::sync::atomic::{AtomicU64, Ordering};
+pub use loom::sync::atomic::{AtomicU64, Ordering, fence};

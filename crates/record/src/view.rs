@@ -3,7 +3,7 @@
 //! A broken target may write anything into shared memory at any time, so every access checks bounds and every
 //! value read is treated as input. Offsets are in bytes and must be multiples of 8.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// A window on shared memory.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,16 @@ impl<'a> View<'a> {
     /// Adds to a word, for counters that the tracer itself keeps; outside the view it returns false.
     pub fn add(&self, at: u64, by: u64) -> bool {
         self.word(at).map(|w| w.fetch_add(by, Ordering::AcqRel)).is_some()
+    }
+    /// Makes a word 0 and returns what it was; 0 outside the view. All stores before it come before the look, also for
+    /// another process that stores to this word first, and then looks at theirs behind a fence of its own.
+    #[must_use]
+    pub fn take_in_order(&self, at: u64) -> u64 {
+        fence(Ordering::SeqCst);
+        let word = self.word(at);
+        // Most words are 0, and then they are not written.
+        let is_set = |w: &&AtomicU64| w.load(Ordering::Acquire) != 0;
+        word.filter(is_set).map_or(0, |w| w.swap(0, Ordering::AcqRel))
     }
     /// Copies bytes in, word by word; `at` must be a multiple of 8, and the last word is padded with zeros.
     pub fn write_bytes(&self, at: u64, bytes: &[u8]) -> bool {

@@ -73,6 +73,10 @@ impl SharedMap {
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
+    /// Wakes all threads that wait by a shared futex on the 32 bits at this offset.
+    pub fn wake(&self, off: u64) {
+        self.map.wake(off);
+    }
     /// Its words.
     #[must_use]
     pub fn view(&self) -> View<'_> {

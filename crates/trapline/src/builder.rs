@@ -12,6 +12,7 @@ use trapline_patch::{Durations, Options};
 use trapline_plan::{Floats, KernelUprobes};
 use trapline_tracee::kernel::UprobeMulti;
 
+use crate::arch::CAN_WAIT;
 use crate::calls::OPERANDS;
 use crate::error::Error;
 use crate::filter::{Filter, Undecided};
@@ -45,6 +46,8 @@ pub struct Builder {
     returns: Returns,
     maxactive: Option<u32>,
     ring: Option<u32>,
+    compact: bool,
+    lossless: bool,
     filters: Vec<Filter>,
     texts: Vec<u16>,
     floats: Vec<Floats>,
@@ -256,6 +259,20 @@ impl Builder {
         self.maps = maps;
         self
     }
+    /// Starts recording entries and returns of functions as single words: which function, when, and by which thread, and
+    /// nothing else. [`Session::save`] takes them, and [`Recorded`](crate::recorded::Recorded) reads them;
+    /// [`Session::calls`] does not. With `lossless`, a thread that finds its ring full waits for that, for at most a second
+    /// while the session takes nothing; then it goes on, and calls are lost until the session takes records again.
+    ///
+    /// # Errors
+    /// As [`Self::count`]; if the threads of a process lack what that needs; and [`Error::NoWaiting`].
+    pub fn record_words(mut self, lossless: bool) -> Result<Session, Error> {
+        if lossless && !CAN_WAIT {
+            return Err(Error::NoWaiting);
+        }
+        (self.compact, self.lossless) = (true, lossless);
+        self.start(HitAction::Record { values: 0, returns: true })
+    }
     /// Starts recording the stack of each hit. With `time`, the durations of the calls are summed as well,
     /// from entry to return, and reports have each function's durations beside its hits. [`Session::calls`]
     /// takes the records out and returns none; [`Finished::stacks`](crate::Finished::stacks) has the sums.
@@ -327,6 +344,7 @@ impl Builder {
             faults_are_fatal: self.faults_are_fatal,
             kernel_uprobes,
             by_thread,
+            compact: self.compact,
             ..Options::default()
         };
         let ring = if matches!(hit_action, HitAction::Stack { .. }) { STACKS_RING } else { options.ring };
@@ -340,6 +358,7 @@ impl Builder {
             returns: self.returns,
             by: self.by,
             options,
+            lossless: self.lossless,
             durations,
             tick: None,
             steps: None,

@@ -191,6 +191,10 @@ impl Probes {
             (0..).zip(of).filter_map(move |(probe, known)| Some((segment, probe, known.as_ref()?)))
         })
     }
+    /// One more than the highest number in a segment.
+    pub(crate) fn len_of(&self, segment: usize) -> usize {
+        self.0.get(segment).map_or(0, Vec::len)
+    }
     pub(crate) fn get(&self, segment: usize, probe: u32) -> Option<&ProbeFacts> {
         self.0.get(segment)?.get(probe as usize)?.as_ref()
     }
@@ -203,6 +207,13 @@ pub(crate) struct Counts(Vec<Vec<u64>>);
 impl Counts {
     pub(crate) fn add(&mut self, segment: usize, probe: u32, more: u64) {
         *place(&mut self.0, segment, probe) += more;
+    }
+    /// Those of a segment, for so many probes at least.
+    pub(crate) fn of(&mut self, segment: usize, probes: usize) -> &mut [u64] {
+        if let Some(last) = u32::try_from(probes).ok().and_then(|probes| probes.checked_sub(1)) {
+            place(&mut self.0, segment, last);
+        }
+        self.0.get_mut(segment).map_or(&mut [], Vec::as_mut_slice)
     }
     pub(crate) fn sum(&self) -> u64 {
         self.0.iter().flatten().fold(0, |sum, one| sum.wrapping_add(*one))

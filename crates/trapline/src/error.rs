@@ -80,6 +80,11 @@ pub enum Error {
         /// Why.
         why: Undecided,
     },
+    /// Threads of this processor's stubs cannot wait.
+    #[error(
+        "on this processor a program does not wait for a full buffer: record without --lossless, with a larger --buffer"
+    )]
+    NoWaiting,
     /// A command could not be started.
     #[error("cannot start {command}: {source}")]
     Launch {

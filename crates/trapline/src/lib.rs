@@ -32,6 +32,7 @@
 //! | record at some probes, and count or add up at others | [`Builder::actions`] |
 //! | see callers | [`Builder::stacks`], [`Unwinding`], [`stacks`] |
 //! | save records, and read them back | [`Session::save`], [`saved`] |
+//! | record every call, and read them back | [`Builder::record_words`], [`recorded`] |
 //! | list what a probe means, before anything is patched | [`Builder::list`], [`listing`], [`probes`] |
 //! | know what functions take and return | [`Builder::prototypes`], [`prototypes`] |
 //! | read arguments on the stack, and any register | [`beyond`] |
@@ -72,6 +73,7 @@ pub mod probes;
 mod procfs;
 pub mod prototypes;
 mod quick;
+pub mod recorded;
 pub mod report;
 mod requests;
 pub mod saved;

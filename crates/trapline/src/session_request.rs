@@ -28,6 +28,8 @@ pub(crate) struct SessionRequest {
     /// How hits are grouped.
     pub(crate) by: Option<By>,
     pub(crate) options: Options,
+    /// Threads that find a compact ring full wait for the reader.
+    pub(crate) lossless: bool,
     pub(crate) durations: Durations,
     /// Length of a clock tick, in nanoseconds times 2^32, as stubs compute with it
     /// ([`Late::tick_of`](trapline_plan::filter::Late::tick_of)); set where a return may decide whether a

@@ -12,6 +12,8 @@ pub(crate) mod list;
 pub(crate) mod manual;
 pub(crate) mod patched;
 mod reader_aggregation;
+pub(crate) mod record;
+pub(crate) mod recorded;
 pub(crate) mod recording;
 mod run;
 pub(crate) mod script;

@@ -14,6 +14,7 @@ use trapline::saved::{Saved, SavedError, Step};
 use trapline::{Call, ProbeSpec, Site};
 
 use super::calls::{Report, Source};
+use super::record::is_of_words;
 use super::{Failure, Outcome};
 use crate::args::command::Recording;
 use crate::args::error::UsageError;
@@ -40,6 +41,9 @@ pub(crate) fn run(args: &Recording) -> Result<Outcome, Failure> {
         return Err(Failure::Words(UsageError::Conflict("--from and -o are the same file")));
     }
     let saved = Saved::open(BufReader::with_capacity(AT_ONCE, file)).map_err(|error| cannot(&error))?;
+    if is_of_words(saved.note()) {
+        return Err(cannot(&SavedError::Compact));
+    }
     let begin = Begin::read(saved.note()).map_err(|error| cannot(&error))?;
     let probes = begin.probes().map_err(|error| cannot(&error))?;
     let chosen = chosen(args, &begin, &probes).map_err(Failure::Words)?;

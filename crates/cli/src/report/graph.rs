@@ -193,7 +193,7 @@ impl<'a> Trees<'a> {
         let mut out = format!("{} ({pid})\n# total time  (calls) function\n", visible::name(name));
         let sums = self.sums.get(&pid).map_or(&[][..], Vec::as_slice);
         for sum in sums {
-            self.draw_sum(sum, "", "", &mut out);
+            out.push_str(&draw(&self.drawn(sum)));
         }
         if sums.is_empty() {
             out.push_str("no call ended\n");
@@ -209,17 +209,12 @@ impl<'a> Trees<'a> {
         }
         out
     }
-    fn draw_sum(&self, sum: &Sum, stem: &str, branch: &str, out: &mut String) {
-        let (label, took) = (visible::name(&self.labels[sum.label as usize]), duration(sum.total_ns));
-        out.push_str(&format!("{took:>12} : {stem}{branch}({}) {label}\n", sum.calls));
-        let stem = match branch {
-            "" => stem.to_owned(),
-            "`-" => format!("{stem}  "),
-            _ => format!("{stem}| "),
-        };
-        for (n, below) in sum.below.iter().enumerate() {
-            let last = n + 1 == sum.below.len();
-            self.draw_sum(below, &stem, if last { "`-" } else { "+-" }, out);
+    fn drawn<'s>(&'s self, sum: &'s Sum) -> Drawn<'s> {
+        Drawn {
+            label: &self.labels[sum.label as usize],
+            calls: sum.calls,
+            total_ns: sum.total_ns,
+            below: sum.below.iter().map(|below| self.drawn(below)).collect(),
         }
     }
     /// One `graph` object.
@@ -244,6 +239,36 @@ impl<'a> Trees<'a> {
             self_ns: sum.total_ns.saturating_sub(inside),
             below: sum.below.iter().map(|below| self.shown(below)).collect(),
         }
+    }
+}
+
+/// A tree of sums, to be drawn.
+#[derive(Debug)]
+pub(crate) struct Drawn<'a> {
+    pub(crate) label: &'a str,
+    pub(crate) calls: u64,
+    pub(crate) total_ns: u64,
+    pub(crate) below: Vec<Self>,
+}
+
+/// Draws a tree in the form in which uftrace draws its graphs.
+pub(crate) fn draw(tree: &Drawn<'_>) -> String {
+    let mut out = String::new();
+    draw_below(tree, "", "", &mut out);
+    out
+}
+
+fn draw_below(sum: &Drawn<'_>, stem: &str, branch: &str, out: &mut String) {
+    let (label, took) = (visible::name(sum.label), duration(sum.total_ns));
+    out.push_str(&format!("{took:>12} : {stem}{branch}({}) {label}\n", sum.calls));
+    let stem = match branch {
+        "" => stem.to_owned(),
+        "`-" => format!("{stem}  "),
+        _ => format!("{stem}| "),
+    };
+    for (n, below) in sum.below.iter().enumerate() {
+        let last = n + 1 == sum.below.len();
+        draw_below(below, &stem, if last { "`-" } else { "+-" }, out);
     }
 }
 

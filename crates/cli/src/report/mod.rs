@@ -15,6 +15,7 @@ pub(crate) mod lat;
 pub(crate) mod list;
 pub(crate) mod number;
 pub(crate) mod perfetto;
+pub(crate) mod recorded;
 #[cfg(test)]
 pub(crate) mod samples;
 pub(crate) mod site;

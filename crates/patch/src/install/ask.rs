@@ -135,7 +135,9 @@ fn thread_id(
     }
     // The kernel's answer is the child's own. If the call must not be made, the parent's number is better
     // than none.
-    let kept = kept.filter(|_| call != Call::Harmless || !request.threads.lent_blocks);
+    // Compact records have no time for it.
+    let is_asked = call == Call::Harmless && !request.options.compact;
+    let kept = kept.filter(|_| !is_asked || !request.threads.lent_blocks);
     match (kept, call) {
         (Some(at), _) => Ok(ThreadId::At(at)),
         (None, Call::Harmless | Call::LosesVectors) => Ok(ThreadId::Call),

@@ -53,13 +53,13 @@ pub(crate) fn add(
         })??;
         work.report.timings.first_stop = clock.elapsed();
     }
-    work.note(batches, request);
+    work.note_threads(batches, request, process.pid())?;
     let mut first = work.prepare(batches, process, request);
     if is_full(&first, &work.report)
         && Batch::run(process, OPTIONS, |batch| make_room(batches, batch, &work.remote))??
     {
         work = Work::look(batches, process, request, idle)?;
-        work.note(batches, request);
+        work.note_threads(batches, request, process.pid())?;
         first = work.prepare(batches, process, request);
     }
     if work.is_unsure(batches, request, &first) {
@@ -97,11 +97,11 @@ pub(crate) fn add_in(
         ask(batches, batch, request, &work.remote)?;
         work.report.timings.first_stop = start.elapsed();
     }
-    work.note(batches, request);
+    work.note_threads(batches, request, process.pid())?;
     let mut first = work.prepare(batches, process, request);
     if is_full(&first, &work.report) && make_room(batches, batch, &work.remote)? {
         work = look_in(batches, batch, request)?;
-        work.note(batches, request);
+        work.note_threads(batches, request, process.pid())?;
         first = work.prepare(batches, process, request);
     }
     if work.is_unsure(batches, request, &first) {
@@ -152,7 +152,7 @@ fn note_reliance(batches: &mut Batches, prepared: &Prepared, request: &Request<'
     let faults = (delivers || !survey.traits.has_fault_handler) && !request.options.faults_are_fatal;
     let faults = faults && prepared.sites.iter().any(|site| site.patch.faults && !holds(site));
     let by_call = request.options.by_thread || request.is_recorded() || request.asks_for_thread();
-    let calls = request.has_texts() || by_call && batches.threads.ask_by_call();
+    let calls = request.makes_calls() || by_call && batches.threads.ask_by_call();
     let traps = batches.installed.is_some_and(|ours| ours.trap().is_some() || ours.illegal().is_some());
     let relied = [
         (request.is_timed(), fact::CLOCK),
@@ -175,6 +175,9 @@ fn install(
     let Work { survey, remote, report } = work;
     let clock = Instant::now();
     let mut segment = map(batches, batch, &prepared, survey, remote)?;
+    if request.options.waits.is_some() {
+        segment.begin_waiting();
+    }
     report.timings.second_stop = clock.elapsed();
     report.mapped = segment.mapped();
     report.code = prepared.plans.iter().map(|p| p.bytes.len() as u64).sum();

@@ -18,6 +18,7 @@ use crate::install::survey::Survey;
 use crate::native::returns::trampoline_code_len;
 use crate::report::AttachReport;
 use crate::request::{Durations, Options, Request};
+use trapline_record::calls::{PROBE_BITS, WORD};
 
 /// Where a batch's data lies, and what it costs.
 #[derive(Debug)]
@@ -80,6 +81,10 @@ fn charged(
         return Ok(Charged { layout, paid: [(0, 0); 3], may_grow: None });
     }
     let counts = counts(request, survey);
+    let most = 1 << PROBE_BITS;
+    if request.options.compact && counts.counters > most {
+        return Err(PatchError::ManyProbes { pid, probes: counts.counters, most });
+    }
     let charged = charge(&counts, &survey.left).map_err(|why| too_little(why, pid, survey))?;
     let (have, wanted) = (charged.layout.rings.bytes, DataLayout::new(&counts).rings.bytes);
     report.small_rings = (have < wanted).then_some((have.into(), wanted.into()));
@@ -135,6 +140,9 @@ pub(crate) fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
     // Each patch may need a guard at its head.
     counts.guards += counts.patches;
     counts.patches += request.modules.iter().map(|m| m.semaphores.len() as u32).sum::<u32>();
+    if request.options.compact && counts.slot != 0 {
+        (counts.slot, counts.most) = (WORD, WORD);
+    }
     counts
 }
 

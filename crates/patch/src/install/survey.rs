@@ -75,6 +75,7 @@ impl Survey {
             lines: features.cpus + 1,
             thread_id: ThreadId::Call,
             stacks: Stacks { main: main_stack(&maps), ..Stacks::default() },
+            waits: options.waits,
         };
         let space = AddressSpace {
             occupied: maps.iter().map(|m| (m.start, m.end)).collect(),

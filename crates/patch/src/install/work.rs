@@ -5,6 +5,7 @@
 
 use std::time::Instant;
 
+use trapline_plan::ThreadId;
 use trapline_record::control::fact;
 use trapline_tracee::{Process, RemoteOptions};
 
@@ -36,12 +37,12 @@ impl Work {
         let start = Instant::now();
         check_free(process.pid(), &find_segments(process)?, &batches.memfds(), false)?;
         let pid = process.pid();
-        if let (true, Some((tid, _))) = (request.has_texts(), process.restricted()?) {
-            return Err(PatchError::NoTexts { pid, tid });
+        if let (true, Some((tid, _))) = (request.makes_calls(), process.restricted()?) {
+            return Err(filtered_calls(request, pid, tid));
         }
         // What a thread is about to do counts as done.
-        if request.has_texts() && batches.facts.has_changed(fact::FILTER) {
-            return Err(PatchError::NoTexts { pid, tid: pid });
+        if request.makes_calls() && batches.facts.has_changed(fact::FILTER) {
+            return Err(filtered_calls(request, pid, pid));
         }
         if request.is_timed() && batches.facts.has_changed(fact::CLOCK) {
             return Err(PatchError::NoClock { pid, tid: pid, why: "PR_SET_TSC or seccomp strict mode" });
@@ -61,7 +62,25 @@ impl Work {
         Ok(Self { survey, remote, report })
     }
     /// Notes what threads have shown (I2).
-    pub(crate) fn note(&mut self, batches: &Batches, request: &Request<'_>) {
+    ///
+    /// # Errors
+    /// Compact records are requested, and threads have not what these need.
+    pub(crate) fn note_threads(
+        &mut self,
+        batches: &Batches,
+        request: &Request<'_>,
+        pid: u32,
+    ) -> Result<(), PatchError> {
+        self.note(batches, request);
+        let traits = &self.survey.traits;
+        let lack = match (traits.rseq, traits.thread_id) {
+            (None, _) => "its threads have no areas for restartable sequences",
+            (_, ThreadId::Call | ThreadId::Unknown) => "its C library keeps no number of a thread",
+            (Some(_), ThreadId::At(_)) => return Ok(()),
+        };
+        if request.options.compact { Err(PatchError::Unrecordable { pid, lack }) } else { Ok(()) }
+    }
+    fn note(&mut self, batches: &Batches, request: &Request<'_>) {
         let (traits, threads) = (&mut self.survey.traits, &batches.threads);
         traits.rseq = threads.rseq.flatten();
         traits.thread_id = threads.id;
@@ -105,4 +124,9 @@ impl Work {
     ) -> Result<Prepared, PatchError> {
         prepare(process, request, &mut self.survey, batches.before(), &mut self.report)
     }
+}
+
+/// The error of a request that needs system calls, in a process that filters them.
+fn filtered_calls(request: &Request<'_>, pid: u32, tid: u32) -> PatchError {
+    if request.has_texts() { PatchError::NoTexts { pid, tid } } else { PatchError::NoWaits { pid, tid } }
 }

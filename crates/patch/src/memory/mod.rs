@@ -6,4 +6,5 @@
 pub(crate) mod find;
 pub(crate) mod segment;
 pub(crate) mod semaphore;
+pub(crate) mod waiting;
 pub(crate) mod words;

@@ -11,6 +11,7 @@ use trapline_tracee::{FileId, Process, users_of};
 use crate::batches::Batches;
 use crate::error::PatchError;
 use crate::memory::find::{check_free, find_segments, segment_status};
+use crate::memory::segment::Segment;
 use crate::remove::clean::clean;
 use crate::report::{DetachReport, Untouched};
 use crate::request::Options;
@@ -23,6 +24,8 @@ pub(crate) fn detach(batches: &mut Batches, process: &Process, options: &Options
     if own.is_empty() {
         return report;
     }
+    // WAIT-3
+    batches.segments.iter().for_each(Segment::release);
     let way = if batches.is_unfinished { Direction::Recover } else { Direction::Remove };
     match clean(process, &own, options, way) {
         Ok(restored) => report.restored.push(restored),

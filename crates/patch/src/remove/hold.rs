@@ -129,6 +129,10 @@ pub(crate) fn asked(batches: &Batches) -> u64 {
 /// Step H3, and H4 for what is taken out: from now on these facts count as changed.
 pub(crate) fn close(batches: &mut Batches, process: &Process, facts: u64) -> Result<Closed, PatchError> {
     batches.facts.change(facts);
+    if facts & fact::FILTER != 0 {
+        // WAIT-3
+        batches.segments.iter().for_each(Segment::release);
+    }
     let caught = if facts & fact::TRAPS != 0 { leave_boundaries(batches, process)? } else { Vec::new() };
     let (entries, probes) = relying(batches, facts, &caught, &[]);
     let mut closed = Closed { probes, left: 0 };

@@ -202,6 +202,7 @@ pub(crate) fn measure(rounds: usize) {
         id: ThreadId::Unknown,
         stacks: Stacks::default(),
         known: None,
+        waits: None,
     };
     for (name, sort) in sorts {
         let tallied = Tally { value: value.clone(), sort, group_by: GroupBy::Nothing };

@@ -6,6 +6,7 @@
 
 mod adding;
 mod bucket;
+mod calls;
 mod input;
 mod kept;
 pub(crate) mod maps;

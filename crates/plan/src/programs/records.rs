@@ -45,6 +45,8 @@ use trapline_code::{Builder, Compare, Compute, Memory, Place, Program, Target, U
 use trapline_record::ring::{FIRST_VALUE, HEAD, LOCKED, RingArea, SLOTS, TAIL};
 use trapline_record::stack::USED;
 
+use super::calls;
+
 /// The inputs, by their numbers.
 pub(crate) mod input {
     /// Pointer to ring 0.
@@ -65,8 +67,10 @@ pub(crate) mod input {
     pub(crate) const KEY: u16 = 7;
     /// How many bytes of the slots a record with a stack fills.
     pub(crate) const USED: u16 = 8;
+    /// The thread's number, of 32 bits.
+    pub(crate) const THREAD: u16 = 9;
     /// The first value.
-    pub(crate) const VALUE: u16 = 9;
+    pub(crate) const VALUE: u16 = 10;
 }
 
 /// A part of what writes a record.
@@ -95,6 +99,19 @@ pub(crate) enum Part {
         /// How the record is published.
         publish: Option<Publish>,
     },
+    /// C1 (`calls`). Hands on the ring. Outcomes as those of `Find`, for words.
+    FindCompact {
+        /// Number of CPUs that have a ring.
+        cpus: u32,
+        /// From one ring to the next, in bytes.
+        stride: u64,
+        /// Words in use from which on there is no room.
+        full: u32,
+    },
+    /// C3 and C4, for so many words of a ring. Outcome 3: the head has another context.
+    Word(u32),
+    /// The same, with a context.
+    Pair(u32),
 }
 
 /// How a record is published.
@@ -111,10 +128,15 @@ pub(crate) struct Publish {
 impl Part {
     pub(crate) const NO_CPU: u8 = 1;
     pub(crate) const NO_ROOM: u8 = 2;
+    pub(crate) const SWITCH: u8 = 3;
 
     /// W1, for as many CPUs.
     pub(crate) const fn find(area: &RingArea, cpus: u32, full: u32) -> Self {
         Self::Find { cpus, stride: area.stride(), full }
+    }
+    /// C1, for as many CPUs.
+    pub(crate) const fn find_compact(area: &RingArea, cpus: u32) -> Self {
+        Self::FindCompact { cpus, stride: area.stride(), full: area.full_words() }
     }
     /// The program.
     ///
@@ -125,6 +147,9 @@ impl Part {
             Self::Find { cpus, stride, full } => find((cpus, stride, full)),
             Self::Slot { bytes, ahead } => slot(bytes, ahead),
             Self::Words { values, publish } => words(values.into(), publish),
+            Self::FindCompact { cpus, stride, full } => calls::find(cpus, stride, full),
+            Self::Word(of) => calls::word(of),
+            Self::Pair(of) => calls::pair(of),
         }
     }
 }

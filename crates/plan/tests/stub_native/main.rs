@@ -9,6 +9,7 @@ mod aborted;
 mod apart;
 mod arena;
 mod call;
+mod compact;
 mod counts;
 mod delivered;
 mod durations;

@@ -43,6 +43,7 @@ impl Set {
             id: id_for(machine),
             stacks: Stacks::default(),
             known: None,
+            waits: None,
         };
         let area = MapArea { off: 0, lines: LINES, bytes: BYTES, stacks: STACKS };
         Self { machine: *machine, rings, area, base: arena.rows() }

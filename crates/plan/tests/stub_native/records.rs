@@ -19,7 +19,14 @@ const CALLS: u64 = 200_000;
 
 pub(crate) fn rings(arena: &Arena, bytes: u32, slot: u32) -> Rings {
     let area = RingArea { off: 0, rings: LINES - 1, slot, most: slot, bytes };
-    Rings { area, base: arena.rows(), id: ThreadId::At(0x2d0), stacks: Stacks::default(), known: None }
+    Rings {
+        area,
+        base: arena.rows(),
+        id: ThreadId::At(0x2d0),
+        stacks: Stacks::default(),
+        known: None,
+        waits: None,
+    }
 }
 
 /// Rings as this machine needs them: locked ones without rseq, and thread numbers by a system call.

@@ -35,7 +35,8 @@ impl Set {
     pub(crate) fn new(arena: &Arena, machine: &Machine, tally: Tally, condition: Option<Tree>) -> Self {
         let area = TallyArea { off: 0, tables: 1, lines: LINES, shape: tally.shape() };
         let (area_of_rings, id) = (RingArea::default(), id_for(machine));
-        let rings = Rings { area: area_of_rings, base: 0, id, stacks: Stacks::default(), known: None };
+        let rings =
+            Rings { area: area_of_rings, base: 0, id, stacks: Stacks::default(), known: None, waits: None };
         let filter = TargetFilter { condition, sample: 1, tally: Some(tally), ..TargetFilter::default() };
         Self {
             machine: *machine,

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "generated code is written and run")]
 
 mod apart;
+mod compact;
 mod counts;
 mod fields;
 mod filters;

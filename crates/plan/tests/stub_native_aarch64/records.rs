@@ -84,7 +84,7 @@ impl Bench {
         let pending = trace(self.room.next(), self.traced(Unwind::None), kind, values);
         pending.finish(rest, None).expect("in reach")
     }
-    fn code(&self, kind: RecordKind, values: usize, rest: &[u32]) -> u64 {
+    pub(crate) fn code(&self, kind: RecordKind, values: usize, rest: &[u32]) -> u64 {
         self.room.put(&self.words(kind, values, rest))
     }
     /// A function of two arguments behind a filter, which then does `rest`.

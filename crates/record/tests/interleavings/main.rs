@@ -20,4 +20,5 @@ mod publish;
 mod remove;
 mod ring;
 mod rows;
+mod waiting;
 mod writer;

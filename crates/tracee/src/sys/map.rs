@@ -58,6 +58,12 @@ impl Map {
         // SAFETY: the mapping is page-aligned, lives as long as `self`, and AtomicU64 has any bit pattern.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
     }
+    /// Wakes all threads, of whatever processes, that wait by futex on the 32 bits at this offset; nothing outside the mapping.
+    pub(crate) fn wake(&self, off: u64) {
+        let Some(word) = self.at(off, 4) else { return };
+        // SAFETY: FUTEX_WAKE takes an address and a number, and only compares the address with those that threads wait on.
+        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
+    }
     fn at(&self, off: u64, len: usize) -> Option<*mut u8> {
         let off = usize::try_from(off).ok()?;
         // SAFETY: `off + len` was checked to lie inside the mapping.

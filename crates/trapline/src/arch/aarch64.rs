@@ -1,5 +1,8 @@
 //! What stubs and the kernel can do on arm64, and what code shows by its words.
 
+/// Threads that find a compact ring full can wait for the reader (`stub/wait.rs`).
+pub(crate) const CAN_WAIT: bool = false;
+
 /// Number of registers that hold integer arguments, in C.
 pub(crate) const GENERAL_ARGUMENTS: u8 = 8;
 /// Distance from the stack pointer at a function's entry to the first argument there.

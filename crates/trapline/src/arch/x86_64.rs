@@ -3,6 +3,9 @@
 use memchr::memmem;
 use trapline_insn::x86_64::{Flow, sweep};
 
+/// Threads that find a compact ring full can wait for the reader (`stub/wait.rs`).
+pub(crate) const CAN_WAIT: bool = true;
+
 /// Number of registers that hold integer arguments, in C.
 pub(crate) const GENERAL_ARGUMENTS: u8 = 6;
 /// Distance from the stack pointer at a function's entry to the first argument there: behind the return address.

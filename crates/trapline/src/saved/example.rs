@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use trapline_record::ring::{FIRST_TEXT, RecordKind as Records, TEXT_WORDS};
 
-use super::frame::{Kind, Put};
+use super::frame::{BLOCK, HEAD, Kind, Put};
 use super::pack::pack;
 use super::tables::{Loss, Round, Table, begin, end, put_losses, put_names};
 use crate::decode::{Clock, ProbeFacts, Probes, Shape};
@@ -65,6 +65,19 @@ pub(super) fn slots(process: u32, segment: u32, slot: usize, slots: &[Vec<u8>]) 
     block.u32(process).u32(segment).u32(1).u32(slot as u32);
     pack(&slots.concat(), slot, &mut block.0);
     block.done()
+}
+
+/// Gives each block of a file the checksum of what it holds, as far as blocks follow each other. So changed bytes are read by
+/// what is behind the checksum.
+pub fn reseal(file: &mut [u8]) {
+    let mut at = HEAD;
+    while let Some(head) = file.get(at..at + BLOCK) {
+        let len = head[8..].try_into().map_or(u64::MAX, u64::from_le_bytes);
+        let end = usize::try_from(len).ok().and_then(|len| (at + BLOCK).checked_add(len));
+        let Some(block) = end.and_then(|end| file.get_mut(at..end)) else { return };
+        Put::close(block);
+        at += block.len();
+    }
 }
 
 /// The file.

@@ -8,8 +8,8 @@ pub const MAGIC: [u8; 8] = *b"trapline";
 /// Bytes of the file's head: [`MAGIC`], the format's version, and a word that is 0.
 pub const HEAD: usize = 16;
 /// Version of the format.
-pub const VERSION: u32 = 2;
-/// Bytes of a block's head: its kind, a word that is 0, and how many bytes follow.
+pub const VERSION: u32 = 3;
+/// Bytes of a block's head: its kind, a checksum (CRC-32 of all else), and how many bytes follow.
 pub const BLOCK: usize = 16;
 /// Most bytes of a block: as many as a ring can hold, and a few more.
 pub const LONGEST: u64 = (1 << 30) + (1 << 16);
@@ -34,6 +34,8 @@ pub enum Kind {
     Round = 6,
     /// Last block: a note of the program that saved the recording.
     End = 7,
+    /// Words of one compact ring.
+    Words = 8,
 }
 
 impl Kind {
@@ -48,9 +50,19 @@ impl Kind {
             5 => Self::Losses,
             6 => Self::Round,
             7 => Self::End,
+            8 => Self::Words,
             _ => return None,
         })
     }
+}
+
+/// Checksum of a block: CRC-32 (as in zip) of its kind, its length and its contents.
+pub(crate) fn sum(kind: u32, contents: &[u8]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(&kind.to_le_bytes());
+    sum.update(&(contents.len() as u64).to_le_bytes());
+    sum.update(contents);
+    sum.finalize()
 }
 
 /// Bytes of a block that is being made.
@@ -69,10 +81,12 @@ impl Put {
         self.0.clear();
         self.u32(kind as u32).u32(0).u64(0);
     }
-    /// Fills in the block's length.
+    /// Fills in the block's length and its checksum.
     pub(crate) fn close(block: &mut [u8]) {
-        let len = (block.len() - BLOCK) as u64;
-        block[8..BLOCK].copy_from_slice(&len.to_le_bytes());
+        let (head, contents) = block.split_at_mut(BLOCK);
+        let kind = head[..4].try_into().map_or(0, u32::from_le_bytes);
+        head[8..].copy_from_slice(&(contents.len() as u64).to_le_bytes());
+        head[4..8].copy_from_slice(&sum(kind, contents).to_le_bytes());
     }
     /// The finished block.
     pub(crate) fn done(mut self) -> Vec<u8> {

@@ -8,8 +8,8 @@
 //!
 //! # The file
 //!
-//! A head ([`frame::HEAD`]) and blocks, each with a head of its own ([`frame::BLOCK`]): kind, 0, length of
-//! the rest in bytes. All numbers are little-endian. A text or note is its length (32 bits) and its bytes;
+//! A head ([`frame::HEAD`]) and blocks, each with a head of its own ([`frame::BLOCK`]): kind, checksum, length
+//! of the rest in bytes. All numbers are little-endian. A text or note is its length (32 bits) and its bytes;
 //! texts are UTF-8 without control characters.
 //!
 //! | kind | holds |
@@ -29,6 +29,8 @@
 //! | | (what happened before the begin of the previous round is reported now); |
 //! | | number of processes that were looked at; 1 for the last round, which reports all, else 0 |
 //! | 7 `End` | a note |
+//! | 8 `Words` | process, segment, ring, 0; number of words taken before from that ring (64 bits); words of a compact ring, |
+//! | | oldest first, as [`trapline_record::calls`] has them. A file has either these or `Slots` (`crate::recorded`) |
 //!
 //! `Begin` is first, `End` is last, and each comes once. A process' `Probes` come before its other blocks,
 //! and again whenever there are more probes. A thread's name comes before the `Round` of its first record.
@@ -43,6 +45,7 @@
 //! written is in no count, and neither is what the target writes afterwards. A write that fails ends the
 //! session; the file is then as one of a killed tracer.
 
+pub(crate) mod blocks;
 mod example;
 pub mod frame;
 pub(crate) mod pack;
@@ -52,7 +55,7 @@ pub(crate) mod tables;
 mod tests;
 
 #[doc(hidden)]
-pub use example::example;
+pub use example::{example, reseal};
 pub use read::{Saved, SavedError, Step};
 pub(crate) use tables::begin;
 pub use tables::{Loss, end};

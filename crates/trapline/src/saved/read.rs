@@ -3,11 +3,12 @@
 //! In: untrusted bytes (SAV-1). Out: [`Call`]s in the order in which a session would have reported them;
 //! where the file ends. Does not: open files, or print.
 
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::frame::{BLOCK, Get, HEAD, Kind, LONGEST, MAGIC, VERSION};
+use super::blocks::Blocks;
+use super::frame::{Get, Kind, VERSION};
 use super::pack::{MOST, unpack};
 use super::tables::{Loss, Round, Table, get_losses, get_names};
 use crate::calls::{Call, in_order};
@@ -34,6 +35,12 @@ pub enum SavedError {
     /// It ends before its first block does.
     #[error("it ends at byte {0}, before it says what it is of")]
     Cut(u64),
+    /// It holds words of compact rings ([`Recorded`](crate::recorded::Recorded)), not calls with arguments.
+    #[error("it was made by trapline record; show it with trapline replay, report, graph or dump")]
+    Compact,
+    /// It holds calls with arguments, not words of compact rings.
+    #[error("it was made by trapline trace; show it with trapline trace --from")]
+    NotCompact,
     /// It has bytes that no session writes.
     #[error("it is damaged: the block at byte {at} {what}; what stands before it is reported")]
     Damaged {
@@ -86,11 +93,8 @@ impl std::fmt::Debug for Chooser<'_> {
 /// A recording that is being read.
 #[derive(Debug)]
 pub struct Saved<'a, R> {
-    from: R,
+    blocks: Blocks<R>,
     chooser: Chooser<'a>,
-    /// Offsets at which the last block that was read begins and ends.
-    at: (u64, u64),
-    block: Vec<u8>,
     began: Duration,
     note: Vec<u8>,
     clock: Clock,
@@ -106,42 +110,17 @@ impl<'a, R: Read> Saved<'a, R> {
     /// # Errors
     /// If it is not a recording, or has another version.
     pub fn open(from: R) -> Result<Self, SavedError> {
-        let mut saved = Self {
-            from,
+        let (blocks, begin) = Blocks::open(from)?;
+        Ok(Self {
+            blocks,
             chooser: Chooser(None),
-            at: (0, 0),
-            block: Vec::new(),
-            began: Duration::ZERO,
-            note: Vec::new(),
-            clock: (0, 1.0),
+            began: begin.began,
+            note: begin.note,
+            clock: begin.clock,
             processes: Vec::new(),
             pending: false,
             reported_last: false,
-        };
-        let mut head = Vec::new();
-        saved.fill(HEAD as u64, &mut head)?;
-        match (head.get(..8), Get(head.get(8..).unwrap_or_default()).u32()) {
-            (Some(magic), _) if magic != MAGIC => return Err(SavedError::Foreign),
-            (None, _) => return Err(SavedError::Foreign),
-            (_, None) => return Err(SavedError::Cut(saved.at.1)),
-            (_, Some(version)) if version != VERSION => return Err(SavedError::Version(version)),
-            _ => {}
-        }
-        match saved.next()? {
-            None => return Err(SavedError::Cut(saved.at.1)),
-            Some(Kind::Begin) => {}
-            Some(_) => return Err(saved.damaged("stands where the begin should")),
-        }
-        let mut get = Get(&saved.block);
-        let mut begin = || {
-            let (began, clock) = (get.u64()?, (get.u64()?, f64::from_bits(get.u64()?)));
-            let note = get.bytes()?.to_vec();
-            get.end()?;
-            (clock.1.is_finite() && clock.1 >= 0.0).then_some((began, clock, note))
-        };
-        let Some((began, clock, note)) = begin() else { return Err(saved.damaged("is no begin")) };
-        (saved.began, saved.clock, saved.note) = (Duration::from_nanos(began), clock, note);
-        Ok(saved)
+        })
     }
     /// Reports only calls that pass the filter for their site; see [`Filter::by_reader`].
     #[must_use]
@@ -162,9 +141,9 @@ impl<'a, R: Read> Saved<'a, R> {
     /// If the file cannot be read, or not further.
     pub fn each_call(&mut self, each: &mut dyn FnMut(&Call)) -> Result<Step, SavedError> {
         loop {
-            let Some(kind) = self.next()? else {
+            let Some(kind) = self.blocks.next()? else {
                 if self.reported_last || !self.pending && self.processes.is_empty() {
-                    return Ok(Step::Cut(self.at.1));
+                    return Ok(Step::Cut(self.blocks.at.1));
                 }
                 // The round that was going on, with calls that had not ended then.
                 let processes = u32::try_from(self.processes.len()).unwrap_or(u32::MAX);
@@ -172,21 +151,23 @@ impl<'a, R: Read> Saved<'a, R> {
                 return Ok(Step::Round { last: true });
             };
             if self.reported_last && kind != Kind::End {
-                return Err(self.damaged("stands behind the last round"));
+                return Err(self.blocks.damaged("stands behind the last round"));
             }
             match kind {
-                Kind::Begin => return Err(self.damaged("is a second begin")),
+                Kind::Begin => return Err(self.blocks.damaged("is a second begin")),
                 Kind::Probes => self.probes()?,
                 Kind::Slots => self.slots()?,
                 Kind::Names => self.names()?,
                 Kind::Losses => self.losses()?,
                 Kind::Round => {
-                    let round = Round::get(&self.block).ok_or_else(|| self.damaged("is no round"))?;
+                    let round =
+                        Round::get(&self.blocks.block).ok_or_else(|| self.blocks.damaged("is no round"))?;
                     self.clock = round.clock;
                     self.report(round, each);
                     return Ok(Step::Round { last: round.until.is_none() });
                 }
-                Kind::End => return self.end(),
+                Kind::End => return self.blocks.end().map(Step::End),
+                Kind::Words => return Err(SavedError::Compact),
             }
         }
     }
@@ -253,10 +234,11 @@ impl<'a, R: Read> Saved<'a, R> {
         self.processes.get_mut(usize::try_from(number?).ok()?)
     }
     fn probes(&mut self) -> Result<(), SavedError> {
-        let mut table = Table::get(&self.block).ok_or_else(|| self.damaged("is no table of probes"))?;
+        let mut table =
+            Table::get(&self.blocks.block).ok_or_else(|| self.blocks.damaged("is no table of probes"))?;
         let number = table.process as usize;
         if number > self.processes.len() || number >= MOST_PROCESSES {
-            return Err(self.damaged("is of a process that was left out"));
+            return Err(self.blocks.damaged("is of a process that was left out"));
         }
         if number == self.processes.len() {
             self.processes.push(Process::default());
@@ -271,7 +253,7 @@ impl<'a, R: Read> Saved<'a, R> {
         Ok(())
     }
     fn slots(&mut self) -> Result<(), SavedError> {
-        let block = std::mem::take(&mut self.block);
+        let block = std::mem::take(&mut self.blocks.block);
         let mut get = Get(&block);
         let head = [get.u32(), get.u32(), get.u32(), get.u32()];
         let mut take = || {
@@ -282,62 +264,17 @@ impl<'a, R: Read> Saved<'a, R> {
             Some(())
         };
         let taken = take();
-        (self.block, self.pending) = (block, true);
-        taken.ok_or_else(|| self.damaged("holds no slots"))
+        (self.blocks.block, self.pending) = (block, true);
+        taken.ok_or_else(|| self.blocks.damaged("holds no slots"))
     }
     fn names(&mut self) -> Result<(), SavedError> {
-        let names = get_names(&self.block).ok_or_else(|| self.damaged("holds no names"))?;
+        let names = get_names(&self.blocks.block).ok_or_else(|| self.blocks.damaged("holds no names"))?;
         let known = self.process(Some(names.0)).map(|process| process.names.extend(names.1));
-        known.ok_or_else(|| self.damaged("names threads of no process"))
+        known.ok_or_else(|| self.blocks.damaged("names threads of no process"))
     }
     fn losses(&mut self) -> Result<(), SavedError> {
-        let losses = get_losses(&self.block).ok_or_else(|| self.damaged("holds no losses"))?;
+        let losses = get_losses(&self.blocks.block).ok_or_else(|| self.blocks.damaged("holds no losses"))?;
         let known = self.process(Some(losses.0)).map(|process| process.losses = losses.1);
-        known.ok_or_else(|| self.damaged("is of losses of no process"))
-    }
-    fn end(&mut self) -> Result<Step, SavedError> {
-        let mut get = Get(&self.block);
-        let note = get.bytes().map(<[u8]>::to_vec).filter(|_| get.end().is_some());
-        let note = note.ok_or_else(|| self.damaged("is no end"))?;
-        let mut more = Vec::new();
-        self.fill(1, &mut more)?;
-        if more.is_empty() { Ok(Step::End(note)) } else { Err(self.damaged("is the end, and not the last")) }
-    }
-    /// Reads a whole block, if there is one.
-    fn next(&mut self) -> Result<Option<Kind>, SavedError> {
-        self.at.0 = self.at.1;
-        let mut head = Vec::new();
-        if !self.fill(BLOCK as u64, &mut head)? {
-            return Ok(None);
-        }
-        let mut get = Get(&head);
-        let (kind, zero, len) = (get.u32(), get.u32(), get.u64().unwrap_or(u64::MAX));
-        let kind = kind.and_then(Kind::from_word).filter(|_| zero == Some(0));
-        let Some(kind) = kind else { return Err(self.damaged("is of no kind that there is")) };
-        if len > LONGEST {
-            return Err(self.damaged("is longer than any"));
-        }
-        let mut block = std::mem::take(&mut self.block);
-        block.clear();
-        let whole = self.fill(len, &mut block);
-        self.block = block;
-        Ok(whole?.then_some(kind))
-    }
-    /// Appends so many bytes to `into`; returns whether there were as many.
-    fn fill(&mut self, len: u64, into: &mut Vec<u8>) -> Result<bool, SavedError> {
-        let before = into.len();
-        let read = loop {
-            match self.from.by_ref().take(len - (into.len() - before) as u64).read_to_end(into) {
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                other => break other,
-            }
-        };
-        let got = (into.len() - before) as u64;
-        self.at.1 += got;
-        read?;
-        Ok(got == len)
-    }
-    const fn damaged(&self, what: &'static str) -> SavedError {
-        SavedError::Damaged { at: self.at.0, what }
+        known.ok_or_else(|| self.blocks.damaged("is of losses of no process"))
     }
 }

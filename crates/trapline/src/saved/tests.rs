@@ -6,8 +6,8 @@ use std::time::Duration;
 use trapline_image::MARK_ARGUMENTS;
 use trapline_record::ring::RecordKind as Records;
 
-use super::example::{example, site, slot, slots};
-use super::frame::{BLOCK, HEAD, Kind};
+use super::example::{example, reseal, site, slot, slots};
+use super::frame::{BLOCK, HEAD, Kind, sum};
 use super::pack::unpack;
 use super::tables::{Round, Table, put_names};
 use super::{Saved, SavedError, Step, begin, end};
@@ -49,9 +49,14 @@ fn blocks(file: &[u8]) -> Vec<(usize, Option<Kind>)> {
 #[test]
 fn the_layout_is_a_contract() {
     let file = example();
-    assert_eq!(&file[..16], b"trapline\x02\0\0\0\0\0\0\0");
+    assert_eq!(&file[..16], b"trapline\x03\0\0\0\0\0\0\0");
     // Begin: its length, and after the time of day the clock and the note.
-    assert_eq!(&file[16..32], b"\x01\0\0\0\0\0\0\0\x22\0\0\0\0\0\0\0");
+    assert_eq!((&file[16..20], &file[24..32]), (&b"\x01\0\0\0"[..], &b"\x22\0\0\0\0\0\0\0"[..]));
+    // The checksum is the one that zip has, of kind, length and contents.
+    let mut sealed = file.clone();
+    reseal(&mut sealed);
+    assert_eq!(sealed, file);
+    assert_eq!(sum(7, b""), 0x0f4d_2fe0);
     assert_eq!(&file[40..66], b"\xe8\x03\0\0\0\0\0\0\0\0\0\0\0\0\xe0\x3f\x06\0\0\0a note");
     let at = blocks(&file);
     use Kind::{Begin, End, Losses, Names, Probes, Round, Slots};
@@ -234,14 +239,18 @@ fn what_is_wrong_is_said_and_where() {
     let with = |place: usize, bytes: &[u8]| {
         let mut other = file.clone();
         other[place..place + bytes.len()].copy_from_slice(bytes);
+        if place >= HEAD && bytes != [0x5a] {
+            reseal(&mut other);
+        }
         read(&other).1.expect_err("damaged").to_string()
     };
     assert!(with(0, b"T").contains("no recording"));
-    assert_eq!(with(8, &[1]), "it is a recording of version 1, and this trapline reads version 2");
+    assert_eq!(with(8, &[1]), "it is a recording of version 1, and this trapline reads version 3");
     for (block, offset, bytes, says) in [
         (0, 0, &[9][..], "is of no kind"),
         (0, 0, &[2], "stands where the begin should"),
-        (0, 4, &[1], "is of no kind"),
+        (0, BLOCK, &[0x5a], "has another checksum than it says"),
+        (4, 5, &[0x5a], "has another checksum than it says"),
         (1, 0, &[1], "is a second begin"),
         (1, 12, &[1], "is longer than any"),
         (1, BLOCK, &[1], "is of a process that was left out"),
@@ -285,7 +294,8 @@ fn numbers_that_would_take_all_memory_are_refused() {
         let at = BLOCK + 4 + 4 + 4 + 1 + 4;
         block[at..at + 4].copy_from_slice(&u32::to_le_bytes(segment));
         block[at + 4..at + 8].copy_from_slice(&u32::to_le_bytes(probe));
-        let file = [begin((0, 1.0), b""), block].concat();
+        let mut file = [begin((0, 1.0), b""), block].concat();
+        reseal(&mut file);
         assert!(matches!(read(&file).1, Err(SavedError::Damaged { .. })), "{segment} {probe}");
     }
 }

@@ -41,6 +41,9 @@ use crate::traced::Traced;
 /// Longest wait between two looks for threads that wait for an answer.
 const ANSWER_EVERY: Duration = Duration::from_millis(10);
 
+/// How long a thread waits for a reader that shows no sign of life (docs/design/recording.md).
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
 /// What is to be traced, and how.
 #[derive(Debug)]
 pub(crate) struct Setup {
@@ -78,6 +81,9 @@ impl Session {
         }
         if requested.filters.iter().any(|filter| filter.is_late() || filter.keeps_texts()) {
             requested.tick = Some(Late::tick_of(clock.ns_per_tick()));
+        }
+        if requested.lossless {
+            requested.options.waits = Some((LONGEST_WAIT.as_nanos() as f64 / clock.ns_per_tick()) as u64);
         }
         if let Some(steps) = steps.filter(|_| timed)
             && let Some(buckets) = steps.buckets(TickScale::new(clock.ns_per_tick()))
@@ -187,7 +193,7 @@ impl Session {
     /// with them, for the program that reads the file ([`Saved`](crate::saved::Saved)).
     #[must_use]
     pub fn save_begin(&mut self, note: &[u8]) -> Vec<u8> {
-        self.recording.begin();
+        self.recording.begin(self.processes.requested.lossless);
         saved::begin(self.numbers(), note)
     }
     /// Writes what was recorded since the last call, as it lay in the rings. This is many times as fast as

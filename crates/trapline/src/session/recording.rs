@@ -14,14 +14,17 @@ use crate::traced::Traced;
 pub(super) struct Recording {
     /// Number that the next process gets in the file; `None` until saving has begun.
     next: Option<u32>,
+    /// Threads that find a ring full may wait.
+    waits: bool,
     /// Records were saved that no round's block has closed yet; the next round is written even if it is
     /// empty.
     pending: bool,
 }
 
 impl Recording {
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin(&mut self, waits: bool) {
         self.next.get_or_insert(0);
+        self.waits = waits;
     }
     pub(super) const fn is_begun(&self) -> bool {
         self.next.is_some()
@@ -36,9 +39,9 @@ impl Recording {
         until: Option<u64>,
         write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<usize, E> {
-        let (mut next, mut taken) = (self.next.unwrap_or(0), 0);
+        let (mut next, mut taken, waits) = (self.next.unwrap_or(0), 0, self.waits);
         let done = traced.iter_mut().try_for_each(|traced| {
-            taken += traced.save(&mut next, until.is_none(), write)?;
+            taken += traced.save(&mut next, (until.is_none(), waits), write)?;
             Ok::<(), E>(())
         });
         self.next = Some(next);

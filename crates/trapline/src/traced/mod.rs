@@ -281,13 +281,14 @@ impl Traced {
     pub(crate) fn save<E>(
         &mut self,
         next: &mut u32,
-        last: bool,
+        (last, waits): (bool, bool),
         write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<usize, E> {
+        let waits = waits && self.ended.is_none() && !self.prober.patches.detached;
         let last = self.leaving.is_last_round() || last;
         let Readings { recorder, names, .. } = &mut self.readings;
         let Prober { sites, patches, .. } = &self.prober;
-        recorder.save(&self.target, sites, &patches.attached, names, (next, last), write)
+        recorder.save(&self.target, sites, &patches.attached, names, (next, last, waits), write)
     }
     /// All sums of stacks, most calls first.
     pub(crate) fn stack_sums(&self, ns_per_tick: f64) -> Vec<StackSum> {

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use trapline_patch::{Attached, Segment};
+use trapline_patch::{Attached, Segment, Waiting};
 
 use super::rings::{Never, Rings};
 use super::saving::Saver;
@@ -34,6 +34,8 @@ pub(super) struct Recorder {
     pub(super) stacks: Option<StackReader>,
     /// State of the recording.
     saver: Saver,
+    /// How often a thread waited as long as the bound, and then no thread did.
+    given_up: u64,
 }
 
 impl Recorder {
@@ -144,19 +146,22 @@ impl Recorder {
         count
     }
     /// Writes what was recorded since the last call, and what is needed to read it. `next` is the number for
-    /// the next process that appears in the file. Returns the number of records.
+    /// the next process that appears in the file. `waits`: threads may wait for room. Returns the number of records.
     pub(super) fn save<E>(
         &mut self,
         target: &TargetProcess,
         sites: &SiteTable,
         attached: &Attached,
         names: &mut ThreadNames,
-        (next, last): (&mut u32, bool),
+        (next, last, waits): (&mut u32, bool, bool),
         write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<usize, E> {
         let more = self.know_probes(target, sites, attached);
         // Without a site there is nothing to save yet.
         let Some(number) = self.saver.number(more, next) else { return Ok(0) };
+        if waits && !last {
+            self.let_wait(attached.segments());
+        }
         let Self { rings, decoder, saver, .. } = self;
         if more {
             Saver::write_probes(number, target, decoder, write)?;
@@ -166,9 +171,22 @@ impl Recorder {
         saver.save_losses(number, sites, attached, last, write)?;
         Ok(taken)
     }
+    /// Lets threads wait for room in full rings, in this round and until the next one.
+    fn let_wait(&mut self, segments: &[Segment]) {
+        for segment in segments.iter().filter(|one| one.rings().is_compact()) {
+            segment.beat();
+            self.given_up += u64::from(segment.allow_waiting() == Waiting::Again);
+        }
+    }
     /// Notices for the end of the session.
     pub(super) fn notices(&self, pid: u32) -> Vec<String> {
         let unpaired = unpaired_notice(pid, self.decoder.pairing.unpaired);
-        unpaired.into_iter().chain(self.rings.notice(pid)).collect()
+        let given_up = (self.given_up > 0).then(|| {
+            format!(
+                "process {pid} waited for this trapline as long as it may, {} times, and went on without being recorded for a while",
+                self.given_up
+            )
+        });
+        unpaired.into_iter().chain(self.rings.notice(pid)).chain(given_up).collect()
     }
 }

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use trapline_patch::Segment;
+use trapline_record::calls::WORD;
 use trapline_record::ring::{Record, RingArea};
 use trapline_record::view::View;
 
@@ -23,6 +24,7 @@ pub(super) type Never = std::convert::Infallible;
 pub(super) struct Ring<'a> {
     pub(super) segment: usize,
     pub(super) number: u32,
+    of: &'a Segment,
     area: RingArea,
     view: View<'a>,
     tail: &'a mut u64,
@@ -40,6 +42,10 @@ impl Ring<'_> {
         bytes: &mut Vec<u8>,
         mut each: impl FnMut(&mut [u8]) -> Result<(), E>,
     ) -> Result<bool, E> {
+        // Words are saved, and never reported as calls.
+        if self.is_compact() {
+            return Ok(true);
+        }
         let Ok(ahead) = self.area.ahead(self.view, self.number, self.tail) else { return Ok(false) };
         let (before, mut rest) = (bytes.len(), ahead as usize);
         while rest > 0 {
@@ -49,6 +55,35 @@ impl Ring<'_> {
             rest -= piece;
             let done = each(bytes);
             bytes.truncate(before);
+            done?;
+        }
+        Ok(true)
+    }
+    /// Whether its records are words.
+    pub(super) const fn is_compact(&self) -> bool {
+        self.area.is_compact()
+    }
+    /// Takes what is in a compact ring now, in pieces that are appended to `bytes`, and wakes threads that wait for room
+    /// there. `each` gets the number of words that had been taken before, and all of `bytes`. Returns false if the head has
+    /// an impossible value.
+    pub(super) fn empty_words<E>(
+        &mut self,
+        bytes: &mut Vec<u8>,
+        mut each: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let Ok(ahead) = self.area.words_ahead(self.view, self.number, self.tail) else { return Ok(false) };
+        let (head, mut rest) = (bytes.len(), ahead as usize * WORD as usize);
+        while rest > 0 {
+            let piece = rest.min(AT_ONCE);
+            let before = *self.tail;
+            bytes.resize(head + piece, 0);
+            self.of.beat();
+            if self.area.take_words_of(self.view, self.number, self.tail, &mut bytes[head..]) {
+                self.of.wake(self.number);
+            }
+            rest -= piece;
+            let done = each(before, bytes);
+            bytes.truncate(head);
             done?;
         }
         Ok(true)
@@ -99,7 +134,7 @@ impl Rings {
                 self.tails.push(vec![0; area.rings as usize]);
             }
             for (number, tail) in (0..).zip(&mut self.tails[segment]) {
-                let whole = each(Ring { segment, number, area, view, tail })?;
+                let whole = each(Ring { segment, number, of: one, area, view, tail })?;
                 self.broken += u64::from(!whole);
             }
             if forgets {

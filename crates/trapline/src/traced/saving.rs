@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use trapline_patch::{Attached, Segment};
+use trapline_record::calls::{CONTEXT, KIND_BITS, PROBE_BITS, PROBE_SHIFT, THREAD_BITS, THREAD_SHIFT};
 use trapline_record::ring::{KIND_MASK, RecordKind};
 
 use super::rings::{Ring, Rings};
@@ -111,7 +112,10 @@ impl Saver {
     ) -> Result<usize, E> {
         let mut taken = 0;
         rings.each(segments, |ring| {
-            let saved = self.save_ring(ring, number, decoder, write)?;
+            let saved = match ring.is_compact() {
+                true => self.save_words(ring, number, decoder, write)?,
+                false => self.save_ring(ring, number, decoder, write)?,
+            };
             taken += saved.unwrap_or(0);
             Ok(saved.is_some())
         })?;
@@ -141,6 +145,58 @@ impl Saver {
         });
         (self.slots, self.block) = (slots, block);
         Ok(whole?.then_some(records))
+    }
+    /// Writes the words of one compact ring, block by block, as they are. Returns how many there were, or `None` if the head
+    /// has an impossible value.
+    fn save_words<E>(
+        &mut self,
+        mut ring: Ring<'_>,
+        number: u32,
+        decoder: &mut Decoder,
+        write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Option<usize>, E> {
+        let segment = ring.segment;
+        let mut block = std::mem::take(&mut self.block);
+        block.begin(Block::Words);
+        block.u32(number).u32(segment as u32).u32(ring.number).u32(0).u64(0);
+        let (begin, mut words) = (block.0.len(), 0);
+        let Decoder { probes, read, .. } = decoder;
+        let whole = ring.empty_words(&mut block.0, |before, bytes| {
+            bytes[begin - 8..begin].copy_from_slice(&before.to_le_bytes());
+            words += self.note_words(segment, &bytes[begin..], probes, read);
+            Put::close(bytes);
+            write(bytes)
+        });
+        self.block = block;
+        Ok(whole?.then_some(words))
+    }
+    /// Counts words that are about to be written, and notes their threads. Returns the number of words.
+    fn note_words(&mut self, segment: usize, bytes: &[u8], probes: &Probes, read: &mut Counts) -> usize {
+        let known = probes.len_of(segment);
+        let counts = read.of(segment, known);
+        let words = bytes.as_chunks::<8>().0;
+        for word in words {
+            let word = u64::from_le_bytes(*word);
+            match word & ((1 << KIND_BITS) - 1) {
+                0 => {
+                    let probe = (word >> PROBE_SHIFT) as usize & ((1 << PROBE_BITS) - 1);
+                    if let Some(count) = counts.get_mut(probe) {
+                        *count += 1;
+                    }
+                }
+                CONTEXT => {
+                    let tid = (word >> THREAD_SHIFT) as u32 & ((1 << THREAD_BITS) - 1);
+                    if self.last != Some(tid) {
+                        self.last = Some(tid);
+                        if self.threads.insert(tid, ()).is_none() {
+                            self.fresh.insert(tid);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        words.len()
     }
     /// Writes the names of threads that are new.
     pub(super) fn save_names<E>(

@@ -9,6 +9,7 @@ pub(crate) mod graph;
 pub(crate) mod hist;
 mod lat;
 pub(crate) mod otlp;
+pub(crate) mod record;
 mod run;
 mod script;
 pub(crate) mod serve;
@@ -48,6 +49,10 @@ pub(crate) enum Command {
     Calls(Calls),
     /// `trace --from`
     Recording(Recording),
+    /// `record`
+    Record(record::Record),
+    /// `replay`, `report`, `dump`, `graph --from`
+    Recorded(record::Shown),
     /// `stack`
     Stack(stack::Stacks),
     /// `top`

@@ -24,6 +24,12 @@ pub(crate) enum UsageError {
         /// What is wrong with it.
         why: UnitError,
     },
+    /// The size of a buffer is wrong.
+    #[error("--buffer: `{0}` is no size: write a number of bytes from 4K to 1G, with K, M or G after it")]
+    Buffer(String),
+    /// What is to be recorded is no function.
+    #[error("record takes functions, whose entry and return it records: `{0}` is none")]
+    RecordNotAFunction(String),
     /// A probe is wrong.
     #[error("cannot read probe `{text}`: {why}")]
     Probe {

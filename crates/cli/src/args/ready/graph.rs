@@ -1,6 +1,6 @@
 //! `graph`, checked and converted.
 //!
-//! In: typed words, debug information. Out: a [`Graph`], or what is wrong. Does not: trace.
+//! In: typed words, debug information. Out: a [`Graph`], or of a recording a [`Shown`], or what is wrong. Does not: trace.
 
 use trapline::ProbeSpec;
 use trapline::probes::Pattern;
@@ -8,13 +8,21 @@ use trapline::probes::Pattern;
 use super::error::UsageError;
 use super::prototype::{Look, split};
 use super::run::{ends, is_function};
+use crate::args::command::Command;
+use crate::args::command::record::{Form, Shown};
 use crate::args::graph::Graph;
 use crate::args::sink::LINES;
 use crate::args::typed::TypedGraph;
 
 /// Checks and converts.
-pub(super) fn graph(typed: TypedGraph, look: Look<'_>) -> Result<Graph, UsageError> {
-    let TypedGraph { root, mut below, each, depth, ends, common } = typed;
+pub(super) fn graph(mut typed: TypedGraph, look: Look<'_>) -> Result<Command, UsageError> {
+    let Some(dir) = typed.from.take() else { return live(typed, look).map(Command::Graph) };
+    let form = Form::Graph { root: typed.root, depth: typed.depth.unwrap_or(usize::MAX) };
+    Ok(Command::Recorded(Shown { dir, form }))
+}
+
+fn live(typed: TypedGraph, look: Look<'_>) -> Result<Graph, UsageError> {
+    let TypedGraph { root, mut below, each, depth, ends, common, from: _ } = typed;
     if below.is_empty() {
         let file = root.parse::<ProbeSpec>().ok().and_then(|spec| spec.file);
         below.push(file.map_or_else(|| "*".to_owned(), |file| format!("{file}:*")));

@@ -13,6 +13,7 @@ mod hist;
 mod lat;
 mod once;
 pub(crate) mod prototype;
+pub(crate) mod record;
 mod run;
 mod script;
 pub(crate) mod signature;
@@ -36,7 +37,11 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Command, UsageError> {
         Verb::Lat(typed) => lat::lat(typed).map(Command::Lat),
         Verb::Hist(typed) => hist::hist(typed, look),
         Verb::Trace(typed) => trace::trace(typed, look),
-        Verb::Graph(typed) => graph::graph(typed, look).map(Command::Graph),
+        Verb::Graph(typed) => graph::graph(typed, look),
+        Verb::Record(typed) => record::record(typed).map(Command::Record),
+        Verb::Replay(typed) => Ok(Command::Recorded(record::replay(typed))),
+        Verb::Report(typed) => Ok(Command::Recorded(record::report(typed))),
+        Verb::Dump(typed) => Ok(Command::Recorded(record::dump(typed))),
         Verb::Stack(typed) => stack::stack(typed, look).map(Command::Stack),
         Verb::Top(typed) => top::top(typed).map(Command::Top),
         Verb::Watch(typed) => watch::watch(typed).map(Command::Watch),

@@ -1,5 +1,7 @@
 //! `graph`, as clap reads it.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::help::{TRACED, sections};
@@ -13,6 +15,9 @@ use super::shared::{Common, TypedEnds};
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(MORE, TRACED))]
 pub(crate) struct TypedGraph {
+    /// Show the tree of what trapline record wrote into DIR, instead of tracing
+    #[arg(long, value_name = "DIR", help_heading = "Tree", conflicts_with_all = LIVE)]
+    pub(crate) from: Option<PathBuf>,
     /// The function at the root, for example processCommand
     #[arg(value_name = "FUNC", required = true)]
     pub(crate) root: String,
@@ -31,6 +36,29 @@ pub(crate) struct TypedGraph {
     pub(crate) common: Common,
 }
 
+/// What is of no use to a recording.
+const LIVE: [&str; 19] = [
+    "below",
+    "pids",
+    "names",
+    "command",
+    "words",
+    "follow",
+    "each",
+    "ret",
+    "maxactive",
+    "interval",
+    "duration",
+    "timestamps",
+    "json",
+    "output",
+    "quiet",
+    "dry_run",
+    "strict",
+    "faults_are_fatal",
+    "kernel_uprobes",
+];
+
 const MORE: &str = "\
 What it prints:
   16.702 ms : | `-(1228880) tax
@@ -45,6 +73,8 @@ Examples:
     trapline graph -d 1 -p PID handle price store libc:malloc libc:free
   What a function calls itself:
     trapline graph --depth 1 -d 3 -p PID processCommand
+  Of a recording of everything:
+    trapline graph --from calls handle
   A library's own calls, in a command:
     trapline graph libsqlite3:sqlite3_exec 'libsqlite3:sqlite3_*' \\
       -- sqlite3 :memory: 'select 1+1'";

@@ -10,6 +10,7 @@ mod help;
 mod hist;
 mod lat;
 mod once;
+mod record;
 mod script;
 mod shared;
 mod stack;
@@ -28,6 +29,7 @@ pub(crate) use graph::TypedGraph;
 pub(crate) use hist::TypedHist;
 pub(crate) use lat::TypedLat;
 pub(crate) use once::{TypedDemo, TypedDoctor, TypedList, TypedPids};
+pub(crate) use record::{TypedDump, TypedRecord, TypedReplay, TypedReport, TypedSort};
 pub(crate) use script::TypedScript;
 pub(crate) use shared::{Common, TypedBy, TypedEnds, TypedFilter, TypedReturns, TypedTarget};
 pub(crate) use stack::{TypedStack, TypedUnwind};
@@ -90,6 +92,10 @@ pub(crate) enum Verb {
     Hist(TypedHist),
     Trace(TypedTrace),
     Graph(TypedGraph),
+    Record(TypedRecord),
+    Replay(TypedReplay),
+    Report(TypedReport),
+    Dump(TypedDump),
     Stack(TypedStack),
     Top(TypedTop),
     Watch(TypedWatch),

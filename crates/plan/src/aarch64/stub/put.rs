@@ -18,6 +18,7 @@
 //! All of them use flags. A lock is taken with acquire, so that what its last holder wrote comes before what we publish
 //! with it. The number of a thread is 0 in records unless it is kept (`ThreadId::At`).
 
+use trapline_record::calls::WORD;
 use trapline_record::ring::{FIRST_VALUE, LOCKED, RecordKind, RingArea, TAIL, TRIES, first_float};
 
 use super::asm::{Asm, Cond, Fix};
@@ -68,7 +69,20 @@ pub(super) struct RingWriter<'a> {
 impl RingWriter<'_> {
     fn inputs(&self, key: RecordKey) -> RecordInputs {
         let (rings, id) = (self.rings.base, self.rings.id);
-        RecordInputs { rings, kind: self.kind, id, probe: self.probe, key }
+        let is_compact = self.rings.area.is_compact();
+        RecordInputs { rings, kind: self.kind, id, probe: self.probe, key, is_compact }
+    }
+    /// A compact ring: `RING` = this CPU's, then a record in it, behind a context if `is_pair`. Jumps if the thread has no
+    /// area; if the ring is full; and, without a pair, if another context is needed.
+    pub(super) fn write_compact(&self, asm: &mut Asm, is_pair: bool) -> [Option<Fix>; 3] {
+        let (area, cpus) = (&self.rings.area, self.machine.lines.saturating_sub(1));
+        let inputs = self.inputs(RecordKey::Stack(self.texts.depth() + self.step));
+        let mut leave = inputs.append(asm, Part::find_compact(area, cpus));
+        asm.clock(TIME);
+        let words = area.bytes / WORD;
+        leave.extend(inputs.append(asm, if is_pair { Part::Pair(words) } else { Part::Word(words) }));
+        [Part::NO_CPU, Part::NO_ROOM, Part::SWITCH]
+            .map(|outcome| leave.iter().find(|(other, _)| *other == outcome).map(|(_, fix)| *fix))
     }
     /// Finds this CPU's ring. Jumps if the thread has no area, or if the ring is `full`.
     pub(super) fn find(&self, asm: &mut Asm, full: u32) -> (Fix, Fix) {

@@ -9,6 +9,10 @@
 //!   Slot      x14 RING, x15 AT                               x13 SLOT                   -
 //!   Words     x14 RING, x13 SLOT, x12 TIME; x15 AT = used    [RING + HEAD] += length    x16 A, x17 B, x11 C
 //!             x0 to x5
+//!
+//!   of a compact ring (`programs::calls`):
+//!   FindCompact   x17 B = the thread's area                  x14 RING                   x15, x16, x11 C, flags
+//!   Word, Pair    x14 RING, x12 TIME                         [RING + HEAD] += words     x13, x15 to x17, x11 C, flags
 //! ```
 //!
 //! Memory is ordered no more than necessary. The head is stored with release, so that a reader that sees it sees the
@@ -18,6 +22,7 @@ use std::cell::RefCell;
 
 use trapline_code::Allocated;
 use trapline_code::aarch64::{Frame, Inputs, Piece, allocate, emit};
+use trapline_record::calls::PROBE_SHIFT;
 use trapline_record::ring::RecordKind;
 
 use super::asm::{Asm, Fix, Reg, SP};
@@ -68,7 +73,7 @@ impl Made {
         let frame = Frame { words: 0, lse: false };
         let leave = emit(asm, &self.allocated, inputs, frame);
         // The words of a record have the probe's number in them.
-        if !matches!(self.question.0, Part::Words { .. }) {
+        if matches!(self.question.0, Part::Find { .. } | Part::FindCompact { .. } | Part::Slot { .. }) {
             self.pieces.keep(place, &leave, |jumps| Piece::since(asm, begin, jumps));
         }
         leave
@@ -84,6 +89,8 @@ pub(super) struct RecordInputs {
     pub(super) id: ThreadId,
     pub(super) probe: u32,
     pub(super) key: RecordKey,
+    /// The record is a word of a compact ring.
+    pub(super) is_compact: bool,
 }
 
 impl RecordInputs {
@@ -93,6 +100,8 @@ impl RecordInputs {
             Part::Find { .. } => &[RING, AT, A],
             Part::Slot { .. } => &[SLOT],
             Part::Words { .. } => &[A, B],
+            Part::FindCompact { .. } => &[RING, AT, A],
+            Part::Word(_) | Part::Pair(_) => &[A, B, AT, SLOT],
         };
         let question = (part, self.rings);
         let appended = MADE.with_borrow_mut(|made| {
@@ -113,8 +122,8 @@ impl Inputs for RecordInputs {
     fn register(&self, nth: u16) -> Option<Reg> {
         match nth {
             input::RING => Some(RING),
-            input::HEAD | input::USED => Some(AT),
-            input::SLOT => Some(SLOT),
+            input::HEAD | input::USED if !self.is_compact => Some(AT),
+            input::SLOT if !self.is_compact => Some(SLOT),
             input::TIME => Some(TIME),
             input::VALUE.. => Some(Reg::from(nth - input::VALUE)),
             _ => None,
@@ -124,6 +133,17 @@ impl Inputs for RecordInputs {
         match nth {
             input::RINGS => asm.constant(to, self.rings),
             input::CPU => asm.load32(to, B, CPU_ID),
+            input::IDS if self.is_compact => {
+                asm.number(to, self.probe << PROBE_SHIFT | self.kind as u32);
+            }
+            input::THREAD => match self.id {
+                ThreadId::At(offset) => {
+                    asm.thread_pointer(C);
+                    asm.add_imm(C, C, offset);
+                    asm.load32(to, C, 0);
+                }
+                _ => asm.number(to, 0),
+            },
             input::IDS => {
                 asm.number(to, self.probe);
                 if let ThreadId::At(offset) = self.id {

@@ -37,7 +37,7 @@
 //!   T7       sp = S - step             goes back to T5 behind that
 //! ```
 //!
-//! In a process without rseq T2 is L1 to L3 of `record::ring`, and T4 is L5. The clock is the virtual
+//! In a compact ring (`programs::calls`) T2 to T4 are C1 to C4, in one of two sequences. In a process without rseq T2 is L1 to L3 of `record::ring`, and T4 is L5. The clock is the virtual
 //! counter, which runs at one rate on all CPUs (Arm ARM D12.1). It may show the same time for two records of
 //! one thread: readers keep the order in which a ring has them. If the return decides, see `defer`.
 
@@ -47,8 +47,9 @@ use super::asm::{Asm, Fix, NoWords};
 use super::counted::{count, count_last};
 use super::filtered_path::{Before, FilteredPath};
 use super::latency::Mark;
-use super::machine::Machine;
+use super::machine::{Machine, Rseq};
 use super::pending::Code;
+use super::put::RingWriter;
 use super::rseq::{self, Section};
 use super::saves::{A, B};
 use super::threads;
@@ -69,6 +70,8 @@ pub struct UnfinishedTrace<'a> {
     /// The jump of threads without an area, or of records that found all rings locked.
     none: Fix,
     full: Fix,
+    /// A compact ring: what appends the second sequence, and the jump that leads there.
+    compact: Option<(RingWriter<'a>, Rseq, Option<Fix>)>,
     /// Where the common path goes on.
     written: u64,
     /// What the filter has left to append.
@@ -102,7 +105,16 @@ pub fn trace(at: u64, traced: Traced<'_>, kind: RecordKind, values: usize) -> Un
     if let Some(walk) = walk {
         walk.bound(&mut asm);
     }
+    let mut compact = None;
     let (section, (none, full)) = match traced.machine.rseq {
+        Some(rseq) if traced.rings.area.is_compact() => {
+            let (section, [none, full, switch]) =
+                rseq::section_with(&mut asm, rseq, [B, A], |asm| writer.write_compact(asm, false));
+            compact = Some((writer, rseq, switch));
+            // A part that has no code has no jumps; then the stub is never finished.
+            let [none, full] = [none, full].map(|fix| fix.unwrap_or_else(|| asm.b_later()));
+            (Some(section), (none, full))
+        }
         Some(rseq) => {
             let (section, fixes) = rseq::section_with(&mut asm, rseq, [B, A], |asm| {
                 let fixes = writer.find(asm, full);
@@ -134,6 +146,7 @@ pub fn trace(at: u64, traced: Traced<'_>, kind: RecordKind, values: usize) -> Un
         section,
         none,
         full,
+        compact,
         written,
         before,
         cramped,
@@ -148,7 +161,8 @@ impl Code for UnfinishedTrace<'_> {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
-        let Self { mut asm, machine, dropped, path, section, none, full, written, leaves, .. } = self;
+        let Self { mut asm, machine, dropped, path, section, none, full, compact, written, leaves, .. } =
+            self;
         let displaced_at = asm.here();
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
@@ -159,7 +173,15 @@ impl Code for UnfinishedTrace<'_> {
         }
         path.behind_fields(&mut asm, self.deep, self.mark, leaves);
         path.behind_room(&mut asm, self.cramped, leaves);
+        let second = compact.map(|(writer, rseq, switch)| {
+            switch.into_iter().for_each(|switch| asm.bind(switch));
+            let second = rseq::section_with(&mut asm, rseq, [B, A], |asm| writer.write_compact(asm, true));
+            asm.b(written);
+            second
+        });
+        let jumps = second.map_or([None; 3], |(_, jumps)| jumps);
         asm.bind(full);
+        jumps[1].into_iter().for_each(|fix| asm.bind(fix));
         if section.is_none() {
             asm.bind(none);
         }
@@ -167,10 +189,12 @@ impl Code for UnfinishedTrace<'_> {
         asm.b(written);
         if let (Some(section), Some((counting, unregistered))) = (section, counted) {
             asm.bind(none);
+            jumps[0].into_iter().for_each(|fix| asm.bind(fix));
             asm.bind(unregistered);
             count_last(&mut asm, machine, dropped);
             asm.b(written);
             rseq::descriptors(&mut asm, &[section, counting]);
+            second.into_iter().for_each(|(section, _)| rseq::descriptors(&mut asm, &[section]));
         }
         asm.pool();
         asm.words()

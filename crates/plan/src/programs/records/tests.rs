@@ -29,7 +29,7 @@ struct Hit {
 const VALUES: u8 = 2;
 
 impl Hit {
-    const fn inputs(self, ring: u64, head: u64, slot: u64) -> [u64; 11] {
+    const fn inputs(self, ring: u64, head: u64, slot: u64) -> [u64; 12] {
         let Self { cpu, thread, used } = self;
         let used = if let Some(used) = used { used } else { 0 };
         let key = thread * 16 + RecordKind::Entry as u64;
@@ -43,6 +43,7 @@ impl Hit {
             thread << 32 | PROBE,
             key,
             used,
+            0,
             thread + 1,
             thread + 2,
         ]
@@ -91,7 +92,7 @@ impl Parts {
     fn part(
         &self,
         nth: usize,
-        inputs: &[u64; 11],
+        inputs: &[u64; 12],
         memory: &mut Bytes,
         left: &mut usize,
     ) -> Result<Vec<u64>, Ended> {

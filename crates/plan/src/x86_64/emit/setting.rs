@@ -12,7 +12,7 @@ use crate::x86_64::code_region::ModuleSpace;
 use crate::x86_64::env::Env;
 use crate::x86_64::stub::arguments::ArgumentForm;
 use crate::x86_64::stub::{
-    Filtered, Gate, Latency, Liveness, Machine, PageNotes, Rings, Threads, Timed, Traced,
+    Filtered, Gate, Latency, Liveness, Machine, PageNotes, Rings, Threads, Timed, Traced, Waits,
 };
 use trapline_record::addr::Bias;
 use trapline_record::counters::filtered;
@@ -137,7 +137,7 @@ impl Setting<'_> {
     /// Rings for hits that write no record: only the way to read thread numbers is used.
     pub(super) fn no_rings(&self, area: RingArea, id: ThreadId) -> Rings {
         let known = known(self.layout, self.data);
-        Rings { area, base: self.data.of(0), id, stacks: self.env.traits.stacks, known }
+        Rings { area, base: self.data.of(0), id, stacks: self.env.traits.stacks, known, waits: None }
     }
 
     /// A hit without values, texts, fields or a stack: only that it happened, and passed the filter.
@@ -191,5 +191,11 @@ fn known(layout: &DataLayout, data: DataAt) -> Option<PageNotes> {
 fn rings(traits: &ProcessTraits, layout: &DataLayout, data: DataAt) -> Option<Rings> {
     let (area, base) = (layout.rings, data.of(layout.rings.off));
     let known = known(layout, data);
-    (!area.is_empty()).then_some(Rings { area, base, id: traits.thread_id, stacks: traits.stacks, known })
+    let waits = traits.waits.map(|ticks| Waits {
+        may_wait: data.of(control::at::MAY_WAIT),
+        beat: data.of(control::at::BEAT),
+        ticks,
+    });
+    let (id, stacks) = (traits.thread_id, traits.stacks);
+    (!area.is_empty()).then_some(Rings { area, base, id, stacks, known, waits })
 }

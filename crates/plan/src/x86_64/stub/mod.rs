@@ -54,6 +54,7 @@ mod trace;
 mod traced;
 pub mod trampolines;
 mod trap;
+mod wait;
 mod written;
 
 use trapline_code::x86_64::asm;
@@ -80,3 +81,4 @@ pub use text::PageNotes;
 pub use threads::Threads;
 pub use traced::Traced;
 pub use trap::{TrapHandler, trap_handler};
+pub use wait::Waits;

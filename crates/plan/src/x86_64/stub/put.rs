@@ -18,6 +18,7 @@
 //!
 //! Without rseq, `lock` begins at ring 2 · CPU. `key` is S, or the address of the call's stamp cell ([`Placed`]).
 
+use trapline_record::calls::WORD;
 use trapline_record::ring::{
     FIRST_TEXT, FIRST_VALUE, HEAD, LOCKED, RecordKind, RingArea, TAIL, TRIES, first_float,
 };
@@ -29,6 +30,7 @@ use super::record_parts::{Ids, RecordInputs};
 use super::rseq;
 use super::stack::Walk;
 use super::text::{PageNotes, Texts};
+use super::wait::Waits;
 use crate::machine::{Stacks, ThreadId};
 use crate::programs::records::{Part, Publish};
 use crate::request::Floats;
@@ -48,6 +50,8 @@ pub struct Rings {
     pub stacks: Stacks,
     /// Where the notes lie about pages that texts may be loaded from; `None` if the kernel copies all texts.
     pub known: Option<PageNotes>,
+    /// A thread that finds its compact ring full waits.
+    pub waits: Option<Waits>,
 }
 
 /// How the records of a call are identified that has a stamp cell in private memory (`defer`).
@@ -169,6 +173,18 @@ impl RingWriter<'_> {
             found.map_or_else(|| asm.jmp_later(), |(_, fix)| *fix)
         };
         (of(Part::NO_CPU), of(Part::NO_ROOM))
+    }
+    /// A compact ring: r11 = this CPU's, then a record in it, behind a context if `is_pair`. Jumps if the thread has no
+    /// area; if the ring is full; and, without a pair, if another context is needed.
+    pub(super) fn write_compact(&self, asm: &mut Asm<'_>, is_pair: bool) -> [Option<Fix>; 3] {
+        let (area, cpus) = (&self.rings.area, self.machine.lines.saturating_sub(1));
+        let inputs = RecordInputs { ids: Ids::Compact(self.rings.id, self.probe), ..self.inputs(None) };
+        let mut leave = inputs.append(asm, Part::find_compact(area, cpus));
+        asm.clock(RDX);
+        let words = area.bytes / WORD;
+        leave.extend(inputs.append(asm, if is_pair { Part::Pair(words) } else { Part::Word(words) }));
+        [Part::NO_CPU, Part::NO_ROOM, Part::SWITCH]
+            .map(|outcome| leave.iter().find(|(other, _)| *other == outcome).map(|(_, fix)| *fix))
     }
     /// r10 = the slot that is `ahead` of the head.
     pub(super) fn slot(&self, asm: &mut Asm<'_>, ahead: u32) {

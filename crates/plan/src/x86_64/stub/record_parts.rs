@@ -9,6 +9,10 @@
 //!   Slot      r11, rax                             r10 = slot                      flags
 //!   Words     r11, r10, rdx = time; rcx = used     [r11 + HEAD] += length          rax, rdx, flags
 //!             arguments, [rsp + saved] (`saves`)
+//!
+//!   of a compact ring (`programs::calls`):
+//!   FindCompact   fs:[area + CPU_ID]             r11 = ring                      rax, r10, flags
+//!   Word, Pair    r11, rdx = time                [r11 + HEAD] += words           rax, rdx, r10, flags
 //! ```
 //!
 //! Each thread keeps some programs that it made, with locations. What differs from probe to probe is in no program.
@@ -17,6 +21,7 @@ use std::cell::RefCell;
 
 use trapline_code::Allocated;
 use trapline_code::x86_64::{Frame, Inputs, Piece, allocate, emit};
+use trapline_record::calls::PROBE_SHIFT;
 use trapline_record::ring::RecordKind;
 
 use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX, RCX, RDX, RSP, Reg, Shift};
@@ -50,6 +55,8 @@ pub(super) enum Ids {
     Of(ThreadId, u32),
     /// The word that the entry kept in the cell at this address.
     Kept(Reg),
+    /// The same numbers, for a word of a compact ring.
+    Compact(ThreadId, u32),
 }
 
 impl Made {
@@ -64,7 +71,7 @@ impl Made {
         let frame = Frame { words: &[], rdx: none, rdx_is_read: false, spare: [none; 2], unbroken: true };
         let leave = emit(asm, &self.allocated, inputs, frame);
         // The words of a record have the probe's number in them.
-        if !matches!(self.question.0, Part::Words { .. }) {
+        if matches!(self.question.0, Part::Find { .. } | Part::FindCompact { .. } | Part::Slot { .. }) {
             self.pieces.keep(place, &leave, |jumps| Piece::since(asm, begin, jumps));
         }
         leave
@@ -93,6 +100,8 @@ impl RecordInputs {
             Part::Find { .. } => &[R11, RAX, R10],
             Part::Slot { .. } => &[R10],
             Part::Words { .. } => &[RDX, RAX],
+            Part::FindCompact { .. } => &[R11, RAX, R10],
+            Part::Word(_) | Part::Pair(_) => &[RDX, RAX, R10],
         };
         let question = (part, self.kind == RecordKind::Entry, self.rings, self.area);
         let appended = MADE.with_borrow_mut(|made| {
@@ -135,6 +144,10 @@ impl Inputs for RecordInputs {
             (input::TIME, _) if to == RDX => {}
             (input::TIME, _) => asm.mov(to, RDX),
             (input::IDS, Ids::Kept(at)) => asm.load(to, Mem::At(at, 0)),
+            (input::IDS, Ids::Compact(_, probe)) => {
+                asm.mov_imm32(to, probe << PROBE_SHIFT | self.kind as u32);
+            }
+            (input::THREAD, Ids::Compact(id, _) | Ids::Of(id, _)) => threads::load(id, asm, to, self.depth),
             (input::IDS, Ids::Of(ThreadId::Unknown, probe)) => asm.mov_imm32(to, probe),
             (input::IDS, Ids::Of(id, probe)) => {
                 threads::load(id, asm, to, self.depth);

@@ -34,6 +34,13 @@ pub(super) struct Section {
     end: u64,
 }
 
+impl Section {
+    /// Where it begins.
+    pub(super) const fn restart(&self) -> u64 {
+        self.restart
+    }
+}
+
 /// Emits a section; `body` may use `scratch` and ends with the committing instruction.
 pub(super) fn section(
     asm: &mut Asm<'_>,

@@ -37,7 +37,7 @@ use super::written::Written;
 #[derive(Clone, Debug)]
 pub(super) enum TraceTail<'a> {
     /// The record's code comes before the displaced code.
-    Recorded(Written),
+    Recorded(Written<'a>),
     /// The record's code comes behind it, for hits that pass.
     FilteredPath(Recorded<'a>, FilteredPath),
     /// The record's code comes behind it, for exits that have a mark.
@@ -75,7 +75,7 @@ pub(super) fn trace<'a>(
 }
 
 /// Emits the whole code for a hit that is recorded, or that is rejected by a filter which has to save as much.
-fn record(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: RecordKind, values: usize) -> Written {
+fn record<'a>(asm: &mut Asm<'_>, traced: &Traced<'a>, kind: RecordKind, values: usize) -> Written<'a> {
     let hits = traced.hit_filter(kind);
     traced.saves(kind).enter(asm);
     let decides = kind == RecordKind::Entry;
@@ -107,8 +107,8 @@ impl TraceTail<'_> {
     }
 }
 
-impl Recorded<'_> {
-    fn append(&self, asm: &mut Asm<'_>) -> Written {
+impl<'a> Recorded<'a> {
+    fn append(&self, asm: &mut Asm<'_>) -> Written<'a> {
         self.traced.saves(self.kind).enter_rest(asm);
         let written = Written::emit(asm, &self.traced, self.kind, self.values, FilterExits::default());
         asm.jmp(self.behind);

@@ -24,6 +24,8 @@
 //!   no room on a goroutine's stack     dropped  ->  without_texts
 //!   rejected by fields                 rsp += depth, then as the next line
 //!   rejected                           mark taken away, rejected  ->  without_texts
+//!   compact ring: another context      the second sequence (`programs::calls`)  ->  written
+//!   compact ring full, may wait        `wait`  ->  the section again, or dropped
 //! ```
 
 use trapline_record::ring::RecordKind;
@@ -38,13 +40,15 @@ use super::rseq::{self, Section};
 use super::stack::Walk;
 use super::threads;
 use super::traced::Traced;
+use crate::machine::Rseq;
 
 /// What is left to append.
 #[derive(Clone, Debug)]
-pub(super) struct Written {
+pub(super) struct Written<'a> {
     machine: Machine,
     commit: Commit,
     full: Fix,
+    compact: Option<Compact<'a>>,
     /// The jump of hits on a goroutine's stack without room for texts.
     cramped: Option<Fix>,
     /// Where the common path goes on.
@@ -67,6 +71,51 @@ enum Commit {
     Lock(Fix),
 }
 
+/// What a record in a compact ring has besides.
+#[derive(Clone, Copy, Debug)]
+struct Compact<'a> {
+    writer: RingWriter<'a>,
+    rseq: Rseq,
+    /// The jump of records that need another context.
+    switch: Option<Fix>,
+}
+
+/// The second sequence, with its jumps of threads without an area and of records that found their ring full.
+#[derive(Clone, Copy, Debug)]
+struct Second {
+    section: Section,
+    unregistered: Option<Fix>,
+    full: Option<Fix>,
+}
+
+impl Compact<'_> {
+    /// Appends the second sequence, which goes on at `written`.
+    fn second(self, asm: &mut Asm<'_>, written: u64) -> Second {
+        self.switch.into_iter().for_each(|switch| asm.bind(switch));
+        let (section, [unregistered, full, _]) =
+            rseq::section_with(asm, self.rseq, R11, |asm| self.writer.write_compact(asm, true));
+        asm.jmp(written);
+        Second { section, unregistered, full }
+    }
+    /// Appends the wait for room, where threads may wait. It runs on where the record is dropped all the same.
+    fn wait(self, asm: &mut Asm<'_>, again: Section) {
+        if let Some(waits) = self.writer.rings.waits {
+            // No sequence is announced while the thread sleeps.
+            rseq::clear(asm, self.rseq);
+            waits.append(asm, &self.writer.rings.area, again.restart());
+        }
+    }
+}
+
+/// A record in a compact ring: the first sequence.
+fn commit_compact<'a>(asm: &mut Asm<'_>, writer: &RingWriter<'a>, rseq: Rseq) -> (Commit, Fix, Compact<'a>) {
+    let (section, [unregistered, full, switch]) =
+        rseq::section_with(asm, rseq, R11, |asm| writer.write_compact(asm, false));
+    // A part that has no code has no jumps; then the stub is never finished.
+    let [unregistered, full] = [unregistered, full].map(|fix| fix.unwrap_or_else(|| asm.jmp_later()));
+    (Commit::Section(section, unregistered), full, Compact { writer: *writer, rseq, switch })
+}
+
 /// Finds a ring and writes. Also returns the jump of records that found their ring full.
 fn commit(asm: &mut Asm<'_>, writer: &RingWriter<'_>, values: usize, walk: Option<Walk>) -> (Commit, Fix) {
     let bound = |asm: &mut Asm<'_>| walk.iter().for_each(|walk| walk.bound(asm));
@@ -87,11 +136,11 @@ fn commit(asm: &mut Asm<'_>, writer: &RingWriter<'_>, values: usize, walk: Optio
     (Commit::Lock(busy), full)
 }
 
-impl Written {
+impl<'a> Written<'a> {
     /// Appends a record's code, behind the code in which `passed` rejects.
     pub(super) fn emit(
         asm: &mut Asm<'_>,
-        traced: &Traced<'_>,
+        traced: &Traced<'a>,
         kind: RecordKind,
         values: usize,
         mut passed: FilterExits,
@@ -112,7 +161,16 @@ impl Written {
         let cramped = texts.room(asm);
         let fixups = texts.fetch(asm);
         passed.deep = hits.pass_fields(asm);
-        let (commit, full) = commit(asm, &writer, values, traced.walk(kind));
+        let (commit, full, compact) = match machine.rseq.filter(|_| writer.rings.area.is_compact()) {
+            Some(rseq) => {
+                let (commit, full, compact) = commit_compact(asm, &writer, rseq);
+                (commit, full, Some(compact))
+            }
+            None => {
+                let (commit, full) = commit(asm, &writer, values, traced.walk(kind));
+                (commit, full, None)
+            }
+        };
         let written = asm.here();
         texts.drop(asm);
         let marks = early.or(mark(asm, by_fields));
@@ -125,6 +183,7 @@ impl Written {
             machine,
             commit,
             full,
+            compact,
             cramped,
             written,
             without_texts,
@@ -137,9 +196,14 @@ impl Written {
     /// Appends the paths of records that are not written, descriptors and addresses. Returns the instructions
     /// that may fault, and where a thread goes on then.
     pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
+        let second = self.compact.map(|compact| compact.second(asm, self.written));
         asm.bind(self.full);
-        if let Commit::Lock(busy) = self.commit {
-            asm.bind(busy);
+        second.and_then(|second| second.full).into_iter().for_each(|fix| asm.bind(fix));
+        match self.commit {
+            Commit::Lock(busy) => asm.bind(busy),
+            Commit::Section(section, _) => {
+                self.compact.into_iter().for_each(|compact| compact.wait(asm, section));
+            }
         }
         let dropped = count(asm, &self.machine);
         asm.jmp(self.written);
@@ -151,6 +215,7 @@ impl Written {
         });
         if let Commit::Section(_, unregistered) = self.commit {
             asm.bind(unregistered);
+            second.and_then(|second| second.unregistered).into_iter().for_each(|fix| asm.bind(fix));
             dropped.bind_unregistered(asm);
             self.on_last_line(asm, self.dropped, self.written);
             if let Some(cramped) = cramped {
@@ -164,6 +229,7 @@ impl Written {
         }
         if let (Some(rseq), Commit::Section(section, _)) = (self.machine.rseq, self.commit) {
             rseq::descriptors(asm, rseq, &[section]);
+            second.into_iter().for_each(|second| rseq::descriptors(asm, rseq, &[second.section]));
         }
         let counts = [Some(dropped), cramped].into_iter().flatten().filter_map(|counted| counted.section());
         for section in counts.chain(self.passed.sections(filtered)) {

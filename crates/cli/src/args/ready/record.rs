@@ -1,0 +1,104 @@
+//! `record`, `replay`, `report` and `dump`, checked and converted.
+//!
+//! In: typed words. Out: [`Record`], [`Shown`], or what is wrong. Does not: open files.
+
+use super::error::UsageError;
+use super::run::{ends, is_function, run};
+use crate::args::command::record::{Form, Record, Shown, Sort};
+use crate::args::sink::Sink;
+use crate::args::typed::{Common, TypedDump, TypedRecord, TypedReplay, TypedReport, TypedSort};
+use crate::report::format::Format;
+
+/// Name of the file in a recording's folder.
+pub(crate) const FILE: &str = "calls.trapline";
+/// Least and greatest bytes of a buffer.
+const LEAST: u64 = 4 << 10;
+const MOST: u64 = 1 << 30;
+
+/// Checks and converts `record`.
+pub(super) fn record(typed: TypedRecord) -> Result<Record, UsageError> {
+    let mut texts = typed.probes;
+    if texts.is_empty() {
+        texts.push("*".to_owned());
+    }
+    let common = Common {
+        target: typed.target,
+        duration: typed.duration,
+        dry_run: typed.dry_run,
+        strict: typed.strict,
+        faults_are_fatal: typed.faults_are_fatal,
+        quiet: typed.quiet,
+        ..Common::default()
+    };
+    let mut run = run(&texts, common, &[])?;
+    if let Some(wrong) = run.probes.iter().find(|probe| !is_function(probe)) {
+        return Err(UsageError::RecordNotAFunction(wrong.text.clone()));
+    }
+    if !typed.dry_run {
+        let output = Some(typed.output.join(FILE));
+        run.sink = Sink { format: Format::Saved, json: false, output, quiet: typed.quiet };
+    }
+    let buffer = size(&typed.buffer).ok_or(UsageError::Buffer(typed.buffer))?;
+    Ok(Record { run, dir: typed.output, ends: ends(&typed.ends)?, lossless: typed.lossless, buffer })
+}
+
+/// Bytes: a number, and K, M or G behind it.
+fn size(text: &str) -> Option<u32> {
+    let (number, shift) = match text.char_indices().last()? {
+        (at, 'k' | 'K') => (&text[..at], 10),
+        (at, 'm' | 'M') => (&text[..at], 20),
+        (at, 'g' | 'G') => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let bytes = number.parse::<u64>().ok()?.checked_shl(shift)?;
+    let bytes = bytes.checked_next_power_of_two().filter(|bytes| (LEAST..=MOST).contains(bytes))?;
+    u32::try_from(bytes).ok()
+}
+
+/// Converts `replay`.
+pub(super) fn replay(typed: TypedReplay) -> Shown {
+    let form = Form::Replay { depth: typed.depth.unwrap_or(usize::MAX), tid: typed.tid };
+    Shown { dir: typed.dir, form }
+}
+
+/// Converts `report`.
+pub(super) fn report(typed: TypedReport) -> Shown {
+    let sort = match typed.sort {
+        TypedSort::Total => Sort::Total,
+        TypedSort::Own => Sort::Own,
+        TypedSort::Call => Sort::Calls,
+        TypedSort::Func => Sort::Name,
+    };
+    Shown { dir: typed.dir, form: Form::Report(sort) }
+}
+
+/// Converts `dump`.
+pub(super) fn dump(typed: TypedDump) -> Shown {
+    let form = if typed.chrome { Form::Chrome(typed.output) } else { Form::Flame(typed.output) };
+    Shown { dir: typed.dir, form }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_are_powers_of_two_within_limits() {
+        for (text, bytes) in [
+            ("16M", Some(16 << 20)),
+            ("5000", Some(8192)),
+            ("4k", Some(4096)),
+            ("1G", Some(1 << 30)),
+            ("2G", None),
+            ("4095", Some(4096)),
+            ("100", None),
+            ("M", None),
+            ("", None),
+            ("-1M", None),
+            ("16MB", None),
+            ("99999999999999999999", None),
+        ] {
+            assert_eq!(size(text), bytes, "{text}");
+        }
+    }
+}

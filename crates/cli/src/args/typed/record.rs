@@ -1,0 +1,159 @@
+//! `record`, `replay`, `report` and `dump`, as clap reads them.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, ValueEnum};
+
+use super::help::{ONCE, TRACED, sections};
+use super::shared::{TypedEnds, TypedTarget};
+
+/// Record every call of a whole program, and look later
+///
+/// Records entry and return of functions with time and thread, and nothing else: 16 bytes a call. trapline report,
+/// replay, graph and dump show the recording. A record that finds the buffer of its CPU full is dropped, and counted as missed;
+/// with --lossless the program waits instead.
+#[derive(Args, Debug, Clone)]
+#[command(after_long_help = sections(RECORD, TRACED))]
+pub(crate) struct TypedRecord {
+    /// Functions to record, for example 'store*' libc:malloc [default: all of the program]
+    #[arg(value_name = "PROBE")]
+    pub(crate) probes: Vec<String>,
+    #[command(flatten)]
+    pub(crate) target: TypedTarget,
+    /// Folder for the recording
+    #[arg(short, long, value_name = "DIR", default_value = DIR, help_heading = "Recording")]
+    pub(crate) output: PathBuf,
+    /// Let a thread wait for room in a full buffer, so that no call is lost.
+    ///
+    /// A thread waits for at most a second while trapline takes nothing, as when it was killed or stopped. Then no thread waits
+    /// until trapline goes on; calls that are lost meanwhile are counted.
+    #[arg(long, help_heading = "Recording")]
+    pub(crate) lossless: bool,
+    /// Bytes of each CPU's buffer, with K, M or G after the number, up to 1G
+    #[arg(long, value_name = "SIZE", default_value = "16M", help_heading = "Recording")]
+    pub(crate) buffer: String,
+    #[command(flatten)]
+    pub(crate) ends: TypedEnds,
+    /// Stop after this time: seconds, or with a unit (500ms, 2m)
+    #[arg(short, long, value_name = "SECONDS", help_heading = "Recording")]
+    pub(crate) duration: Option<String>,
+    /// Print no closing summary and no notices
+    #[arg(short, long, help_heading = "Recording")]
+    pub(crate) quiet: bool,
+    /// Show the tactic for each site; change nothing
+    #[arg(long, help_heading = "Patching")]
+    pub(crate) dry_run: bool,
+    /// Stop all threads while code changes; by default they run on
+    #[arg(long, help_heading = "Patching")]
+    pub(crate) strict: bool,
+    /// Also move instructions that may fault, as for the other verbs
+    #[arg(long, help_heading = "Patching")]
+    pub(crate) faults_are_fatal: bool,
+}
+
+/// Name of the folder if none is given.
+const DIR: &str = "trapline.data";
+
+/// Show the calls of a recording, as they happened
+///
+/// Prints a line when a call begins and when it ends, with its duration and thread, indented by depth: as uftrace replay does. A
+/// call without calls within it is one line.
+#[derive(Args, Debug, Clone)]
+#[command(after_long_help = sections(REPLAY, ONCE))]
+pub(crate) struct TypedReplay {
+    /// Folder of the recording
+    #[arg(value_name = "DIR", default_value = DIR)]
+    pub(crate) dir: PathBuf,
+    /// Show only N levels
+    #[arg(long, value_name = "N")]
+    pub(crate) depth: Option<usize>,
+    /// Show only this thread
+    #[arg(long, value_name = "TID")]
+    pub(crate) tid: Option<u32>,
+}
+
+/// Show calls, total time and own time of each function of a recording
+///
+/// The calls of a function are those that trapline count would count, if none was missed.
+#[derive(Args, Debug, Clone)]
+#[command(after_long_help = sections(REPORT, ONCE))]
+pub(crate) struct TypedReport {
+    /// Folder of the recording
+    #[arg(value_name = "DIR", default_value = DIR)]
+    pub(crate) dir: PathBuf,
+    /// What to sort by
+    #[arg(short, long, value_name = "KEY", value_enum, default_value = "total")]
+    pub(crate) sort: TypedSort,
+}
+
+/// `--sort`
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TypedSort {
+    /// Time from entry to return
+    Total,
+    /// The same without what other recorded functions took within it
+    #[value(name = "self")]
+    Own,
+    /// Number of calls
+    Call,
+    /// Name
+    Func,
+}
+
+/// Write a recording in the form of other programs
+///
+/// A timeline has an entry for each call; folded stacks have the time of each stack of recorded functions.
+#[derive(Args, Debug, Clone)]
+#[command(after_long_help = sections(DUMP, ONCE), group = ArgGroup::new("form").required(true))]
+pub(crate) struct TypedDump {
+    /// A timeline as JSON, for ui.perfetto.dev or chrome://tracing
+    #[arg(long, group = "form")]
+    pub(crate) chrome: bool,
+    /// Folded stacks with the nanoseconds of each, for flamegraph.pl or inferno
+    #[arg(long, group = "form")]
+    pub(crate) flame: bool,
+    /// Folder of the recording
+    #[arg(value_name = "DIR", default_value = DIR)]
+    pub(crate) dir: PathBuf,
+    /// Write to FILE [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+const RECORD: &str = "\
+Examples:
+  A command from its start to its end, nothing lost:
+    trapline record --lossless -o calls -- ./shop 100
+    trapline report calls
+  A running program, for 2 seconds:
+    trapline record -d 2 -p PID -o calls
+  Some functions, and some of a library:
+    trapline record -p PID -o calls 'store*' libc:malloc libc:free";
+
+const REPLAY: &str = "\
+What it prints:
+            [   6511] | handle() {
+     462 ns [   6511] |   price();
+  57.194 us [   6511] | } /* handle */
+
+Examples:
+  The first calls:
+    trapline replay calls | head -50";
+
+const REPORT: &str = "\
+What it prints:
+  Total time   of all calls from entry to return; of calls within calls of
+               the same function, only the outermost
+  Self time    the same, without calls of recorded functions within it
+  Calls        how often it was called
+
+Examples:
+  By own time:
+    trapline report -s self calls";
+
+const DUMP: &str = "\
+Examples:
+  A timeline for ui.perfetto.dev:
+    trapline dump --chrome calls -o calls.json
+  A flame graph:
+    trapline dump --flame calls | inferno-flamegraph > calls.svg";

@@ -1,0 +1,42 @@
+//! What is shown of a recording of everything: calls as they happened, sums by function, trees, timelines.
+//!
+//! In: calls as they begin and end. Out: bytes to be written, and the rest at the end. Does not: read or write files.
+
+mod chrome;
+mod replay;
+mod totals;
+mod tree;
+
+pub(crate) use chrome::Chrome;
+pub(crate) use replay::Replay;
+pub(crate) use totals::Totals;
+pub(crate) use tree::Tree;
+
+use trapline::recorded::{Function, Ticks};
+
+use super::visible;
+
+/// A text that grows while a recording is read.
+pub(crate) trait Text {
+    /// What stands before all else.
+    fn head(&self) -> &'static str {
+        ""
+    }
+    /// What is to be written next. The caller empties it.
+    fn lines(&mut self) -> &mut Vec<u8>;
+    /// Adds what stands behind all else.
+    fn end(&mut self, ticks: Ticks);
+}
+
+/// Names of functions, in the order of their indices.
+#[derive(Debug, Default)]
+struct Names(Vec<String>);
+
+impl Names {
+    fn add(&mut self, function: &Function) {
+        self.0.push(visible::name(&function.site.label).into_owned());
+    }
+    fn get(&self, function: usize) -> &str {
+        self.0.get(function).map_or("?", String::as_str)
+    }
+}

@@ -1,0 +1,143 @@
+//! Calls as they happened, in the form of `uftrace replay`.
+//!
+//! In: calls as they begin and end, in the order of time. Out: a line for each of both; one line for a call without calls
+//! within it. Does not: know files.
+
+use trapline::calls::CallEnd;
+use trapline::recorded::{Begun, Ended, Function, Process, Thread, Ticks, Visit};
+
+use super::{Names, Text};
+use crate::report::digits::padded;
+
+/// The lines of `replay`.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    depth: usize,
+    tid: Option<u32>,
+    names: Names,
+    threads: Vec<u32>,
+    /// By thread: a call that has begun, and whose line is not written yet.
+    waiting: Vec<Option<Begun>>,
+    ticks: Ticks,
+    lines: Vec<u8>,
+}
+
+impl Replay {
+    pub(crate) fn new(depth: usize, tid: Option<u32>) -> Self {
+        let ticks = Ticks { start: 0, ns: 1.0 };
+        let (names, threads) = (Names::default(), Vec::new());
+        Self { depth, tid, names, threads, waiting: Vec::new(), ticks, lines: Vec::new() }
+    }
+    fn is_shown(&self, call: &Begun) -> bool {
+        call.depth < self.depth && self.tid.is_none_or(|tid| self.threads.get(call.thread) == Some(&tid))
+    }
+    /// A line: `{took:>10} [{tid:>7}] | {indent}{before}{name}{after}`.
+    fn line(&mut self, took: Option<u64>, call: &Begun, before: &str, after: &str) {
+        let lines = &mut self.lines;
+        match took {
+            Some(ns) => push_duration(lines, ns),
+            None => lines.extend_from_slice(&[b' '; 10]),
+        }
+        lines.extend_from_slice(b" [");
+        padded(lines, self.threads.get(call.thread).copied().unwrap_or(0).into(), 7, b' ');
+        lines.extend_from_slice(b"] | ");
+        lines.resize(lines.len() + 2 * call.depth, b' ');
+        for part in [before, self.names.get(call.function), after] {
+            lines.extend_from_slice(part.as_bytes());
+        }
+        lines.push(b'\n');
+    }
+    /// Writes the line of the call that has begun last: it has calls within it.
+    fn open(&mut self, thread: usize) {
+        if let Some(call) = self.waiting.get_mut(thread).and_then(Option::take) {
+            self.line(None, &call, "", "() {");
+        }
+    }
+}
+
+/// A duration in ten characters, in the unit that leaves one to three digits before the point.
+fn push_duration(lines: &mut Vec<u8>, ns: u64) {
+    let (width, unit, thousandths) = match ns {
+        0..1_000 => {
+            padded(lines, ns, 7, b' ');
+            return lines.extend_from_slice(b" ns");
+        }
+        1_000..1_000_000 => (3, " us", ns),
+        1_000_000..1_000_000_000 => (3, " ms", (ns + 500) / 1_000),
+        _ => (4, " s", (ns + 500_000) / 1_000_000),
+    };
+    padded(lines, thousandths / 1_000, width, b' ');
+    lines.push(b'.');
+    padded(lines, thousandths % 1_000, 3, b'0');
+    lines.extend_from_slice(unit.as_bytes());
+}
+
+impl Visit for Replay {
+    fn function(&mut self, function: &Function) {
+        self.names.add(function);
+    }
+    fn thread(&mut self, thread: Thread, _: &Process) {
+        self.threads.push(thread.tid);
+        self.waiting.push(None);
+    }
+    fn clock(&mut self, ticks: Ticks) {
+        self.ticks = ticks;
+    }
+    fn begun(&mut self, call: &Begun) {
+        if self.is_shown(call) {
+            self.open(call.thread);
+            self.waiting[call.thread] = Some(*call);
+        }
+    }
+    fn ended(&mut self, ended: &Ended) {
+        let call = &ended.call;
+        if !self.is_shown(call) {
+            return;
+        }
+        let took = match ended.how {
+            CallEnd::Unfinished | CallEnd::Entered => None,
+            CallEnd::Returned | CallEnd::TailCall => {
+                let at = |tick| self.ticks.since_begin(tick);
+                Some(at(ended.end).saturating_sub(at(call.begin)))
+            }
+        };
+        match self.waiting[call.thread].take() {
+            Some(_) => self.line(took, call, "", "();"),
+            None => self.line(took, call, "} /* ", " */"),
+        }
+    }
+}
+
+impl Text for Replay {
+    fn head(&self) -> &'static str {
+        "# duration       tid     function\n"
+    }
+    fn lines(&mut self) -> &mut Vec<u8> {
+        &mut self.lines
+    }
+    fn end(&mut self, _: Ticks) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::push_duration;
+
+    #[test]
+    fn durations_take_ten_characters() {
+        for (ns, text) in [
+            (0, "      0 ns"),
+            (999, "    999 ns"),
+            (1_000, "  1.000 us"),
+            (57_194, " 57.194 us"),
+            (999_999, "999.999 us"),
+            (1_234_567, "  1.235 ms"),
+            (62_790_000, " 62.790 ms"),
+            (2_763_000_400, "   2.763 s"),
+            (12_345_678_900_000, "12345.679 s"),
+        ] {
+            let mut out = Vec::new();
+            push_duration(&mut out, ns);
+            assert_eq!(String::from_utf8_lossy(&out), text);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! An entry or an exit in a compact ring (`record::calls`): finds this CPU's ring, writes one word behind its head, or two,
+//! and publishes them by storing the head.
+//!
+//! In: the rings' shape. Out: programs, as parts of the bodies of two restartable sequences. The first one is for most
+//! records. It is left if the thread or the epoch is another than that of the record before; the second one writes a context
+//! first, whatever the head says. Between their parts the stub reads the clock.
+//!
+//! ```text
+//!   ring    = rings + stride · CPU
+//!   used    = (head - tail) >> 32                     there is no room if used >= full
+//!   context = (time >> 34 & 1023) << 22 | thread      the low half of the head, as it is to be
+//!   slot    = ring + SLOTS + 8 · ((head >> 32) mod words)
+//!
+//!   a record     time << 30 | stack pointer & 0x3f0 | probe << 10 | kind
+//!   a context    time >> 34 << 34 | thread << 4 | 3
+//! ```
+//!
+//! | step | part | what | a signal handler, an abort or the thread's end behind it |
+//! |---|---|---|---|
+//! | C1 | `find` | the CPU's number; none, or one that was not known: | nothing has changed |
+//! | | | outcome 1. Head and tail; no room for two words: outcome 2 | |
+//! | C2 | the stub | the clock | the same |
+//! | C3 | `word` | another context than the head's: outcome 3. The record | the ring is as before |
+//! | | `pair` | in its place: a context, and the record behind it | the ring is as before |
+//! | C4 | `word`, `pair` | the commit: so many words more, and the new context | the records are there, once |
+//!
+//! - *A signal handler* between C1 and C4 writes its own records as a whole. The sequence begins again, and finds their head.
+//!   If they had another epoch, so has the head, and `word` leaves.
+//! - *A move to another CPU* begins again with that CPU's ring. What was stored stays behind the other ring's head.
+//! - *Between `word`'s outcome 3 and `pair`* the sequence is another one: the thread may be moved, and others may write. `pair`
+//!   finds everything again. Its context may then say what the head says already, which is no harm.
+//! - *The head* is read from memory more than once. Only code on this CPU changes it, and then the sequence begins again.
+//! - *The reader* loads the head first, and then what is before it; C4 is ordered behind C3. *The tail moves* between C1 and C4:
+//!   there is more room than C1 saw.
+//! - *A fork* between C1 and C4: the child begins again, in the same rings, as another thread.
+//! - *The clock* is read in C2, and no other code records on this CPU until C4. So times in a ring never fall.
+//!
+//! Does not: read the clock, wait for room (`stub/wait.rs`).
+
+use trapline_code::{Builder, Compare, Compute, Memory, Place, Program, Target, Unsound, Value, Var};
+use trapline_record::calls::{
+    CONTEXT, EPOCH_BITS, STACK_BITS, THREAD_BITS, THREAD_SHIFT, TIME_BITS, TIME_SHIFT, WORDS_SHIFT,
+};
+use trapline_record::ring::{HEAD, SLOTS, TAIL};
+
+use super::records::{Part, input};
+
+/// C1. Hands on the ring.
+pub(super) fn find(cpus: u32, stride: u64, full: u32) -> Result<Program, Unsound> {
+    let mut builder = Builder::new();
+    let cpu = builder.input(input::CPU);
+    builder.branch(Compare::AboveEqual, cpu, Value::Number(cpus.into()), Target::Outcome(Part::NO_CPU));
+    let rings = builder.pointer(input::RINGS, Memory::Mine);
+    let offset = builder.compute(Compute::Multiply, cpu, Value::Number(stride));
+    let (ring, offset) = (builder.var(), builder.in_var(offset));
+    builder.set_address(ring, Place { base: rings, index: Some((offset, 0)), offset: 0 });
+    let head = builder.load(Place::at(ring, HEAD as i32));
+    let tail = builder.load(Place::at(ring, TAIL as i32));
+    let used = builder.compute(Compute::Subtract, head, tail);
+    let used = builder.compute(Compute::ShiftRight, used, Value::Number(WORDS_SHIFT.into()));
+    builder.branch(Compare::AboveEqual, used, Value::Number(full.into()), Target::Outcome(Part::NO_ROOM));
+    builder.hand_on(&[ring])
+}
+
+/// C3 and C4 for a record of the head's context.
+pub(super) fn word(words: u32) -> Result<Program, Unsound> {
+    let mut writer = Writer::new(words);
+    let now = writer.context();
+    let head = writer.head();
+    let differs = writer.builder.compute(Compute::Xor, head, now);
+    let differs = writer.shift(Compute::ShiftLeft, differs, WORDS_SHIFT);
+    writer.builder.branch(Compare::NotEqual, differs, Value::Number(0), Target::Outcome(Part::SWITCH));
+    let record = writer.record();
+    writer.store(0, record);
+    writer.commit(Value::Number(1 << WORDS_SHIFT))
+}
+
+/// C3 and C4 for a context and a record.
+pub(super) fn pair(words: u32) -> Result<Program, Unsound> {
+    let mut writer = Writer::new(words);
+    let time = writer.time;
+    let epoch = writer.shift(Compute::ShiftRight, time, TIME_BITS);
+    let epoch = writer.shift(Compute::ShiftLeft, epoch, TIME_BITS);
+    let thread = writer.builder.input(input::THREAD);
+    let thread = writer.shift(Compute::ShiftLeft, thread, THREAD_SHIFT);
+    let context = writer.builder.compute(Compute::Or, epoch, thread);
+    let context = writer.builder.compute(Compute::Or, context, Value::Number(CONTEXT));
+    writer.store(0, context);
+    // What the head grows by: two words, and from its context to the new one.
+    let now = writer.context();
+    let head = writer.head();
+    let before = writer.shift(Compute::ShiftLeft, head, WORDS_SHIFT);
+    let before = writer.shift(Compute::ShiftRight, before, WORDS_SHIFT);
+    let by = writer.builder.compute(Compute::Subtract, now, before);
+    let two = Value::Var(writer.builder.in_var(Value::Number(2 << WORDS_SHIFT)));
+    let by = writer.builder.compute(Compute::Add, by, two);
+    let record = writer.record();
+    writer.store(1, record);
+    writer.commit(by)
+}
+
+/// What both programs are made of.
+struct Writer {
+    builder: Builder,
+    ring: Var,
+    time: Value,
+    mask: u64,
+}
+
+impl Writer {
+    fn new(words: u32) -> Self {
+        let mut builder = Builder::new();
+        let time = builder.input(input::TIME);
+        let ring = builder.pointer(input::RING, Memory::Mine);
+        Self { builder, ring, time, mask: u64::from(words) - 1 }
+    }
+    fn shift(&mut self, op: Compute, value: Value, by: u32) -> Value {
+        self.builder.compute(op, value, Value::Number(by.into()))
+    }
+    fn head(&mut self) -> Value {
+        self.builder.load(Place::at(self.ring, HEAD as i32))
+    }
+    /// The low half of a head behind this record.
+    fn context(&mut self) -> Value {
+        let epoch = self.shift(Compute::ShiftRight, self.time, TIME_BITS);
+        let epoch = self.builder.compute(Compute::And, epoch, Value::Number((1 << EPOCH_BITS) - 1));
+        let epoch = self.shift(Compute::ShiftLeft, epoch, THREAD_BITS);
+        let thread = self.builder.input(input::THREAD);
+        self.builder.compute(Compute::Or, epoch, thread)
+    }
+    fn record(&mut self) -> Value {
+        let time = self.shift(Compute::ShiftLeft, self.time, TIME_SHIFT);
+        let key = self.builder.input(input::KEY);
+        let place = self.builder.compute(Compute::And, key, Value::Number(STACK_BITS));
+        let record = self.builder.compute(Compute::Or, time, place);
+        let ids = self.builder.input(input::IDS);
+        self.builder.compute(Compute::Or, record, ids)
+    }
+    /// Stores a word that is so many behind the head.
+    fn store(&mut self, ahead: u64, word: Value) {
+        let head = self.head();
+        let mut written = self.shift(Compute::ShiftRight, head, WORDS_SHIFT);
+        if ahead > 0 {
+            written = self.builder.compute(Compute::Add, written, Value::Number(ahead));
+        }
+        let nth = self.builder.compute(Compute::And, written, Value::Number(self.mask));
+        let nth = self.builder.in_var(nth);
+        self.builder.store(Place { base: self.ring, index: Some((nth, 3)), offset: SLOTS as i32 }, word);
+    }
+    fn commit(self, by: Value) -> Result<Program, Unsound> {
+        self.builder.commit(Place::at(self.ring, HEAD as i32), by)
+    }
+}
+
+#[cfg(test)]
+mod tests;

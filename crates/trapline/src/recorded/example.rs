@@ -1,0 +1,79 @@
+//! A small recording of words, to test and to fuzz.
+
+use std::sync::Arc;
+
+use trapline_record::calls::{CONTEXT, PROBE_SHIFT, THREAD_SHIFT, TIME_BITS, TIME_SHIFT};
+use trapline_record::ring::RecordKind;
+
+use crate::decode::{Clock, ProbeFacts, Probes};
+use crate::report::{Site, Tactic};
+use crate::saved::frame::{Kind, Put};
+use crate::saved::tables::{Loss, Round, Table, begin, end, put_losses, put_names};
+use crate::values::Values;
+
+pub(super) const CLOCK: Clock = (1000, 0.5);
+
+pub(super) fn table() -> Vec<u8> {
+    let mut probes = Probes::default();
+    for (probe, name, waits) in [(0, "f", true), (1, "g", true), (5, "once", false)] {
+        let site = Arc::new(Site {
+            probe: format!("uprobe:/bin/x:{name}"),
+            aliases: Vec::new(),
+            file: "/bin/x".to_owned(),
+            offset: u64::from(probe),
+            label: name.to_owned(),
+            tactic: Tactic::Jump,
+            slot: 0,
+        });
+        let facts = ProbeFacts { site, waits, shape: None, values: Values::AsRecorded, late: None };
+        probes.set(0, probe, facts);
+    }
+    Table { process: 0, pid: 7, name: "demo".to_owned(), exits_name_no_thread: false, probes }.put()
+}
+
+fn record(kind: RecordKind, probe: u64, place: u64, time: u64) -> u64 {
+    time << TIME_SHIFT | probe << PROBE_SHIFT | place << 4 | kind as u64
+}
+const fn context(tid: u64, time: u64) -> u64 {
+    time >> TIME_BITS << TIME_BITS | tid << THREAD_SHIFT | CONTEXT
+}
+
+pub(super) fn words(ring: u32, from: u64, words: &[u64]) -> Vec<u8> {
+    let mut block = Put::block(Kind::Words);
+    block.u32(0).u32(0).u32(ring).u32(0).u64(from);
+    for word in words {
+        block.u64(*word);
+    }
+    block.done()
+}
+
+pub(super) const fn round(until: u64) -> Round {
+    Round { clock: CLOCK, processes: 1, until: Some(until) }
+}
+
+/// Two threads on two CPUs; thread 8 moves in the middle of a call. A call is left by a longjmp, one by a tail call.
+#[must_use]
+pub fn example() -> Vec<u8> {
+    use RecordKind::{Entry, Return, Tail};
+    let first = [context(8, 0), record(Entry, 0, 1, 2000), record(Entry, 1, 2, 2010)];
+    let second =
+        [context(9, 0), record(Entry, 5, 9, 2005), record(Entry, 1, 9, 2007), record(Tail, 1, 9, 2008)];
+    // It moved to the other CPU, where it comes behind thread 9; f's return ends g, too.
+    let third = [context(8, 0), record(Return, 0, 1, 2100), record(Return, 0, 1, 2101)];
+    let last = [context(8, 0), record(Entry, 0, 3, 2200)];
+    [
+        begin(CLOCK, b"a note"),
+        table(),
+        words(1, 0, &second),
+        words(0, 0, &first),
+        put_names(0, &[(8, Some("main".to_owned())), (9, None)]),
+        round(2020).put(),
+        words(1, 4, &third),
+        put_losses(0, &[Loss { segment: 0, probe: 1, cpu: Some(1), records: 5 }]),
+        round(2150).put(),
+        words(0, 3, &last),
+        Round { clock: CLOCK, processes: 1, until: None }.put(),
+        end(b"an end"),
+    ]
+    .concat()
+}

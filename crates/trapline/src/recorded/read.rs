@@ -1,0 +1,295 @@
+//! Reads a recording of words, round by round.
+//!
+//! In: untrusted bytes. Out: calls, handed on as they begin and end; processes, functions and threads by their indices. A
+//! round hands on what happened before the previous round began, as in `pairing`. Invariants: REC-3, REC-4, SAV-1, SAV-2.
+//! Does not: merge rings, or put entries and exits together.
+
+use std::io::Read;
+use std::time::Duration;
+
+use super::stacks::{Stack, Visit};
+use super::streams::{Piece, Streams};
+use super::{Function, Process, Thread, Ticks, Totals};
+use crate::decode::Clock;
+use crate::quick::Quick;
+use crate::saved::blocks::Blocks;
+use crate::saved::frame::{Get, Kind};
+use crate::saved::tables::{Loss, Round, Table, get_losses, get_names};
+use crate::saved::{SavedError, Step};
+
+/// Most processes of a file, rings of it, and threads.
+const MOST_PROCESSES: usize = 1 << 16;
+const MOST_RINGS: usize = 1 << 16;
+const MOST_THREADS: usize = 1 << 22;
+
+/// What is known of a process besides its name.
+#[derive(Debug, Default)]
+struct Known {
+    /// Index of each function, by segment and probe.
+    functions: Vec<Vec<Option<u32>>>,
+    names: Quick<u32, Option<String>>,
+    losses: Vec<Loss>,
+}
+
+/// A recording of words that is being read.
+#[derive(Debug)]
+pub struct Recorded<R> {
+    blocks: Blocks<R>,
+    began: Duration,
+    note: Vec<u8>,
+    clock: Clock,
+    streams: Streams,
+    who: Who,
+    /// Tick at which the previous round began.
+    begun: u64,
+    is_over: bool,
+    words: u64,
+}
+
+/// Processes, functions and threads.
+#[derive(Debug, Default)]
+struct Who {
+    processes: Vec<Process>,
+    known: Vec<Known>,
+    functions: Vec<Function>,
+    threads: Vec<Thread>,
+    index: Quick<(u32, u32), usize>,
+    stacks: Vec<Stack>,
+    /// The thread of each ring's last record.
+    last: Vec<Option<(u32, usize)>>,
+    calls: u64,
+    unpaired: u64,
+    skipped: u64,
+}
+
+impl<R: Read> Recorded<R> {
+    /// Reads the file's head and first block.
+    ///
+    /// # Errors
+    /// If it is not a recording, or has another version.
+    pub fn open(from: R) -> Result<Self, SavedError> {
+        let (blocks, begin) = Blocks::open(from)?;
+        Ok(Self {
+            blocks,
+            began: begin.began,
+            note: begin.note,
+            clock: begin.clock,
+            streams: Streams::default(),
+            who: Who::default(),
+            begun: begin.clock.0,
+            is_over: false,
+            words: 0,
+        })
+    }
+    /// Reads on to the end of a round, and hands on what is complete by then.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or not further. What was whole before that has been handed on.
+    pub fn round(&mut self, visit: &mut dyn Visit) -> Result<Step, SavedError> {
+        let step = self.blocks_of_round(visit);
+        if step.is_err() && !self.is_over {
+            self.finish(visit);
+        }
+        step
+    }
+    fn blocks_of_round(&mut self, visit: &mut dyn Visit) -> Result<Step, SavedError> {
+        loop {
+            let Some(kind) = self.blocks.next()? else {
+                if self.is_over {
+                    return Ok(Step::Cut(self.blocks.at.1));
+                }
+                self.finish(visit);
+                return Ok(Step::Round { last: true });
+            };
+            if self.is_over && kind != Kind::End {
+                return Err(self.blocks.damaged("stands behind the last round"));
+            }
+            match kind {
+                Kind::Begin => return Err(self.blocks.damaged("is a second begin")),
+                Kind::Probes => self.probes(visit)?,
+                Kind::Slots => return Err(SavedError::NotCompact),
+                Kind::Words => self.words()?,
+                Kind::Names => {
+                    let names = get_names(&self.blocks.block);
+                    let (process, names) = names.ok_or_else(|| self.blocks.damaged("holds no names"))?;
+                    let known = self.who.known.get_mut(process as usize);
+                    known
+                        .ok_or_else(|| self.blocks.damaged("names threads of no process"))?
+                        .names
+                        .extend(names);
+                }
+                Kind::Losses => {
+                    let losses = get_losses(&self.blocks.block);
+                    let (process, losses) = losses.ok_or_else(|| self.blocks.damaged("holds no losses"))?;
+                    let known = self.who.known.get_mut(process as usize);
+                    known.ok_or_else(|| self.blocks.damaged("is of losses of no process"))?.losses = losses;
+                }
+                Kind::Round => {
+                    let round = Round::get(&self.blocks.block);
+                    let round = round.ok_or_else(|| self.blocks.damaged("is no round"))?;
+                    self.clock = round.clock;
+                    let Some(until) = round.until else {
+                        self.finish(visit);
+                        return Ok(Step::Round { last: true });
+                    };
+                    let before = std::mem::replace(&mut self.begun, until);
+                    self.hand_on(before, visit);
+                    return Ok(Step::Round { last: false });
+                }
+                Kind::End => {
+                    if !self.is_over {
+                        self.finish(visit);
+                    }
+                    return self.blocks.end().map(Step::End);
+                }
+            }
+        }
+    }
+    fn probes(&mut self, visit: &mut dyn Visit) -> Result<(), SavedError> {
+        let table = Table::get(&self.blocks.block);
+        let table = table.ok_or_else(|| self.blocks.damaged("is no table of probes"))?;
+        self.who.learn(&table, visit).ok_or_else(|| self.blocks.damaged("is of a process that was left out"))
+    }
+    fn words(&mut self) -> Result<(), SavedError> {
+        let mut get = Get(&self.blocks.block);
+        let head = [get.u32(), get.u32(), get.u32(), get.u32()];
+        let from = get.u64();
+        let [Some(process), Some(segment), Some(ring), Some(_)] = head else {
+            return Err(self.blocks.damaged("holds no words"));
+        };
+        let whole = get.0.len().is_multiple_of(8) && (process as usize) < self.who.processes.len();
+        let Some(from) = from.filter(|_| whole && self.streams.len() < MOST_RINGS) else {
+            return Err(self.blocks.damaged("holds no words"));
+        };
+        self.words += get.0.len() as u64 / 8;
+        let piece = Piece { from, floor: self.begun, bytes: get.0.to_vec() };
+        self.streams.push((process, segment, ring), piece);
+        Ok(())
+    }
+    fn hand_on(&mut self, until: u64, visit: &mut dyn Visit) {
+        visit.clock(self.ticks());
+        let Self { streams, who, .. } = self;
+        who.last.resize(streams.len(), None);
+        streams.take(until, |ring, (process, segment, _), record| {
+            who.take(ring, (process, segment), record, visit);
+        });
+    }
+    /// Hands on all that is left, and ends all calls.
+    fn finish(&mut self, visit: &mut dyn Visit) {
+        self.is_over = true;
+        self.hand_on(u64::MAX, visit);
+        for (thread, stack) in self.who.stacks.iter_mut().enumerate() {
+            stack.finish(thread, visit);
+        }
+    }
+}
+
+impl<R> Recorded<R> {
+    /// Time at which the recording began, since 1970.
+    pub const fn began(&self) -> Duration {
+        self.began
+    }
+    /// Note that the recording program put at the begin.
+    pub fn note(&self) -> &[u8] {
+        &self.note
+    }
+    /// The recorded processes so far.
+    pub fn processes(&self) -> &[Process] {
+        &self.who.processes
+    }
+    /// The recorded functions so far.
+    pub fn functions(&self) -> &[Function] {
+        &self.who.functions
+    }
+    /// The recorded threads so far.
+    pub fn threads(&self) -> &[Thread] {
+        &self.who.threads
+    }
+    /// Name of a thread when its first record was saved.
+    pub fn thread_name(&self, thread: usize) -> Option<&str> {
+        let thread = self.who.threads.get(thread)?;
+        self.who.known.get(thread.process)?.names.get(&thread.tid)?.as_deref()
+    }
+    /// The clock, as exactly as it is known by now.
+    pub const fn ticks(&self) -> Ticks {
+        Ticks { start: self.clock.0, ns: self.clock.1 }
+    }
+    /// What was read so far.
+    pub fn totals(&self) -> Totals {
+        let lost = self.who.known.iter().flat_map(|known| &known.losses).map(|loss| loss.records);
+        let Who { calls, unpaired, skipped, .. } = self.who;
+        Totals {
+            calls,
+            words: self.words,
+            lost: lost.fold(0, u64::wrapping_add),
+            unpaired,
+            skipped: skipped + self.streams.skipped(),
+        }
+    }
+}
+
+impl Who {
+    /// Adds what a table says of a process. `None` if its number is not the next one.
+    fn learn(&mut self, table: &Table, visit: &mut dyn Visit) -> Option<()> {
+        let process = table.process as usize;
+        if process > self.processes.len() || process >= MOST_PROCESSES {
+            return None;
+        }
+        if process == self.processes.len() {
+            self.processes.push(Process::default());
+            self.known.push(Known::default());
+        }
+        self.processes[process] = Process { pid: table.pid, name: table.name.clone() };
+        let known = &mut self.known[process];
+        for (segment, probe, facts) in table.probes.iter() {
+            if known.functions.len() <= segment {
+                known.functions.resize_with(segment + 1, Vec::new);
+            }
+            let of = &mut known.functions[segment];
+            if of.len() <= probe as usize {
+                of.resize(probe as usize + 1, None);
+            }
+            let next = self.functions.len() as u32;
+            if of[probe as usize].is_none() {
+                of[probe as usize] = Some(next);
+                let function = Function { process, site: facts.site.clone(), ends: facts.waits };
+                visit.function(&function);
+                self.functions.push(function);
+            }
+        }
+        Some(())
+    }
+    fn take(
+        &mut self,
+        ring: usize,
+        (process, segment): (u32, u32),
+        record: trapline_record::calls::CallRecord,
+        visit: &mut dyn Visit,
+    ) {
+        let known = self.known.get(process as usize).and_then(|known| known.functions.get(segment as usize));
+        let function = known.and_then(|of| of.get(record.probe as usize).copied().flatten());
+        let Some(function) = function.map(|function| function as usize) else {
+            self.skipped += 1;
+            return;
+        };
+        let thread = match self.last[ring] {
+            Some((tid, thread)) if tid == record.tid => thread,
+            _ => {
+                let thread = *self.index.entry((process, record.tid)).or_insert_with(|| {
+                    let thread = Thread { process: process as usize, tid: record.tid };
+                    visit.thread(thread, &self.processes[thread.process]);
+                    self.threads.push(thread);
+                    self.stacks.push(Stack::default());
+                    self.threads.len() - 1
+                });
+                self.last[ring] = Some((record.tid, thread));
+                thread
+            }
+        };
+        self.calls += u64::from(record.kind == trapline_record::ring::RecordKind::Entry);
+        let ends = self.functions[function].ends;
+        if thread < MOST_THREADS && !self.stacks[thread].take((thread, function), record, ends, visit) {
+            self.unpaired += 1;
+        }
+    }
+}

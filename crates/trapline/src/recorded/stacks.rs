@@ -1,0 +1,150 @@
+//! Entries and exits of a thread as calls within calls.
+//!
+//! In: records of a thread, in the order of time. Out: calls as they begin and end. An exit belongs to the innermost call of
+//! its function that began at the same place on the stack, as far as a record holds that place; what began inside it and has
+//! not ended was left by a longjmp or an exception, or its exit was lost. Invariant: REC-3. Does not: know names.
+
+use trapline_record::calls::CallRecord;
+use trapline_record::ring::RecordKind;
+
+use super::{Function, Process, Thread, Ticks};
+use crate::calls::CallEnd;
+
+/// Most calls within calls of a thread. What is deeper counts as ended at once.
+const DEEPEST: usize = 1 << 20;
+/// Most calls that an exit looks through for its own.
+const FARTHEST: usize = 1 << 16;
+
+/// A call that began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Begun {
+    /// Index of its thread.
+    pub thread: usize,
+    /// Index of its function.
+    pub function: usize,
+    /// Number of calls that it is within.
+    pub depth: usize,
+    /// Tick of its entry.
+    pub begin: u64,
+}
+
+/// A call that ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ended {
+    /// The call.
+    pub call: Begun,
+    /// Tick of its end; for an unfinished call, the last one at which it was there.
+    pub end: u64,
+    /// Ticks in calls within it.
+    pub within: u64,
+    /// How it ended.
+    pub how: CallEnd,
+    /// It is within no call of the same function.
+    pub is_outermost: bool,
+}
+
+/// What is done with calls. Functions and threads are announced before their first call, in the order of their indices.
+pub trait Visit {
+    /// A function of a process.
+    fn function(&mut self, _: &Function) {}
+    /// A thread of a process.
+    fn thread(&mut self, _: Thread, _: &Process) {}
+    /// The clock, as exactly as it is known by now.
+    fn clock(&mut self, _: Ticks) {}
+    /// A call began.
+    fn begun(&mut self, call: &Begun);
+    /// A call ended. All that are within it have ended before.
+    fn ended(&mut self, call: &Ended);
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    function: u32,
+    place: u8,
+    is_outermost: bool,
+    begin: u64,
+    within: u64,
+}
+
+/// A thread's calls that have not ended.
+#[derive(Debug, Default)]
+pub(super) struct Stack {
+    frames: Vec<Frame>,
+    /// Number of such calls, by function.
+    open: Vec<u32>,
+    /// Tick of the last record.
+    last: u64,
+}
+
+impl Stack {
+    /// Takes a record of this thread. Returns false for an exit of a call that was not seen to begin.
+    pub(super) fn take(
+        &mut self,
+        (thread, function): (usize, usize),
+        record: CallRecord,
+        ends: bool,
+        visit: &mut dyn Visit,
+    ) -> bool {
+        self.last = self.last.max(record.ticks);
+        if record.kind == RecordKind::Entry {
+            self.begin((thread, function), record, ends, visit);
+            return true;
+        }
+        let how = if record.kind == RecordKind::Return { CallEnd::Returned } else { CallEnd::TailCall };
+        let is_its = |frame: &Frame| (frame.function as usize, frame.place) == (function, record.place);
+        let found = match self.frames.last() {
+            Some(last) if is_its(last) => Some(self.frames.len() - 1),
+            _ if self.open.get(function).is_none_or(|open| *open == 0) => None,
+            _ => {
+                let near = self.frames.len().saturating_sub(FARTHEST);
+                self.frames[near..].iter().rposition(is_its).map(|nth| near + nth)
+            }
+        };
+        let Some(nth) = found else { return false };
+        while self.frames.len() > nth + 1 {
+            self.end(thread, record.ticks, CallEnd::Unfinished, visit);
+        }
+        self.end(thread, record.ticks, how, visit);
+        true
+    }
+    fn begin(
+        &mut self,
+        (thread, function): (usize, usize),
+        record: CallRecord,
+        ends: bool,
+        visit: &mut dyn Visit,
+    ) {
+        if self.open.len() <= function {
+            self.open.resize(function + 1, 0);
+        }
+        let call = Begun { thread, function, depth: self.frames.len(), begin: record.ticks };
+        visit.begun(&call);
+        let is_outermost = self.open[function] == 0;
+        if !ends || self.frames.len() >= DEEPEST {
+            let how = if ends { CallEnd::Unfinished } else { CallEnd::Entered };
+            return visit.ended(&Ended { call, end: call.begin, within: 0, how, is_outermost });
+        }
+        self.open[function] += 1;
+        let (function, place) = (function as u32, record.place);
+        self.frames.push(Frame { function, place, is_outermost, begin: call.begin, within: 0 });
+    }
+    /// Ends the innermost call.
+    fn end(&mut self, thread: usize, at: u64, how: CallEnd, visit: &mut dyn Visit) {
+        let Some(Frame { function, is_outermost, begin, within, .. }) = self.frames.pop() else { return };
+        let (function, end) = (function as usize, at.max(begin));
+        if let Some(open) = self.open.get_mut(function) {
+            *open = open.saturating_sub(1);
+        }
+        if let Some(outer) = self.frames.last_mut() {
+            outer.within += end - begin;
+        }
+        let call = Begun { thread, function, depth: self.frames.len(), begin };
+        visit.ended(&Ended { call, end, within, how, is_outermost });
+    }
+    /// Ends all calls: the recording is over.
+    pub(super) fn finish(&mut self, thread: usize, visit: &mut dyn Visit) {
+        while !self.frames.is_empty() {
+            self.end(thread, self.last, CallEnd::Unfinished, visit);
+        }
+    }
+}

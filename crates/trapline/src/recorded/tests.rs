@@ -1,0 +1,160 @@
+//! What a recording of words says, and every way in which it may be damaged.
+
+use std::collections::BTreeMap;
+
+use super::example::{CLOCK, example, round, table, words};
+use super::{Begun, Ended, Function, Process, Recorded, Thread, Visit};
+use crate::calls::CallEnd;
+use crate::saved::frame::{BLOCK, HEAD};
+use crate::saved::tables::begin;
+use crate::saved::{SavedError, Step};
+
+/// What was visited, as text.
+#[derive(Default)]
+struct Seen {
+    lines: Vec<String>,
+    names: Vec<String>,
+    threads: Vec<u32>,
+    open: BTreeMap<usize, Vec<usize>>,
+    begun: u64,
+    ended: u64,
+}
+
+impl Visit for Seen {
+    fn function(&mut self, function: &Function) {
+        self.names.push(function.site.label.clone());
+    }
+    fn thread(&mut self, thread: Thread, process: &Process) {
+        assert_eq!(process.pid, 7);
+        self.threads.push(thread.tid);
+    }
+    fn begun(&mut self, call: &Begun) {
+        let open = self.open.entry(call.thread).or_default();
+        assert_eq!(open.len(), call.depth);
+        open.push(call.function);
+        self.begun += 1;
+        let (tid, name) = (self.threads[call.thread], &self.names[call.function]);
+        self.lines.push(format!("{tid} {} {name} {{ {}", call.depth, call.begin));
+    }
+    fn ended(&mut self, ended: &Ended) {
+        let call = ended.call;
+        assert_eq!(self.open.entry(call.thread).or_default().pop(), Some(call.function));
+        self.ended += 1;
+        assert!(ended.end >= call.begin && ended.within <= ended.end - call.begin);
+        let (tid, name) = (self.threads[call.thread], &self.names[call.function]);
+        let how = match ended.how {
+            CallEnd::Returned => "returned",
+            CallEnd::TailCall => "tail",
+            CallEnd::Unfinished => "unfinished",
+            CallEnd::Entered => "entered",
+        };
+        self.lines.push(format!("{tid} {} {name} }} {} {how}", call.depth, ended.end));
+    }
+}
+
+fn read(file: &[u8]) -> (Seen, Result<Step, SavedError>) {
+    let mut seen = Seen::default();
+    let mut recorded = match Recorded::open(file) {
+        Ok(recorded) => recorded,
+        Err(error) => return (seen, Err(error)),
+    };
+    loop {
+        match recorded.round(&mut seen) {
+            Ok(Step::Round { .. }) => {}
+            other => return (seen, other),
+        }
+    }
+}
+
+/// REC-3
+#[test]
+fn rec_3_calls_are_within_calls_whichever_ring_their_records_were_in() {
+    let file = example();
+    let (seen, step) = read(&file);
+    assert_eq!(step.expect("whole"), Step::End(b"an end".to_vec()));
+    let expected = [
+        "8 0 f { 2000",
+        "9 0 once { 2005",
+        "9 0 once } 2005 entered",
+        "9 0 g { 2007",
+        "9 0 g } 2008 tail",
+        "8 1 g { 2010",
+        "8 1 g } 2100 unfinished",
+        "8 0 f } 2100 returned",
+        "8 0 f { 2200",
+        "8 0 f } 2200 unfinished",
+    ];
+    assert_eq!(seen.lines, expected);
+    let mut recorded = Recorded::open(&file[..]).expect("a file");
+    let mut seen = Seen::default();
+    while !matches!(recorded.round(&mut seen), Ok(Step::End(_))) {}
+    let totals = recorded.totals();
+    assert_eq!((totals.calls, totals.words, totals.lost), (5, 12, 5));
+    assert_eq!((totals.unpaired, totals.skipped), (1, 0), "the second return of f");
+    assert_eq!((recorded.thread_name(0), recorded.thread_name(1)), (Some("main"), None));
+    assert_eq!(recorded.ticks().since_begin(3000), 1000);
+}
+
+/// SAV-2: cut anywhere, each call that began has ended, and no more is seen than before.
+#[test]
+fn sav_2_a_cut_recording_is_read_to_its_last_whole_block() {
+    let file = example();
+    let (whole, _) = read(&file);
+    for len in 0..file.len() {
+        let (seen, step) = read(&file[..len]);
+        assert!(!matches!(step, Ok(Step::End(_))), "{len}");
+        assert_eq!(seen.begun, seen.ended, "{len}");
+        assert!(seen.begun <= whole.begun, "{len}");
+        assert!(seen.open.values().all(Vec::is_empty));
+    }
+}
+
+/// SAV-1: a changed byte is found by the checksum, or by the rules behind it.
+#[test]
+fn sav_1_each_changed_byte_is_noticed() {
+    let file = example();
+    for at in HEAD..file.len() {
+        for bit in [1, 0x80] {
+            let mut damaged = file.clone();
+            damaged[at] ^= bit;
+            let (seen, step) = read(&damaged);
+            assert!(!matches!(step, Ok(Step::End(_))), "byte {at}");
+            assert_eq!(seen.begun, seen.ended, "byte {at}");
+        }
+    }
+}
+
+/// WORD-2, SAV-1: any words, in blocks with a right checksum.
+#[test]
+fn sav_1_words_that_no_session_writes_are_skipped() {
+    let mut seed = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        seed ^ seed >> 29
+    };
+    for _ in 0..200 {
+        let mut file = [begin(CLOCK, b""), table()].concat();
+        for nth in 0..8 {
+            let some: Vec<u64> =
+                (0..60).map(|_| if random() % 3 == 0 { random() } else { random() & !0xc }).collect();
+            file.extend(words((random() % 3) as u32, random() % 2 * nth * 60, &some));
+            if random() % 2 == 0 {
+                file.extend(round(random() >> (random() % 64)).put());
+            }
+        }
+        let (seen, step) = read(&file);
+        assert!(matches!(step, Ok(Step::Cut(_))), "{step:?}");
+        assert_eq!(seen.begun, seen.ended);
+    }
+}
+
+/// A file with other blocks belongs to another verb, and says so.
+#[test]
+fn each_kind_of_recording_has_its_reader() {
+    let (_, step) = read(&crate::saved::example());
+    assert!(matches!(step, Err(SavedError::NotCompact)), "{step:?}");
+    let file = example();
+    let mut saved = crate::saved::Saved::open(&file[..]).expect("a file");
+    assert!(matches!(saved.each_call(&mut |_| ()), Err(SavedError::Compact)));
+    assert_eq!(BLOCK, 16);
+}
