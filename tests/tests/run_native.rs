@@ -371,6 +371,49 @@ fn names_in_keys_of_plain_values_mean_the_same_at_all_probes() {
     assert_eq!((&ran.maps["@sort"], ran.maps.get("@at")), (&json!({ "uprobe": 1 }), None));
 }
 
+/// Operands in registers and parts of them, in memory, on the stack, in tables; numbers, texts, buffers; and several places of
+/// one probe with operands of different kinds.
+#[test]
+fn usdt_probes_run_blocks_in_the_target() {
+    let path = or_skip!(victims::c("operands", Variant::Plain));
+    let mut victim = Running::start(&path, &[]);
+    let probe = |name: &str| format!("usdt:{}:operands:{name}", path.display());
+    for (script, map) in [
+        (
+            probe("widths") + " { @[arg0, arg1, arg2, arg3, arg4, arg5] = count(); @n = sum((int64)arg2); }",
+            "@",
+        ),
+        (
+            probe("statics") + " /(int64)arg0 < 0/ { @[arg0, arg1] = sum(arg2); @x[arg1 & 3] = max(arg3); }",
+            "@",
+        ),
+        (probe("tables") + " { @[arg2] = (arg0, arg1); }", "@"),
+        (probe("twelve") + " { @[arg6, arg7, arg11] = sum(arg8 + arg9 + arg10); @h = hist(arg2); }", "@h"),
+        (probe("both") + " { @[arg0, arg1, probe] = count(); }", "@"),
+        (
+            probe("texts") + " { @[str(arg0), str(arg2), arg1] = count(); @b[buf(arg0, arg1)] = count(); }",
+            "@b",
+        ),
+        (probe("texts") + " { @[str(arg0, 7), buf(arg2, 3)] = count(); @z[str(arg1)] = count(); }", "@z"),
+        (
+            probe("leaf")
+                + " { @s[tid] = arg1; @t[tid] = arg0; } "
+                + &probe("texts")
+                + " /@s[tid]/ { @[@s[tid]] = count(); delete(@s[tid]); }",
+            "@",
+        ),
+    ] {
+        let native = ours(&mut victim, &script, &[], TIMES);
+        let read = ours(&mut victim, &script, &["--interpret"], TIMES);
+        assert!(native.messages.contains("Run in the target: usdt:"), "{script}\n{}", native.messages);
+        assert!(!native.messages.contains("Interpreted: "), "{script}\n{}", native.messages);
+        assert!(read.messages.contains("Interpreted: usdt:"), "{script}\n{}", read.messages);
+        assert_eq!(native.maps, read.maps, "{script}");
+        let has_any = native.maps[map].as_object().is_some_and(|keys| !keys.is_empty());
+        assert!(has_any || native.maps[map].is_array(), "{script}: {}", native.maps);
+    }
+}
+
 #[test]
 fn what_the_target_cannot_run_is_said_and_interpreted() {
     let path = or_skip!(victims::c("rounds", Variant::Plain));
@@ -379,6 +422,7 @@ fn what_the_target_cannot_run_is_said_and_interpreted() {
         ("uprobe:FILE:step { @a[arg1, comm] = arg0; }", "comm in the key of a map of plain values"),
         ("uprobe:FILE:step { @a[tid, func] = arg0; }", "func in the key of a map of plain values"),
         ("uprobe:FILE:step { @a[probe] = arg0; }", "probe in the key of a map of plain values"),
+        ("uprobe:FILE:step { @a[str(arg0)] = count(); }", "such a text"),
         ("uprobe:FILE:step { @a[probetype] = arg0; }", "probetype in the key of a map of plain values"),
         ("uprobe:FILE:step { @p[1] = (arg0, arg1); $p = @p[1]; @c[$p.0, 1] = count(); }", "a value of type"),
         (

@@ -44,15 +44,23 @@ fn of_mark(
     place: &mut NamedSite,
     arguments: &[MarkArgument],
 ) -> Result<Vec<(usize, NotKnown)>, Unseen> {
-    let texts = requested.texts.get(nth).copied().unwrap_or(0);
     let filter = place.filter.clone();
-    let decides = filter.as_ref().map_or(0, |filter| filter.arguments_named());
+    let runs = filter.as_ref().and_then(|filter| filter.run_arguments());
+    let texts = runs.map_or_else(|| requested.texts.get(nth).copied().unwrap_or(0), |(_, texts)| texts);
+    let named = || filter.as_ref().map_or(0, |filter| filter.arguments_named());
+    let decides = runs.map_or_else(named, |(arguments, _)| arguments);
+    if let (Action::CountAt(at), Some(_)) = (place.action, runs) {
+        place.action = Action::RunAt(at);
+    }
     let asks = decides | texts;
     let values = if let HitAction::Record { values, .. } = requested.action_of(nth) { values } else { 0 };
     if asks == 0 && values == 0 {
+        if runs.is_some() {
+            place.filter = filter.map(|filter| Arc::new(filter.inside()));
+        }
         return Ok(Vec::new());
     }
-    let needed = NeededArguments { values, texts, decides };
+    let needed = NeededArguments { values, texts, decides, numbers_texts: runs.is_some() && texts != 0 };
     let (marked, code, unknown) = Marked::new(image, arguments, needed);
     let decided = filter.clone().unwrap_or_default().at_mark(&marked, code);
     match place.action {
@@ -60,6 +68,7 @@ fn of_mark(
             place.action = Action::RecordMark(at, decided.field_words());
             place.asked = filter;
         }
+        Action::RunAt(_) => {}
         // No reader decides about stacks, and their records hold no memory.
         Action::RecordAt(_, Unwind::Frames(_)) if !decided.is_late() => {}
         Action::RecordAt(_, Unwind::Frames(_)) => {

@@ -20,8 +20,8 @@ use crate::threads::Names;
 pub mod hit {
     pub use trapline_plan::fits;
     pub use trapline_plan::hit::{
-        Builder, Compare, Compute, HitProgram, Label, Map, NoCode, Program, StackTable, Target, Unary, Value,
-        Var, Width, input, line,
+        Builder, Compare, Compute, HitProgram, Label, Map, NoCode, Program, StackTable, TEXTS_OF_KEYS,
+        Target, TextLength, TextOfKey, Unary, Value, Var, Width, input, line,
     };
     pub use trapline_record::maps::{BITS, MAX_BITS, MAX_KEYS, MAX_VALUES, MapBytes, MapShape, Owner};
 }
@@ -116,6 +116,8 @@ pub enum KeyWord {
     Probe,
     /// A stack, by its number in its segment's table.
     Stack,
+    /// A text, by its number in its segment's table.
+    Text,
 }
 
 /// The place that was hit, and the stack.
@@ -134,6 +136,8 @@ pub enum KeyPart {
     Site(Arc<Site>),
     /// The place that was hit, and the stack; `None` if the thread ended while it stored it.
     Stack(Option<StackAt>),
+    /// A text.
+    Text(Arc<[u8]>),
 }
 
 /// An entry of a map.
@@ -156,7 +160,8 @@ pub struct MapContents {
     pub rows: Vec<MapRow>,
     /// By map: what is not in it.
     pub missed: Vec<Missed>,
-    /// Returns that ran no program, because the call went on as another function.
+    /// Hits that ran no program: a value was not known, a call went on as another function, or there was no room for a
+    /// stack or a text of a key.
     pub unseen: u64,
 }
 
@@ -184,19 +189,28 @@ pub(crate) struct RawMaps<'a> {
     tables: &'a [MapTable],
     found: Vec<Words>,
     missed: Vec<Missed>,
+    /// By segment and number.
+    texts: HashMap<(usize, u64), Arc<[u8]>>,
+    /// Hits that found no room for a text.
+    without_text: u64,
 }
 
 impl<'a> RawMaps<'a> {
     /// Reads all segments.
     pub(crate) fn read(attached: &Attached, tables: &'a [MapTable]) -> Self {
         let (found, missed) = (vec![Words::new(); tables.len()], vec![Missed::default(); tables.len()]);
-        let mut maps = Self { tables, found, missed };
+        let mut maps = Self { tables, found, missed, texts: HashMap::new(), without_text: 0 };
         for (nth, segment) in attached.segments().iter().enumerate() {
             let written = segment.mapped_entries();
             for (map, table) in tables.iter().enumerate() {
                 let copies = 0..segment.maps().copies(table.shape);
                 copies.for_each(|copy| maps.copy((segment, &written), (map, table), (nth, copy)));
             }
+            // Behind the keys: what these name is published (HIT-4).
+            let texts = &mut maps.texts;
+            maps.without_text += segment.maps().read_texts(segment.view(), &written, |text| {
+                texts.insert((nth, text.number), text.bytes.into());
+            });
         }
         maps
     }
@@ -206,8 +220,8 @@ impl<'a> RawMaps<'a> {
         (map, table): (usize, &MapTable),
         (nth, copy): (usize, u32),
     ) {
-        // Probes and stacks have numbers of their own in each segment.
-        let is_of_segment = |word: &KeyWord| matches!(word, KeyWord::Probe | KeyWord::Stack);
+        // Probes, stacks and texts have numbers of their own in each segment.
+        let is_of_segment = |word: &KeyWord| matches!(word, KeyWord::Probe | KeyWord::Stack | KeyWord::Text);
         let of = if table.words().any(is_of_segment) { nth } else { 0 };
         let found = &mut self.found[map];
         let missed = segment.maps().read(segment.view(), (table.shape, copy), written, |key, value| {
@@ -251,6 +265,7 @@ impl<'a> RawMaps<'a> {
                         let known = || stack(segment, word).map(|(site, stack)| (site, Arc::new(stack)));
                         Some(KeyPart::Stack(stacks.entry((segment, word)).or_insert_with(known).clone()))
                     }
+                    KeyWord::Text => self.texts.get(&(segment, word)).cloned().map(KeyPart::Text),
                 };
                 let mut parts = |words: Vec<u64>, are: &[KeyWord]| -> Option<Vec<KeyPart>> {
                     words.into_iter().zip(are).map(&mut part).collect()
@@ -262,7 +277,7 @@ impl<'a> RawMaps<'a> {
                 rows.push(MapRow { pid, map, key, value });
             }
         }
-        MapContents { rows, missed: self.missed, unseen: 0 }
+        MapContents { rows, missed: self.missed, unseen: self.without_text }
     }
 }
 

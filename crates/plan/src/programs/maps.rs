@@ -183,7 +183,8 @@ impl Map {
         missing: Label,
     ) -> Var {
         let found = builder.label();
-        let entry = self.search(builder, key, takes, (Target::Label(found), Target::Label(missing)));
+        let ends = (Target::Label(found), Target::Label(missing));
+        let entry = self.search(builder, Key::of(key), takes, ends);
         builder.bind(found);
         entry
     }
@@ -191,12 +192,12 @@ impl Map {
     pub(super) fn search(
         self,
         builder: &mut Builder,
-        key: &[Value],
+        key: Key<'_>,
         takes: Option<(u64, Option<(i32, Value)>)>,
         (found, missing): (Target, Target),
     ) -> Var {
         let [free, pass] = [(); 2].map(|()| builder.label());
-        let walk = self.walk(builder, key);
+        let walk = self.walk(builder, key.words);
         let entry = walk.entry;
         let state = Place::at(entry, 0);
         builder.begin(walk);
@@ -274,16 +275,18 @@ impl Map {
         Some((builder.in_var(bytes), 0))
     }
     /// Goes there unless the entry has this key.
-    pub(super) fn is_key(self, builder: &mut Builder, entry: Var, key: &[Value], other: Label) {
-        for (nth, word) in key.iter().enumerate() {
+    pub(super) fn is_key(self, builder: &mut Builder, entry: Var, key: Key<'_>, other: Label) {
+        for nth in 0..self.shape.keys.into() {
+            let word = key.word(builder, nth);
             let place = Place::at(entry, self.shape.key(nth) as i32);
-            builder.branch_word(Compare::NotEqual, place, *word, Target::Label(other));
+            builder.branch_word(Compare::NotEqual, place, word, Target::Label(other));
         }
     }
     /// Stores the words of a key.
-    pub(super) fn store_key(self, builder: &mut Builder, entry: Var, key: &[Value]) {
-        for (nth, word) in key.iter().enumerate() {
-            builder.store(Place::at(entry, self.shape.key(nth) as i32), *word);
+    pub(super) fn store_key(self, builder: &mut Builder, entry: Var, key: Key<'_>) {
+        for nth in 0..self.shape.keys.into() {
+            let word = key.word(builder, nth);
+            builder.store(Place::at(entry, self.shape.key(nth) as i32), word);
         }
     }
     /// The same entry, as memory of this thread alone.
@@ -293,6 +296,30 @@ impl Map {
         let (behind, to) = (builder.in_var(behind), builder.var());
         builder.set_address(to, Place { base: own, index: Some((behind, 0)), offset: 0 });
         to
+    }
+}
+
+/// The words of a key.
+#[derive(Clone, Copy)]
+pub(super) struct Key<'a> {
+    /// The first ones.
+    pub(super) words: &'a [Value],
+    /// Where the others are in memory of this thread alone.
+    pub(super) text: Option<(Var, i32)>,
+}
+
+impl<'a> Key<'a> {
+    pub(super) const fn of(words: &'a [Value]) -> Self {
+        Self { words, text: None }
+    }
+    fn word(self, builder: &mut Builder, nth: usize) -> Value {
+        match (self.words.get(nth), self.text) {
+            (Some(word), _) => *word,
+            (None, Some((text, at))) => {
+                builder.load(Place::at(text, at + 8 * (nth - self.words.len()) as i32))
+            }
+            (None, None) => Value::Number(0),
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod shared;
 pub(crate) mod stacks;
 mod sums;
 mod text_key;
+pub(crate) mod texts;
 
 pub(crate) use adding::Adding;
 pub(crate) use bucket::bucket;

@@ -24,7 +24,7 @@
 use trapline_code::{Builder, Program, Target, Unsound, Value};
 use trapline_record::maps::{GONE, StackTable};
 
-use super::maps::Map;
+use super::maps::{Key, Map};
 use crate::hit::input;
 
 /// Outcome: the stack has an entry.
@@ -41,7 +41,7 @@ pub(crate) fn entry(table: StackTable) -> Result<Program, Unsound> {
     let map = Map { line: input::STACKS, shape: table.shape() };
     let (number, takes) = (builder.input(input::STACK), Some((GONE, None)));
     let ends = (Target::Outcome(FOUND), Target::Outcome(NO_ROOM));
-    let entry = map.search(&mut builder, &[number], takes, ends);
+    let entry = map.search(&mut builder, Key::of(&[number]), takes, ends);
     builder.finish(Some(Value::Var(entry)))
 }
 

@@ -22,6 +22,8 @@ pub enum Known {
     Probe,
     /// The number of the stack.
     Stack,
+    /// The number of a text that was read, by its place in [`Native::read`](super::Native::read).
+    Text(u8),
 }
 
 /// An operator's comparison with signs, and without.

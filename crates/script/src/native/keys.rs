@@ -4,12 +4,13 @@
 
 use super::emit::{Emit, Known};
 use super::lower::{Lower, is_word};
-use super::maps::{Change, KeyWord, NativeMap, Not};
+use super::maps::{Change, KeyWord, Length, NativeMap, Not, TextOf};
 use super::uses::is_init;
 use crate::attach::Probe;
 use crate::calls::Meaning;
 use crate::check::MOST_FRAMES;
 use crate::diagnostic::At;
+use crate::memory::READ_BYTES;
 use crate::program::{Op, Typed};
 use crate::types::Type;
 use crate::value::StackMode;
@@ -37,6 +38,7 @@ impl<E: Emit> Lower<'_, E> {
             KeyWord::Probe => Some("probe"),
             KeyWord::Sort => Some("probetype"),
             KeyWord::Stack(..) => Some("a stack"),
+            KeyWord::ReadText | KeyWord::ReadBytes => Some("a text of the program"),
             _ => None,
         });
         what.map_or(Ok((keys, words)), |what| {
@@ -125,8 +127,39 @@ impl<E: Emit> Lower<'_, E> {
                 let nth = self.native.text(text);
                 Ok((KeyWord::Text, Some(self.emit.number(nth))))
             }
+            Op::Call { meaning: meaning @ (Meaning::Str | Meaning::Buf), args } => {
+                let text = self.read_text(*meaning == Meaning::Str, args, &part.at)?;
+                let nth = self.native.read(text).ok_or_else(|| Not::yet("more than six texts", &part.at))?;
+                let is = if text.is_text { KeyWord::ReadText } else { KeyWord::ReadBytes };
+                Ok((is, Some(self.emit.known(Known::Text(nth)))))
+            }
             _ => Ok((KeyWord::Number, Some(self.value(part)?))),
         }
+    }
+    /// What `str` or `buf` reads, as `run::calls` has it.
+    fn read_text(&self, is_text: bool, args: &[Typed], at: &At) -> Result<TextOf, Not> {
+        const MOST: u32 = READ_BYTES;
+        let is_mark = |probe: &Probe| matches!(probe, Probe::Usdt(..));
+        let argument = args.first().and_then(|pointer| argument(pointer, true));
+        let (Some(argument), true) = (argument, self.of.block.probes.iter().all(is_mark)) else {
+            return Err(Not::yet("such a text", at));
+        };
+        let at_most = |bytes: i64| Length::AtMost(bytes.clamp(0, MOST.into()) as u8);
+        let length = match (args.get(1), is_text) {
+            (None, true) => at_most(self.of.program.config.max_strlen.into()),
+            // The end of a text counts too.
+            (Some(length), true) => {
+                let length = length.constant().ok_or_else(|| Not::yet("such a length of a text", at))?;
+                at_most((length - 1).min(self.of.program.config.max_strlen.into()))
+            }
+            (Some(length), false) => match (length.constant(), argument_of(length)) {
+                (Some(length), _) => at_most(length.min(self.of.program.config.max_strlen.into())),
+                (None, Some(nth)) if self.of.program.config.max_strlen >= MOST => Length::Argument(nth),
+                _ => return Err(Not::yet("such a length of a buffer", at)),
+            },
+            (None, false) => return Err(Not::yet("such a text", at)),
+        };
+        Ok(TextOf { argument, is_text, length })
     }
     /// The frames of a stack, and how it is shown: as `run::calls` has it.
     fn stack(&self, args: &[Typed], at: &At) -> Result<(u8, StackMode), Not> {
@@ -137,4 +170,18 @@ impl<E: Emit> Lower<'_, E> {
             _ => Err(Not::yet("such a depth of a stack", at)),
         }
     }
+}
+
+/// Which argument an expression is, as all of its 64 bits. `pointer`: a pointer may be meant.
+fn argument(expr: &Typed, pointer: bool) -> Option<u8> {
+    match &*expr.op {
+        Op::Call { meaning: Meaning::Argument(nth), .. } => Some(*nth),
+        Op::Cast(of) if expr.ty.size() == 8 && (pointer || expr.ty.is_number()) => argument(of, pointer),
+        _ => None,
+    }
+}
+
+/// The same of a number.
+fn argument_of(expr: &Typed) -> Option<u8> {
+    argument(expr, false)
 }

@@ -8,6 +8,7 @@ use trapline_code::{Compare, Compute, Unary, Width};
 use super::emit::{Emit, Known, comparison};
 use super::maps::{Native, Not};
 use super::uses::{is_init, is_whole};
+use crate::attach::Probe;
 use crate::calls::Meaning;
 use crate::diagnostic::At;
 use crate::program::{self, Op, Place, Program, Step, Typed};
@@ -342,7 +343,7 @@ impl<'a, E: Emit> Lower<'a, E> {
     fn call(&mut self, meaning: Meaning, args: &[Typed], at: &At) -> Result<E::Value, Not> {
         let boot = args.first().is_none_or(|clock| clock.literal() == Some(b"boot"));
         let known = match meaning {
-            Meaning::Argument(nth @ 0..6) => Known::Argument(nth),
+            Meaning::Argument(nth) if nth < self.arguments() => Known::Argument(nth),
             Meaning::Retval => Known::Returned,
             Meaning::Nsecs if boot => Known::Nanos,
             Meaning::Tid if self.native.processes.same_tids && !is_init(args) => Known::Thread,
@@ -352,6 +353,14 @@ impl<'a, E: Emit> Lower<'a, E> {
             _ => return Err(Not::yet("such a function or value", at)),
         };
         Ok(self.emit.known(known))
+    }
+}
+
+impl<E: Emit> Lower<'_, E> {
+    /// How many arguments a hit has.
+    fn arguments(&self) -> u8 {
+        let is_mark = |probe: &Probe| matches!(probe, Probe::Usdt(..));
+        if self.of.block.probes.iter().all(is_mark) { 12 } else { 6 }
     }
 }
 

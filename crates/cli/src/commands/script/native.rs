@@ -5,12 +5,12 @@
 
 use trapline::maps::hit::{
     BITS, Builder, Compare, Compute, HitProgram, Label, MAX_BITS, Map, MapBytes, MapShape, Owner, StackTable,
-    Target, Unary, Value, Var, fits, input, line,
+    Target, TextLength, TextOfKey, Unary, Value, Var, fits, input, line,
 };
 use trapline::maps::{KeyWord, MapKind, MapTable};
 use trapline::stacks::Unwinding;
 use trapline_script::Program;
-use trapline_script::native::{self, Change, Emit, Known, Native};
+use trapline_script::native::{self, Change, Emit, Known, Length, Native, TextOf};
 
 /// Blocks that hits run in the target, and their maps.
 #[derive(Debug)]
@@ -56,6 +56,7 @@ impl NativeScript {
             return Err("its maps would take too much of the target's address space".to_owned());
         }
         let mut native = self.native.clone();
+        native.read.clear();
         let mut emitter = Emitter { script: self, builder: Builder::new() };
         for block in blocks {
             native::lower(&mut emitter, program, *block, &mut native).map_err(|not| not.what)?;
@@ -63,6 +64,7 @@ impl NativeScript {
         let made = emitter.builder.finish(None).map_err(|why| why.to_string())?;
         let mut made = HitProgram::new(made, self.bytes);
         made.stacks = self.stacks;
+        made.texts = native.read.iter().map(text).collect();
         fits(&made).map_err(|why| why.to_string())?;
         Ok(made)
     }
@@ -97,7 +99,9 @@ impl Emit for Emitter<'_> {
     }
     fn known(&mut self, known: Known) -> Value {
         let nth = match known {
-            Known::Argument(nth) => input::ARGUMENT + u16::from(nth),
+            Known::Argument(nth @ 0..6) => input::ARGUMENT + u16::from(nth),
+            Known::Argument(nth) => input::MORE + u16::from(nth - 6),
+            Known::Text(nth) => input::TEXT + u16::from(nth),
             Known::Returned => input::RETURNED,
             Known::Thread => input::THREAD,
             Known::Nanos => input::NANOS,
@@ -157,8 +161,18 @@ const fn word(part: native::KeyWord) -> Option<KeyWord> {
         native::KeyWord::Func | native::KeyWord::Probe | native::KeyWord::Sort => Some(KeyWord::Probe),
         native::KeyWord::Number | native::KeyWord::Text | native::KeyWord::Bucket => Some(KeyWord::Number),
         native::KeyWord::Stack(..) => Some(KeyWord::Stack),
+        native::KeyWord::ReadText | native::KeyWord::ReadBytes => Some(KeyWord::Text),
         native::KeyWord::Pid => None,
     }
+}
+
+/// A text that keys name.
+fn text(of: &TextOf) -> TextOfKey {
+    let length = match of.length {
+        Length::AtMost(bytes) => TextLength::AtMost(bytes),
+        Length::Argument(nth) => TextLength::Argument(nth),
+    };
+    TextOfKey { argument: of.argument, ends: of.is_text, length }
 }
 
 /// Whether offsets in maps may be too large for instructions.

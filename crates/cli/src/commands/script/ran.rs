@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use trapline::filter::Filter;
 use trapline::maps::hit::HitProgram;
 use trapline::maps::{KeyPart, MapContents, MapKind, MapRow, MapTable};
+use trapline::report::Refused;
 use trapline::stacks::HitStack;
 use trapline::{ProbeAction, Site};
 use trapline_script::native::{Beside, Fate, KeyValue, KeyWord, Natives, Processes};
@@ -18,7 +19,7 @@ use super::found::Found;
 use super::frames::Frames;
 use super::host::UNNAMED;
 use super::native::NativeScript;
-use super::places::{name, real, spec};
+use super::places::{name, real, spec, whole};
 
 /// The blocks that hits run in the target.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ struct Probed {
     blocks: Vec<usize>,
     /// What its hits are to a block, by file and offset.
     places: HashMap<(PathBuf, u64), Hit>,
+    /// How many places each probe has, as the session names it. A USDT probe may have several.
+    named: HashMap<String, usize>,
 }
 
 impl Ran {
@@ -86,9 +89,15 @@ impl Ran {
     pub(super) fn is_awaited(&self, block: usize) -> bool {
         self.natives.awaited.get(block).copied().unwrap_or(false)
     }
-    /// How many places are probed.
-    pub(super) fn count(&self) -> usize {
-        self.probes.iter().map(|probed| probed.places.len()).sum()
+    /// Whether there are any.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.probes.is_empty()
+    }
+    /// How many probes there are, without those that were refused at all of their places.
+    pub(super) fn count(&self, refused: &[Refused]) -> usize {
+        let refused = |probed: &str| refused.iter().filter(|one| whole(&one.probe) == probed).count();
+        let named = self.probes.iter().flat_map(|probed| &probed.named);
+        named.filter(|(probed, places)| **places > refused(probed)).count()
     }
     /// The probes of the session, to come behind all others.
     pub(super) fn specs(&self) -> impl Iterator<Item = &str> {
@@ -160,7 +169,9 @@ impl Probed {
         let listed = found.listed(&spec).iter();
         let places = listed.map(|one| ((real(&one.file), one.offset), hit(&one.function, name(probe, one))));
         let places = places.collect();
-        Self { spec, at_return, blocks: vec![block], places }
+        let mut named: HashMap<String, usize> = HashMap::new();
+        found.listed(&spec).iter().for_each(|one| *named.entry(whole(&one.probe)).or_default() += 1);
+        Self { spec, at_return, blocks: vec![block], places, named }
     }
 }
 
@@ -261,6 +272,8 @@ fn parts(
                 frames.truncate(most.into());
                 KeyValue::Stack(frames, mode)
             }
+            (KeyPart::Text(text), KeyWord::ReadBytes) => KeyValue::Bytes(text.to_vec()),
+            (KeyPart::Text(text), _) => KeyValue::Text(text.to_vec()),
             (KeyPart::Thread(tid), _) => KeyValue::Int((*tid).into()),
             (KeyPart::Name(name), _) => {
                 KeyValue::Text(name.as_deref().unwrap_or(UNNAMED).as_bytes().to_vec())
@@ -287,8 +300,8 @@ fn beside(program: &Program, found: &Found) -> Vec<Beside> {
     for (index, beside) in all.iter_mut().enumerate() {
         for (spec, at_return) in found.probes(index).iter().filter_map(spec) {
             let function = spec.rsplit(':').next().unwrap_or_default();
-            beside.inside |=
-                function.contains('+') || function.starts_with(|letter: char| letter.is_ascii_digit());
+            beside.inside |= spec.starts_with("uprobe:")
+                && (function.contains('+') || function.starts_with(|letter: char| letter.is_ascii_digit()));
             for one in found.listed(&spec) {
                 at.entry((&one.file, one.offset)).or_default().push((index, spec.clone(), at_return));
             }
