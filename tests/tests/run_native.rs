@@ -363,12 +363,25 @@ fn what_finds_no_room_is_counted_to_the_hit() {
 fn names_in_keys_of_plain_values_mean_the_same_at_all_probes() {
     let path = or_skip!(victims::c("rounds", Variant::Plain));
     let mut victim = Running::start(&path, &[]);
-    let script = "uprobe:FILE:step, uprobe:FILE:round_of { @at[tid, func] = arg0 + 100; @sort[probetype] = 1; }
+    let one = "uprobe:FILE:step, uprobe:FILE:round_of { @at[tid, func] = arg0 + 100; @sort[probetype] = 1; }
         uretprobe:FILE:step, uretprobe:FILE:round_of /@at[tid, func]/ { @n[func] = count(); delete(@at[tid, func]); }";
-    let ran = ours(&mut victim, &at(script, &path), &[], TIMES);
-    let rounds = ran.printed["rounds"];
-    assert_eq!(ran.maps["@n"], json!({ "step": 5 * rounds, "round_of": rounds }), "{}", ran.messages);
-    assert_eq!((&ran.maps["@sort"], ran.maps.get("@at")), (&json!({ "uprobe": 1 }), None));
+    // One attach point with both functions; names in values, and those of probes.
+    let other = "uprobe:FILE:/^(step|round_of)$/ { @at[tid, func] = arg0 + 100; @sort[probetype] = 1; @last[probe] = (func, 7); }
+        uretprobe:FILE:/^(step|round_of)$/ /@at[tid, func]/ { @n[func] = count(); delete(@at[tid, func]); }";
+    for script in [one, other] {
+        for more in [&[][..], &["--interpret"]] {
+            let ran = ours(&mut victim, &at(script, &path), more, TIMES);
+            assert_eq!(ran.messages.contains("Interpreted: "), !more.is_empty(), "{}", ran.messages);
+            let rounds = ran.printed["rounds"];
+            assert_eq!(ran.maps["@n"], json!({ "step": 5 * rounds, "round_of": rounds }), "{}", ran.messages);
+            assert_eq!((&ran.maps["@sort"], ran.maps.get("@at")), (&json!({ "uprobe": 1 }), None));
+            if script == other {
+                let name = |function: &str| format!("uprobe:{}:{function}", path.display());
+                let last = json!({ name("step"): ["step", 7], name("round_of"): ["round_of", 7] });
+                assert_eq!(ran.maps["@last"], last);
+            }
+        }
+    }
 }
 
 /// Operands in registers and parts of them, in memory, on the stack, in tables; numbers, texts, buffers; and several places of

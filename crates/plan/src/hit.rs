@@ -22,8 +22,6 @@ pub mod input {
     pub const THREAD: u16 = 7;
     /// Nanoseconds since the machine's start, once for the whole program.
     pub const NANOS: u16 = 8;
-    /// The number of the probe ([`ActionRequest::probe`](crate::ActionRequest::probe)).
-    pub const PROBE: u16 = 9;
     /// Pointer to the maps' line of this CPU, for what is added up.
     pub const LINE: u16 = 10;
     /// Pointer to the maps that are there once, for what is assigned.
@@ -45,6 +43,8 @@ pub mod input {
     pub const TEXT: u16 = 23;
     /// Pointer to the table of texts; the stub's own programs read it.
     pub(crate) const TEXTS: u16 = 29;
+    /// The first of [`NAMES`](super::NAMES) numbers that stand for names of the place that was hit.
+    pub const NAME: u16 = 30;
 }
 
 /// How ticks of the clock become nanoseconds.
@@ -64,6 +64,8 @@ impl HitClock {
     }
 }
 
+/// How many names a place has.
+pub const NAMES: usize = 3;
 /// Texts that keys of one program name, at most.
 pub const TEXTS_OF_KEYS: usize = 6;
 
@@ -99,6 +101,8 @@ pub struct HitProgram {
     pub stacks: StackTable,
     /// The texts whose numbers are its inputs from [`input::TEXT`] on.
     pub texts: Vec<TextOfKey>,
+    /// The numbers of the place's names.
+    pub names: [u32; NAMES],
 }
 
 impl HitProgram {
@@ -106,7 +110,7 @@ impl HitProgram {
     #[must_use]
     pub const fn new(program: Program, bytes: MapBytes) -> Self {
         let (clock, stacks) = (HitClock { tick: 0, offset: 0 }, StackTable { frames: 0 });
-        Self { program, bytes, clock, stacks, texts: Vec::new() }
+        Self { program, bytes, clock, stacks, texts: Vec::new(), names: [0; NAMES] }
     }
     /// The program.
     #[must_use]

@@ -14,6 +14,8 @@ use trapline_record::ring::RingArea;
 use trapline_tracee::Process;
 
 use crate::files::Files;
+use crate::filter::Filter;
+use crate::maps::RunPlace;
 use crate::modules::{Mapped, Module};
 use crate::report::Refused;
 use crate::session_request::{HitAction, SessionRequest};
@@ -121,6 +123,16 @@ fn of_function(
         }
         Convention::C | Convention::Go => Ok(()),
     }
+}
+
+/// Gives a program that hits of a place run the numbers of its names.
+fn name(requested: &SessionRequest, module: &Module, place: &mut NamedSite) {
+    let filter = place.filter.as_ref().filter(|filter| filter.runs_program());
+    let Some((filter, namer)) = filter.zip(requested.namer.as_ref()) else { return };
+    let (file, probe, label) = (&module.file.path, &place.probe, &place.label);
+    let place_of = RunPlace { slot: place.slot, file, offset: place.offset.0, probe, label };
+    let numbers = namer.numbers(place_of);
+    place.filter = Some(Arc::new(Filter::clone(filter).with_names(numbers)));
 }
 
 /// Checks that what a call keeps for its return fits into its memory.
@@ -274,6 +286,7 @@ impl Search<'_> {
             let renumbered =
                 filter.filter(|_| is_renumbered).map(|filter| Arc::new(filter.with_threads(&own)));
             place.filter = renumbered.or_else(|| filter.cloned());
+            name(requested, &modules[module], place);
             if let Action::Record { texts, floats, fields, .. } = &mut place.action {
                 *texts = requested.texts.get(nth).copied().unwrap_or(0) as u8 & 0x3f;
                 *fields = place.filter.as_ref().map_or(0, |filter| filter.field_words());

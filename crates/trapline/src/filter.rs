@@ -19,7 +19,7 @@ pub use trapline_plan::filter::{
 };
 
 use trapline_plan::filter::Late;
-use trapline_plan::hit::{HitClock, HitProgram, input};
+use trapline_plan::hit::{HitClock, HitProgram, NAMES, input};
 use trapline_plan::{Action, Floats, KeptText, Operand, Read, Unwind, filter};
 
 use crate::arch::FILTERS_ROWS_BY_NAME;
@@ -106,6 +106,13 @@ impl Filter {
     /// Whether hits run a program that uses what other hits assigned.
     pub(crate) fn assigns(&self) -> bool {
         self.program.as_ref().is_some_and(|program| program.reads(input::ASSIGNED))
+    }
+    /// The same with these numbers of the place's names.
+    pub(crate) fn with_names(mut self, names: [u32; NAMES]) -> Self {
+        if let Some(program) = &mut self.program {
+            Arc::make_mut(program).names = names;
+        }
+        self
     }
     /// The same with this clock.
     pub(crate) fn with_clock(mut self, clock: HitClock) -> Self {

@@ -28,15 +28,12 @@ impl<E: Emit> Lower<'_, E> {
         self.native.uses(map, NativeMap { keys, values, change: Change::Assign }, at)?;
         Ok(words)
     }
-    /// The parts of such a key, each of which has one word. Several words may mean one name or one stack: the numbers of
-    /// threads or of probes, and stacks of which the key has the first frames.
+    /// The parts of such a key, each of which has one word. Several words may mean one name, stack or text: the numbers of
+    /// threads, stacks of which the key has the first frames, texts that two threads met at once.
     fn assigned_parts(&mut self, key: Option<&Typed>, at: &At) -> Result<(Vec<KeyWord>, Vec<E::Value>), Not> {
         let (keys, words) = self.parts(key)?;
         let what = keys.iter().find_map(|part| match part {
             KeyWord::Comm => Some("comm"),
-            KeyWord::Func => Some("func"),
-            KeyWord::Probe => Some("probe"),
-            KeyWord::Sort => Some("probetype"),
             KeyWord::Stack(..) => Some("a stack"),
             KeyWord::ReadText | KeyWord::ReadBytes => Some("a text of the program"),
             _ => None,
@@ -103,7 +100,7 @@ impl<E: Emit> Lower<'_, E> {
     }
     /// What a part is, and its word, if it has one.
     fn part(&mut self, part: &Typed) -> Result<(KeyWord, Option<E::Value>), Not> {
-        let place = |lower: &mut Self, is: KeyWord| Ok((is, Some(lower.emit.known(Known::Probe))));
+        let place = |lower: &mut Self, is: KeyWord, known| Ok((is, Some(lower.emit.known(known))));
         match &*part.op {
             Op::Call { meaning: Meaning::Tid, args } if !is_init(args) => {
                 Ok((KeyWord::Thread, Some(self.emit.known(Known::Thread))))
@@ -112,9 +109,9 @@ impl<E: Emit> Lower<'_, E> {
                 Ok((KeyWord::Comm, Some(self.emit.known(Known::Thread))))
             }
             Op::Call { meaning: Meaning::Pid, args } if !is_init(args) => Ok((KeyWord::Pid, None)),
-            Op::Call { meaning: Meaning::Func, .. } => place(self, KeyWord::Func),
-            Op::Call { meaning: Meaning::Probe, .. } => place(self, KeyWord::Probe),
-            Op::Call { meaning: Meaning::Probetype, .. } => place(self, KeyWord::Sort),
+            Op::Call { meaning: Meaning::Func, .. } => place(self, KeyWord::Func, Known::Func),
+            Op::Call { meaning: Meaning::Probe, .. } => place(self, KeyWord::Probe, Known::Probe),
+            Op::Call { meaning: Meaning::Probetype, .. } => place(self, KeyWord::Sort, Known::Sort),
             Op::Call { meaning: Meaning::Ustack, args } => {
                 let (frames, mode) = self.stack(args, &part.at)?;
                 let at_return = |probe: &Probe| matches!(probe, Probe::Uretprobe(..));

@@ -40,11 +40,11 @@ pub enum KeyWord {
     Thread,
     /// The name of a thread.
     Comm,
-    /// The function that was hit.
+    /// The function that was hit, by its name's number: a name has one number in a script.
     Func,
-    /// The probe.
+    /// The probe, in the same way.
     Probe,
-    /// The sort of probe.
+    /// The sort of probe, in the same way.
     Sort,
     /// A text of the script, by its number in [`Native::texts`].
     Text,

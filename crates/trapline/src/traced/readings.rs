@@ -124,7 +124,7 @@ impl Readings {
         let stack = |segment: usize, number: u64| {
             self.keyed.as_ref()?.stack((segment, number), |probe| site(segment, probe))
         };
-        let mut contents = maps.known((target.pid(), self.names.known()), &site, &stack);
+        let mut contents = maps.known((target.pid(), self.names.known()), &stack);
         contents.unseen += self.counters(prober).unseen() + without;
         contents
     }

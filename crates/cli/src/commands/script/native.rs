@@ -105,7 +105,9 @@ impl Emit for Emitter<'_> {
             Known::Returned => input::RETURNED,
             Known::Thread => input::THREAD,
             Known::Nanos => input::NANOS,
-            Known::Probe => input::PROBE,
+            Known::Func => input::NAME,
+            Known::Probe => input::NAME + 1,
+            Known::Sort => input::NAME + 2,
             Known::Stack => input::STACK,
         };
         Value::Input(nth)
@@ -158,7 +160,7 @@ const fn word(part: native::KeyWord) -> Option<KeyWord> {
     match part {
         native::KeyWord::Thread => Some(KeyWord::Thread),
         native::KeyWord::Comm => Some(KeyWord::ThreadName),
-        native::KeyWord::Func | native::KeyWord::Probe | native::KeyWord::Sort => Some(KeyWord::Probe),
+        native::KeyWord::Func | native::KeyWord::Probe | native::KeyWord::Sort => Some(KeyWord::Number),
         native::KeyWord::Number | native::KeyWord::Text | native::KeyWord::Bucket => Some(KeyWord::Number),
         native::KeyWord::Stack(..) => Some(KeyWord::Stack),
         native::KeyWord::ReadText | native::KeyWord::ReadBytes => Some(KeyWord::Text),

@@ -193,7 +193,7 @@ impl Probing {
         }
         let builder = Session::builder().target(target(pid, command)).probes(parsed).filters(filters);
         let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING).returns(args.returns);
-        let builder = builder.actions(actions).maps(ran.tables());
+        let builder = builder.actions(actions).maps(ran.tables()).names(ran.namer());
         let builder = builder.debug_folders(&args.debug_folders);
         let (args, returns) = (asked.arguments(), asked.specs.iter().any(|spec| spec.at_return));
         let session = match unwinding {

@@ -33,7 +33,7 @@ use super::rseq::{self, Begun, CPU_ID, Section};
 use super::text::Texts;
 use super::{keyed_stack, threads};
 use crate::filter::{MAX_WORDS, Taken};
-use crate::hit::{HitClock, HitProgram, MapBytes, input};
+use crate::hit::{HitClock, HitProgram, MapBytes, NAMES, input};
 use crate::machine::{Stacks, ThreadId};
 use crate::programs::Kept;
 use crate::request::Read;
@@ -93,7 +93,7 @@ thread_local! {
 pub(crate) fn allocated(hit: &HitProgram) -> Result<Allocated, NoCode> {
     let program = hit.program();
     let words = MAX_WORDS - usize::from(hit.reads(input::STACK));
-    let known = KnownValues::of(ThreadId::Unknown, 0, (0, hit.bytes), None);
+    let known = KnownValues::of(ThreadId::Unknown, hit, 0, None);
     MADE.with_borrow_mut(|made| {
         made.answer(
             |(asked, _)| asked == program,
@@ -128,7 +128,7 @@ pub fn run(at: u64, machine: &Machine, id: ThreadId, what: Ran<'_>, kind: Record
     if what.hit.reads(input::LINE) {
         line(&mut asm, machine);
     }
-    let known = KnownValues::of(id, what.probe, (what.maps, what.hit.bytes), Some(machine));
+    let known = KnownValues::of(id, what.hit, what.maps, Some(machine));
     match allocated(what.hit) {
         Ok(allocated) => {
             let frame = Frame { words: DEPTH + waiting(0), lse: machine.lse };
@@ -227,7 +227,7 @@ fn without(asm: &mut Asm, left: Left, (depth, leave): (u32, u64), count: impl Fn
 /// Where the program's inputs are.
 struct KnownValues<'a> {
     id: ThreadId,
-    probe: u32,
+    names: [u32; NAMES],
     /// Address and bytes of the maps.
     maps: (u64, MapBytes),
     machine: Option<&'a Machine>,
@@ -236,8 +236,9 @@ struct KnownValues<'a> {
 }
 
 impl<'a> KnownValues<'a> {
-    fn of(id: ThreadId, probe: u32, maps: (u64, MapBytes), machine: Option<&'a Machine>) -> Self {
-        Self { id, probe, maps, machine, begun: Cell::new(None), sections: RefCell::default() }
+    fn of(id: ThreadId, hit: &HitProgram, base: u64, machine: Option<&'a Machine>) -> Self {
+        let (maps, names) = ((base, hit.bytes), hit.names);
+        Self { id, names, maps, machine, begun: Cell::new(None), sections: RefCell::default() }
     }
     /// Address of a line.
     fn line(&self, nth: u32) -> u64 {
@@ -257,7 +258,6 @@ impl Inputs for KnownValues<'_> {
         match nth {
             input::THREAD => threads::load_below(self.id, asm, to, DEPTH),
             input::NANOS => asm.load_at(to, SP, NANOS),
-            input::PROBE => asm.number(to, self.probe),
             input::LINE => {
                 asm.load_at(to, SP, CPU);
                 asm.number(C, self.maps.1.line);
@@ -268,6 +268,7 @@ impl Inputs for KnownValues<'_> {
             input::OTHERS => asm.constant(to, self.line(self.machine.map_or(0, |machine| machine.lines - 1))),
             input::STACK => asm.load_at(to, SP, DEPTH + keyed_stack::NUMBER),
             input::ASSIGNED | input::OWN => asm.constant(to, self.maps.0),
+            input::NAME.. => asm.number(to, name(self.names, nth)),
             input::MORE.. => {
                 let first = DEPTH + frame::FRAME.unsigned_abs();
                 asm.load_at(to, SP, first + 8 * u32::from(nth - input::MORE));
@@ -287,4 +288,9 @@ impl Inputs for KnownValues<'_> {
         let begun = self.begun.take();
         self.sections.borrow_mut().extend(begun.map(|begun| begun.end(asm)));
     }
+}
+
+/// The number that this input is.
+fn name(names: [u32; NAMES], nth: u16) -> u32 {
+    names.get(usize::from(nth - input::NAME)).copied().unwrap_or(0)
 }

@@ -31,7 +31,7 @@ use super::rseq::{self, Begun, CPU_ID, Section};
 use super::saves::{SAVED_RAX, SAVED_RDX, Saves};
 use super::traced::Traced;
 use super::{keyed_stack, threads};
-use crate::hit::{HitClock, HitProgram, MapBytes, input};
+use crate::hit::{HitClock, HitProgram, MapBytes, NAMES, input};
 use crate::machine::{Rseq, ThreadId};
 use crate::programs::Kept;
 
@@ -70,7 +70,7 @@ thread_local! {
 /// There are too few.
 pub(crate) fn allocated(hit: &HitProgram) -> Result<Allocated, NoCode> {
     let (program, words) = (hit.program(), words(hit));
-    let known = KnownValues::of((ThreadId::Unknown, 0), 0, (0, hit.bytes), None);
+    let known = KnownValues::of((ThreadId::Unknown, 0), hit, 0, None);
     MADE.with_borrow_mut(|made| {
         made.answer(
             |(asked, _)| asked == program,
@@ -95,7 +95,7 @@ pub(super) fn run(
 ) -> RunTail {
     let machine = traced.machine;
     let ids = (traced.rings.id, traced.saves(kind).step());
-    let known = KnownValues::of(ids, traced.probe, (base, hit.bytes), Some(machine));
+    let known = KnownValues::of(ids, hit, base, Some(machine));
     if kind == RecordKind::Tail {
         let saves = traced.saves(kind).first();
         saves.enter(asm);
@@ -215,7 +215,7 @@ struct KnownValues<'a> {
     id: ThreadId,
     /// By how many bytes the stack pointer is below the hit's.
     step: i32,
-    probe: u32,
+    names: [u32; NAMES],
     /// Address and bytes of the maps.
     maps: (u64, MapBytes),
     machine: Option<&'a Machine>,
@@ -226,14 +226,10 @@ struct KnownValues<'a> {
 }
 
 impl<'a> KnownValues<'a> {
-    fn of(
-        (id, step): (ThreadId, i32),
-        probe: u32,
-        maps: (u64, MapBytes),
-        machine: Option<&'a Machine>,
-    ) -> Self {
+    fn of((id, step): (ThreadId, i32), hit: &HitProgram, base: u64, machine: Option<&'a Machine>) -> Self {
         let (fixes, sections) = (RefCell::default(), RefCell::default());
-        Self { id, step, probe, maps, machine, fixes, begun: Cell::new(None), sections }
+        let (maps, names) = ((base, hit.bytes), hit.names);
+        Self { id, step, names, maps, machine, fixes, begun: Cell::new(None), sections }
     }
     /// Address of line 0.
     fn lines(&self) -> u64 {
@@ -256,7 +252,6 @@ impl Inputs for KnownValues<'_> {
             input::RETURNED => asm.load(to, Mem::At(RSP, SAVED_RAX)),
             input::THREAD => threads::load(self.id, asm, to, 0),
             input::NANOS => asm.load(to, NANOS),
-            input::PROBE => asm.mov_imm32(to, self.probe),
             input::LINE => {
                 asm.load(to, CPU);
                 asm.imul_imm(to, to, self.maps.1.line.cast_signed(), true);
@@ -268,6 +263,7 @@ impl Inputs for KnownValues<'_> {
             }
             input::STACK => asm.load(to, keyed_stack::NUMBER),
             input::ASSIGNED | input::OWN => asm.mov_imm64(to, self.maps.0),
+            input::NAME.. => asm.mov_imm32(to, name(self.names, nth)),
             input::MORE.. => asm.load(to, Mem::At(RSP, self.step + 8 * i32::from(nth - input::MORE))),
             _ => match ARGUMENT.get(usize::from(nth)) {
                 Some(&RDX) => asm.load(to, Mem::At(RSP, SAVED_RDX)),
@@ -287,4 +283,9 @@ impl Inputs for KnownValues<'_> {
         let begun = self.begun.take();
         self.sections.borrow_mut().extend(begun.map(|begun| begun.end(asm)));
     }
+}
+
+/// The number that this input is.
+fn name(names: [u32; NAMES], nth: u16) -> u32 {
+    names.get(usize::from(nth - input::NAME)).copied().unwrap_or(0)
 }
