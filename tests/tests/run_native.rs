@@ -384,6 +384,51 @@ fn names_in_keys_of_plain_values_mean_the_same_at_all_probes() {
     }
 }
 
+/// Texts of functions' arguments: at the end of memory, behind pointers that lead nowhere, long ones. The kernel's bpftrace
+/// runs the same beside it.
+#[test]
+fn texts_in_keys_are_those_of_the_interpreter() {
+    let path = or_skip!(victims::c("strings", Variant::Plain));
+    let mut victim = Running::start(&path, &[]);
+    for script in [
+        "uprobe:FILE:say { @[str(arg0), arg1] = count(); @s[str(arg0)] = sum(arg1); }",
+        "uprobe:FILE:say { @[str(arg0, 3)] = count(); @b[buf(arg0, arg1)] = count(); @c[buf(arg0, 2), func] = max(arg1); }",
+        "uprobe:FILE:both { @[str(arg1), str(arg3), arg5] = count(); @last[tid] = str(arg3); @h[str(arg1)] = hist(arg0); }",
+    ] {
+        let [native, read] =
+            [&[][..], &["--interpret"]].map(|more| ours(&mut victim, &at(script, &path), more, TIMES));
+        assert!(native.messages.contains(IN_TARGET), "{script}\n{}", native.messages);
+        assert!(!native.messages.contains("Interpreted: "), "{script}\n{}", native.messages);
+        assert_eq!(native.maps, read.maps, "{script}");
+        assert!(native.maps["@"].as_object().is_some_and(|keys| !keys.is_empty()), "{}", native.maps);
+    }
+}
+
+/// More threads than a map has entries: each notes its time under its number and ends.
+#[test]
+fn maps_of_threads_hold_those_that_come_and_go() {
+    const THREADS: u64 = 50_000;
+    let path = or_skip!(victims::c("brief", Variant::Plain));
+    let mut victim = Running::start(&path, &[]);
+    let script = "uprobe:FILE:work { @began[tid] = nsecs; @calls[tid] = arg0 + 1; }
+        uretprobe:FILE:work /@began[tid]/ {
+            @took = count(); @us = hist((nsecs - @began[tid]) / 1000); @sum = sum(@calls[tid]);
+            delete(@began[tid]); delete(@calls[tid]);
+        }";
+    let ran = ours(&mut victim, &at(script, &path), &[], THREADS);
+    assert_eq!((ran.printed["work"], ran.printed["wrong"]), (THREADS, 0));
+    assert!(!ran.messages.contains("Interpreted: ") && !ran.messages.contains("WARNING"), "{}", ran.messages);
+    assert_eq!(ran.maps["@took"], json!(THREADS), "{}", ran.messages);
+    assert_eq!(ran.maps["@sum"], json!(THREADS * (THREADS + 1) / 2));
+    let in_histogram: u64 = ran.maps["@us"]
+        .as_array()
+        .expect("a histogram")
+        .iter()
+        .map(|one| one["count"].as_u64().unwrap_or(0))
+        .sum();
+    assert_eq!((in_histogram, ran.maps.get("@began"), ran.maps.get("@calls")), (THREADS, None, None));
+}
+
 /// Operands in registers and parts of them, in memory, on the stack, in tables; numbers, texts, buffers; and several places of
 /// one probe with operands of different kinds.
 #[test]
@@ -433,10 +478,11 @@ fn what_the_target_cannot_run_is_said_and_interpreted() {
     let mut victim = Running::start(&path, &[]);
     for (script, why) in [
         ("uprobe:FILE:step { @a[arg1, comm] = arg0; }", "comm in the key of a map of plain values"),
-        ("uprobe:FILE:step { @a[tid, func] = arg0; }", "func in the key of a map of plain values"),
-        ("uprobe:FILE:step { @a[probe] = arg0; }", "probe in the key of a map of plain values"),
-        ("uprobe:FILE:step { @a[str(arg0)] = count(); }", "such a text"),
-        ("uprobe:FILE:step { @a[probetype] = arg0; }", "probetype in the key of a map of plain values"),
+        ("uretprobe:FILE:step { @a[str(retval)] = count(); }", "such a text"),
+        (
+            "uprobe:FILE:step { @a[str(arg0)] = arg1; }",
+            "a text of the program in the key of a map of plain values",
+        ),
         ("uprobe:FILE:step { @p[1] = (arg0, arg1); $p = @p[1]; @c[$p.0, 1] = count(); }", "a value of type"),
         (
             "uprobe:FILE:step { @c[arg1, 1] = count(); if (arg1 == 9) { print(1); } }",

@@ -102,7 +102,8 @@ fn of_function(
     // The target aggregates texts only if they end at a zero byte.
     let tally = filter.and_then(|filter| filter.tallied());
     let ends = requested.ended.get(nth).is_some_and(|ended| *ended != 0)
-        || tally.is_some_and(|tally| tally.texts() != 0);
+        || tally.is_some_and(|tally| tally.texts() != 0)
+        || filter.is_some_and(|filter| filter.run_arguments().is_some_and(|(_, texts)| texts != 0));
     let asks = ends
         || requested.texts.get(nth).is_some_and(|texts| *texts != 0)
         || requested.floats.get(nth).is_some_and(|floats| *floats != Floats::default())
@@ -121,7 +122,13 @@ fn of_function(
             place.values = Values::Unknown;
             Ok(())
         }
-        Convention::C | Convention::Go => Ok(()),
+        Convention::C | Convention::Go => {
+            place.filter = place.filter.take().map(|filter| match filter.run_arguments() {
+                Some((_, 1..)) => Arc::new(filter.with_texts()),
+                _ => filter,
+            });
+            Ok(())
+        }
     }
 }
 

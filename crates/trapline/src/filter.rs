@@ -24,7 +24,7 @@ use trapline_plan::{Action, Floats, KeptText, Operand, Read, Unwind, filter};
 
 use crate::arch::FILTERS_ROWS_BY_NAME;
 use crate::calls::{Call, Text};
-use crate::values::{MarkCode, Marked};
+use crate::values::{MarkCode, Marked, texts_at_entry};
 
 /// Longest thread name in bytes.
 const COMM_LEN: usize = 15;
@@ -98,6 +98,14 @@ impl Filter {
     /// Arguments of a USDT probe that the program needs, and those that point to texts, as bits.
     pub(crate) fn run_arguments(&self) -> Option<(u16, u16)> {
         self.program.as_ref().map(|program| (program.arguments(), program.pointers()))
+    }
+    /// The same program at a function's entry, with what it has in the places of its texts.
+    pub(crate) fn with_texts(&self) -> Self {
+        let Some(program) = self.program.as_ref().filter(|program| !program.texts.is_empty()) else {
+            return self.clone();
+        };
+        let (MarkCode { operands, reads }, taken) = texts_at_entry(program);
+        Self { operands, reads, taken, ..self.clone() }
     }
     /// The same program at an instruction.
     pub(crate) fn inside(&self) -> Self {

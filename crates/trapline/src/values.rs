@@ -19,6 +19,7 @@ use trapline_plan::{Operand, Read};
 use trapline_record::Svma;
 use trapline_record::ring::TEXT_BYTES;
 
+use crate::arch::ARGUMENTS;
 use crate::calls::{Call, Text};
 
 /// Number of arguments that are values of a record.
@@ -147,6 +148,20 @@ impl MarkCode {
         self.operands.resize(len, Operand::Unknown);
         self.operands[nth] = operand;
     }
+}
+
+/// What a program has in the places of its texts at a function's entry, where arguments are in registers: as at a USDT probe
+/// whose note says so.
+pub(crate) fn texts_at_entry(program: &HitProgram) -> (MarkCode, Vec<Taken>) {
+    let registers = ARGUMENTS.iter().map(|nth| Operand::Register(*nth));
+    let mut code = MarkCode { operands: registers.collect(), reads: Vec::new() };
+    code.operands.resize(OPERANDS + TEXTS_OF_KEYS, Operand::Unknown);
+    let mut taken = Vec::new();
+    for (nth, text) in (0..).zip(&program.texts) {
+        let field = code.read(text.argument.into(), &[0], TEXT_BYTES as u8);
+        taken.push(field.map_or(Taken::Unknown, |field| Taken::Text { nth, field }));
+    }
+    (code, taken)
 }
 
 impl Marked {

@@ -42,6 +42,22 @@
 //! | T2 | deleted: GONE is published | the same |
 //! | T3 | read: the state, then the value | the same; what a handler deletes in between is read as it was |
 //!
+//! # A map of a thread that is full
+//!
+//! Entries keep their keys, also those of threads that have ended: no thread knows which those are, and a thread's number comes
+//! again. So such a map has another one beyond it, whose entries all threads use again ([`shared`]).
+//!
+//! | step | what | another thread, or a signal handler, meanwhile |
+//! |---|---|---|
+//! | R1 | no entry of the walk is the key's, and none is free: what is to be done is done in the map beyond, | - |
+//! | | and M6 is not counted here | |
+//!
+//! A key is in one of the two: none of the walk's entries is ever free again, so a key that went beyond once is looked for there
+//! for ever. A key that has an entry here never goes beyond. (An entry that was freed here would hide the keys beyond.) A thread
+//! that ended without deleting its key leaves it: a map holds keys until they are deleted. *A handler* may take the walk's last
+//! entry for its thread's key, while its thread goes beyond with its first assignment: the handler's counts then, as if it had
+//! come last. What its thread left beyond is shown only if the handler's key is deleted.
+//!
 //! In a map of a thread, M1 to M4 of one key are run by one thread and its signal handlers alone. A handler that comes
 //! between M3 and M4 with the same key finds TAKING, and takes another entry. That one is behind the first one, so
 //! later searches find the first: what the handler assigned is not seen. So a handler's first assignment of all may be
@@ -61,6 +77,19 @@ pub struct Map {
     pub line: u16,
     /// Where it lies there.
     pub shape: MapShape,
+    /// Of a thread: where keys are that find no entry (R1). It is a map of all threads ([`Owner::Any`]).
+    pub beyond: Option<MapShape>,
+}
+
+/// Where a search goes on.
+#[derive(Clone, Copy)]
+pub(super) struct Ends {
+    /// With an entry that was there.
+    pub(super) found: Target,
+    /// Without one.
+    pub(super) missing: Target,
+    /// With none of the key's, and none that is free; as without one, if there is nothing beyond.
+    pub(super) full: Option<Target>,
 }
 
 impl Map {
@@ -136,11 +165,12 @@ impl Map {
         if self.shape.owner == Owner::Any {
             return shared::assign(self, builder, key, values);
         }
-        let missing = builder.label();
-        let entry = self.find(builder, key, Some((GONE, None)), missing);
+        let [missing, full] = [(); 2].map(|()| builder.label());
+        let entry = self.find_or(builder, key, Some((GONE, None)), (missing, full));
         let entry = self.own(builder, own, entry);
         self.store(builder, entry, values);
         builder.publish(Place::at(entry, 0), Value::Number(LIVE));
+        self.beyond(builder, (missing, full), |builder, beyond| shared::assign(beyond, builder, key, values));
         builder.bind(missing);
     }
     /// Deletes a key (T2).
@@ -149,10 +179,11 @@ impl Map {
         if self.shape.owner == Owner::Any {
             return shared::delete(self, builder, key);
         }
-        let missing = builder.label();
-        let entry = self.find(builder, key, None, missing);
+        let [missing, full] = [(); 2].map(|()| builder.label());
+        let entry = self.find_or(builder, key, None, (missing, full));
         let entry = self.own(builder, own, entry);
         builder.publish(Place::at(entry, 0), Value::Number(GONE));
+        self.beyond(builder, (missing, full), |builder, beyond| shared::delete(beyond, builder, key));
         builder.bind(missing);
     }
     /// A key's value (T3): whether there is one, and its word of this number; 0 and 0 if not.
@@ -161,15 +192,21 @@ impl Map {
         if self.shape.owner == Owner::Any {
             return shared::get(self, builder, key, word);
         }
-        let (missing, is_there, value) = (builder.label(), builder.var(), builder.var());
+        let ([missing, full], is_there, value) =
+            ([(); 2].map(|()| builder.label()), builder.var(), builder.var());
         builder.set(is_there, Value::Number(0));
         builder.set(value, Value::Number(0));
-        let entry = self.find(builder, key, None, missing);
+        let entry = self.find_or(builder, key, None, (missing, full));
         let is_live = Value::Number(LIVE);
         builder.branch_word(Compare::NotEqual, Place::at(entry, 0), is_live, Target::Label(missing));
         builder.set(is_there, Value::Number(1));
-        let word = builder.load(Place::at(entry, self.value(word)));
-        builder.set(value, word);
+        let found = builder.load(Place::at(entry, self.value(word)));
+        builder.set(value, found);
+        self.beyond(builder, (missing, full), |builder, beyond| {
+            let (there, found) = shared::get(beyond, builder, key, word);
+            builder.set(is_there, there);
+            builder.set(value, found);
+        });
         builder.bind(missing);
         (Value::Var(is_there), Value::Var(value))
     }
@@ -182,11 +219,34 @@ impl Map {
         takes: Option<(u64, Option<(i32, Value)>)>,
         missing: Label,
     ) -> Var {
+        self.find_or(builder, key, takes, (missing, missing))
+    }
+    /// The same; goes to `full` if there is none and no room, but a map beyond.
+    fn find_or(
+        self,
+        builder: &mut Builder,
+        key: &[Value],
+        takes: Option<(u64, Option<(i32, Value)>)>,
+        (missing, full): (Label, Label),
+    ) -> Var {
         let found = builder.label();
-        let ends = (Target::Label(found), Target::Label(missing));
+        let full = self.beyond.map(|_| Target::Label(full));
+        let ends = Ends { found: Target::Label(found), missing: Target::Label(missing), full };
         let entry = self.search(builder, Key::of(key), takes, ends);
         builder.bind(found);
         entry
+    }
+    /// R1: what is done in the map beyond, if there is one. Other searches go to `missing`.
+    fn beyond(
+        self,
+        builder: &mut Builder,
+        (missing, full): (Label, Label),
+        run: impl FnOnce(&mut Builder, Self),
+    ) {
+        let Some(shape) = self.beyond else { return };
+        builder.jump(Target::Label(missing));
+        builder.bind(full);
+        run(builder, Self { shape, beyond: None, ..self });
     }
     /// The same; goes to `found` with an entry that was there, and goes on with one that was taken.
     pub(super) fn search(
@@ -194,7 +254,7 @@ impl Map {
         builder: &mut Builder,
         key: Key<'_>,
         takes: Option<(u64, Option<(i32, Value)>)>,
-        (found, missing): (Target, Target),
+        Ends { found, missing, full }: Ends,
     ) -> Var {
         let [free, pass] = [(); 2].map(|()| builder.label());
         let walk = self.walk(builder, key.words);
@@ -208,6 +268,7 @@ impl Map {
         builder.next(walk);
         match takes {
             None => {
+                full.into_iter().for_each(|full| builder.jump(full));
                 builder.bind(free);
                 builder.jump(missing);
             }
@@ -222,8 +283,13 @@ impl Map {
                 builder.bind(gone);
                 builder.next(walk);
                 builder.bind(none);
-                self.miss(builder);
-                builder.jump(missing);
+                match full {
+                    Some(full) => builder.jump(full),
+                    None => {
+                        self.miss(builder);
+                        builder.jump(missing);
+                    }
+                }
                 builder.bind(claimed);
                 self.store_key(builder, entry, key);
                 if let Some((word, value)) = first {

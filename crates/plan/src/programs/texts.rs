@@ -33,7 +33,7 @@ use trapline_record::maps::LIVE;
 use trapline_record::tally::{FNV, TEXT_BYTES};
 
 use super::input::TEXT;
-use super::maps::{Key, Map};
+use super::maps::{Ends, Key, Map};
 use crate::hit::{TextLength, TextOfKey, input};
 
 /// Outcome: there is no room for the text (N4).
@@ -57,10 +57,11 @@ pub(crate) fn number(of: TextOfKey, at: i32) -> Result<Program, Unsound> {
     let text = builder.pointer(TEXT, Memory::Own);
     let most = most(&mut builder, of, Place::at(text, at));
     let (hash, length) = whole(&mut builder, of, (text, at + 8), most);
-    let map = Map { line: input::TEXTS, shape: TextTable { is_there: true }.shape() };
+    let shape = TextTable { is_there: true }.shape();
+    let map = Map { line: input::TEXTS, shape, beyond: None };
     let words = [Value::Var(hash), Value::Var(length)];
     let found = builder.label();
-    let ends = (Target::Label(found), Target::Outcome(NO_ROOM));
+    let ends = Ends { found: Target::Label(found), missing: Target::Outcome(NO_ROOM), full: None };
     let key = Key { words: &words, text: Some((text, at + 8)) };
     let entry = map.search(&mut builder, key, Some((LIVE, None)), ends);
     builder.bind(found);

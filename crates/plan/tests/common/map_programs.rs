@@ -82,7 +82,7 @@ pub(crate) fn noted() -> Program {
     let more = [input::MORE, input::MORE + 1, input::TEXT];
     for (nth, from) in (0..).zip([0, 1, 2, 3, 5].into_iter().chain(more)) {
         let (value, own) = (made.value(from), line(&mut made.builder, input::OWN));
-        let map = Map { line: input::ASSIGNED, shape: BEGAN };
+        let map = Map { line: input::ASSIGNED, shape: BEGAN, beyond: None };
         map.assign(&mut made.builder, own, &[Value::Number(nth)], &[value]);
     }
     made.finish()
@@ -107,7 +107,7 @@ impl Made {
         self.builder.input(nth)
     }
     fn added(&self, shape: MapShape) -> Map {
-        Map { line: input::LINE, shape }
+        Map { line: input::LINE, shape, beyond: None }
     }
     fn added_to(&mut self, shape: MapShape, key: &[Value], value: Value) {
         self.added(shape).add(&mut self.builder, key, &[Value::Number(1), value], None);
@@ -137,7 +137,7 @@ pub(crate) fn begin(time: bool) -> Program {
     let (thread, noted) =
         (made.value(input::THREAD), made.value(if time { input::NANOS } else { input::ARGUMENT }));
     let (at, own) = (input::ASSIGNED, line(&mut made.builder, input::OWN));
-    Map { line: at, shape: BEGAN }.assign(&mut made.builder, own, &[thread], &[noted]);
+    Map { line: at, shape: BEGAN, beyond: None }.assign(&mut made.builder, own, &[thread], &[noted]);
     made.finish()
 }
 /// `/@began[tid]/ { @sums[1, 1] = sum(what - @began[tid]); delete(@began, tid) }`
@@ -146,7 +146,7 @@ pub(crate) fn end(time: bool) -> Program {
     let (thread, now) =
         (made.value(input::THREAD), made.value(if time { input::NANOS } else { input::RETURNED }));
     let (at, own) = (input::ASSIGNED, line(&mut made.builder, input::OWN));
-    let began = Map { line: at, shape: BEGAN };
+    let began = Map { line: at, shape: BEGAN, beyond: None };
     let (is_there, then) = began.get(&mut made.builder, &[thread], 0);
     let none = made.builder.label();
     made.builder.branch(Compare::Equal, is_there, Value::Number(0), Target::Label(none));
@@ -161,7 +161,7 @@ pub(crate) fn live(shape: MapShape, assigns: bool) -> Program {
     let mut made = Made::new();
     let key = made.value(input::ARGUMENT);
     let (at, own) = (input::ASSIGNED, line(&mut made.builder, input::OWN));
-    let map = Map { line: at, shape };
+    let map = Map { line: at, shape, beyond: None };
     if assigns {
         map.assign(&mut made.builder, own, &[key], &vec![key; shape.values.into()]);
     } else {
@@ -173,8 +173,11 @@ pub(crate) fn live(shape: MapShape, assigns: bool) -> Program {
 pub(crate) fn read_live(shape: MapShape) -> Program {
     let mut made = Made::new();
     let key = made.value(input::ARGUMENT);
-    let (is_there, value) =
-        Map { line: input::ASSIGNED, shape }.get(&mut made.builder, &[key], shape.values as usize - 1);
+    let (is_there, value) = Map { line: input::ASSIGNED, shape, beyond: None }.get(
+        &mut made.builder,
+        &[key],
+        shape.values as usize - 1,
+    );
     let [none, end] = [(); 2].map(|()| made.builder.label());
     made.builder.branch(Compare::Equal, is_there, Value::Number(0), Target::Label(none));
     let differs = made.builder.compute(Compute::Subtract, value, key);

@@ -18,6 +18,7 @@ use trapline_record::maps::{MapArea, Missed};
 use trapline_record::ring::RecordKind;
 use trapline_record::view::View;
 
+use super::fields::put_with_kernel;
 use super::filters::Random;
 use super::latency::on_cpu;
 use super::map_programs::{
@@ -81,7 +82,7 @@ impl Set {
         let form = ArgumentForm::AsNoted(&marked.operands, Bias::default());
         let at = self.room.next() + form.bytes_before();
         let stub = ran(at, &self.machine, self.id, what, RecordKind::Entry);
-        self.room.put(&Moved::new(stub, form).finish(&[RET], None).expect("in reach"))
+        put_with_kernel(&self.room, Moved::new(stub, form).finish(&[RET], None).expect("in reach"))
     }
     fn sums(&self) -> (BTreeMap<[u64; 2], (u64, u64)>, u64) {
         let (mut all, mut dropped) = (BTreeMap::new(), 0);

@@ -118,6 +118,7 @@ impl<E: Emit> Lower<'_, E> {
                 // At an entry the probed function is the first frame.
                 let callers = frames - u8::from(!self.of.block.probes.iter().any(at_return));
                 self.native.stack(callers.max(1));
+                self.walks = true;
                 Ok((KeyWord::Stack(frames, mode), Some(self.emit.known(Known::Stack))))
             }
             Op::Text(text) if matches!(part.ty, Type::Text(_)) => {
@@ -136,9 +137,12 @@ impl<E: Emit> Lower<'_, E> {
     /// What `str` or `buf` reads, as `run::calls` has it.
     fn read_text(&self, is_text: bool, args: &[Typed], at: &At) -> Result<TextOf, Not> {
         const MOST: u32 = READ_BYTES;
-        let is_mark = |probe: &Probe| matches!(probe, Probe::Usdt(..));
+        let probes = &self.of.block.probes;
+        let at_return = probes.iter().any(|probe| matches!(probe, Probe::Uretprobe(..)));
+        // Of a function, arguments are read that are in registers.
+        let most = if probes.iter().all(|probe| matches!(probe, Probe::Usdt(..))) { 12 } else { 6 };
         let argument = args.first().and_then(|pointer| argument(pointer, true));
-        let (Some(argument), true) = (argument, self.of.block.probes.iter().all(is_mark)) else {
+        let Some(argument) = argument.filter(|nth| *nth < most && !at_return) else {
             return Err(Not::yet("such a text", at));
         };
         let at_most = |bytes: i64| Length::AtMost(bytes.clamp(0, MOST.into()) as u8);
@@ -147,11 +151,19 @@ impl<E: Emit> Lower<'_, E> {
             // The end of a text counts too.
             (Some(length), true) => {
                 let length = length.constant().ok_or_else(|| Not::yet("such a length of a text", at))?;
+                // A record holds more of what functions get.
+                if length - 1 > i64::from(MOST) {
+                    return Err(Not::yet("such a length of a text", at));
+                }
                 at_most((length - 1).min(self.of.program.config.max_strlen.into()))
             }
             (Some(length), false) => match (length.constant(), argument_of(length)) {
-                (Some(length), _) => at_most(length.min(self.of.program.config.max_strlen.into())),
-                (None, Some(nth)) if self.of.program.config.max_strlen >= MOST => Length::Argument(nth),
+                (Some(length), _) if length <= i64::from(MOST) => {
+                    at_most(length.min(self.of.program.config.max_strlen.into()))
+                }
+                (None, Some(nth)) if self.of.program.config.max_strlen >= MOST && nth < most => {
+                    Length::Argument(nth)
+                }
                 _ => return Err(Not::yet("such a length of a buffer", at)),
             },
             (None, false) => return Err(Not::yet("such a text", at)),

@@ -42,13 +42,15 @@ pub(super) struct Lower<'a, E: Emit> {
     end: E::Label,
     /// Turns of loops that are left.
     turns: u32,
+    /// A key names a stack.
+    pub(super) walks: bool,
 }
 
 impl<'a, E: Emit> Lower<'a, E> {
     pub(super) fn new(emit: &'a mut E, of: Of<'a>, native: &'a mut Native) -> Self {
         let locals = of.block.locals.iter().map(|_| emit.variable()).collect();
         let end = emit.label();
-        Self { emit, of, native, locals, end, turns: MOST_TURNS }
+        Self { emit, of, native, locals, end, turns: MOST_TURNS, walks: false }
     }
     pub(super) fn block(mut self) -> Result<(), Not> {
         for local in self.locals.clone() {
@@ -56,6 +58,10 @@ impl<'a, E: Emit> Lower<'a, E> {
             self.emit.set(local, zero);
         }
         self.steps(&self.of.block.body)?;
+        let at_entry = self.of.block.probes.iter().any(|probe| matches!(probe, Probe::Uprobe(..)));
+        if at_entry && self.walks && !self.native.read.is_empty() {
+            return Err(Not { what: "a stack and a text of the program".to_owned(), at: None });
+        }
         self.emit.bind(self.end);
         Ok(())
     }

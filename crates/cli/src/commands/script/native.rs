@@ -16,7 +16,7 @@ use trapline_script::native::{self, Change, Emit, Known, Length, Native, TextOf}
 #[derive(Debug)]
 pub(super) struct NativeScript {
     pub(super) native: Native,
-    /// The tables, and which of the script's maps each is.
+    /// The tables, and which of the script's maps each is. One of a thread may be followed by the one beyond it.
     pub(super) tables: Vec<MapTable>,
     pub(super) maps: Vec<usize>,
     /// Bytes of all tables.
@@ -26,8 +26,8 @@ pub(super) struct NativeScript {
 }
 
 impl NativeScript {
-    /// Lays out the maps.
-    pub(super) fn new(native: Native, program: &Program) -> Self {
+    /// Lays out the maps. `beyond`: whether maps of threads have others for keys that find no room.
+    pub(super) fn new(native: Native, program: &Program, beyond: bool) -> Self {
         let (mut tables, mut maps, mut bytes) = (Vec::new(), Vec::new(), MapBytes::NONE);
         for (map, how) in native.maps.iter().enumerate() {
             let Some(how) = how.as_ref().filter(|_| !is_too_long(bytes)) else { continue };
@@ -41,8 +41,13 @@ impl NativeScript {
                 bits: bits(program.maps[map].room),
                 owner: owner(how),
             };
-            tables.push(MapTable { shape: bytes.put(shape), keys, values, kind: kind(how.change) });
-            maps.push(map);
+            let owners = [Some(shape.owner), (beyond && shape.owner == Owner::Thread).then_some(Owner::Any)];
+            for owner in owners.into_iter().flatten() {
+                let shape = bytes.put(MapShape { owner, ..shape });
+                let (keys, values) = (keys.clone(), values.clone());
+                tables.push(MapTable { shape, keys, values, kind: kind(how.change) });
+                maps.push(map);
+            }
         }
         let stacks = StackTable { frames: native.addresses.min(Unwinding::DEEPEST) };
         Self { native, tables, maps, bytes, stacks }
@@ -65,6 +70,10 @@ impl NativeScript {
         let mut made = HitProgram::new(made, self.bytes);
         made.stacks = self.stacks;
         made.texts = native.read.iter().map(text).collect();
+        // Behind pushed arguments, the return address is not where a walk from an entry looks for it.
+        if made.reads(input::STACK) && !made.texts.is_empty() {
+            return Err("a place has both a stack and a text of the program in keys".to_owned());
+        }
         fits(&made).map_err(|why| why.to_string())?;
         Ok(made)
     }
@@ -82,7 +91,9 @@ impl Emitter<'_> {
         let nth = self.script.maps.iter().position(|known| *known == map).unwrap_or(0);
         let table = &self.script.tables[nth];
         let line = if table.shape.owner == Owner::Cpu { input::LINE } else { input::ASSIGNED };
-        Map { line, shape: table.shape }
+        let next = self.script.maps.get(nth + 1).filter(|next| **next == map);
+        let beyond = next.map(|_| self.script.tables[nth + 1].shape);
+        Map { line, shape: table.shape, beyond }
     }
     fn own(&mut self) -> Var {
         line(&mut self.builder, input::OWN)

@@ -88,15 +88,18 @@ impl Ran {
             true => Natives::none(program, "--interpret"),
             false => Natives::of(program, &beside(program, found), processes),
         };
-        let mut ran = Self::with(program, found, natives.clone());
+        let mut ran = Self::with(program, found, natives.clone(), true);
         // A block's code may not fit into a stub, on some processor.
+        if ran.programs(program).is_err() {
+            ran = Self::with(program, found, natives.clone(), false);
+        }
         if let Err(why) = ran.programs(program) {
             natives = Natives::none(program, &why);
-            ran = Self::with(program, found, natives);
+            ran = Self::with(program, found, natives, false);
         }
         ran
     }
-    fn with(program: &Program, found: &Found, natives: Natives) -> Self {
+    fn with(program: &Program, found: &Found, natives: Natives, beyond: bool) -> Self {
         let mut probes: Vec<Probed> = Vec::new();
         for block in (0..program.blocks.len()).filter(|block| natives.runs(*block)) {
             for probe in found.probes(block) {
@@ -109,7 +112,7 @@ impl Ran {
             }
         }
         probes.retain(|probed| !probed.places.is_empty());
-        let script = NativeScript::new(natives.native.clone(), program);
+        let script = NativeScript::new(natives.native.clone(), program, beyond);
         Self { natives, script, probes, names: Arc::default() }
     }
     /// Whether the target runs a block.
@@ -246,8 +249,12 @@ pub(super) fn contents_into(
     }
     machine.settle(totals);
     for (table, map) in script.maps.iter().enumerate() {
-        if script.tables[table].kind == MapKind::Assigned {
-            let rows = contents.iter().flat_map(|one| &one.rows).filter(|row| row.map == table);
+        // Rows of the map beyond come behind: of entries with one key the first counts.
+        let is_first = table == 0 || script.maps[table - 1] != *map;
+        if script.tables[table].kind == MapKind::Assigned && is_first {
+            let of = |nth: usize| contents.iter().flat_map(|one| &one.rows).filter(move |row| row.map == nth);
+            let beyond = (script.maps.get(table + 1) == Some(map)).then_some(table + 1);
+            let rows = of(table).chain(beyond.into_iter().flat_map(of));
             let entry = |row: &MapRow| Some((key(script, row, known)?.1, value(script, row, known)?));
             machine.replace(*map, rows.filter_map(entry));
         }

@@ -174,7 +174,7 @@ impl Inputs for KnownValues<'_> {
         let Some(marked) = self.marked else { return };
         match (nth, self.text.length) {
             (input::TEXTS, _) => asm.constant(to, marked.table),
-            (programs::TEXT, _) => asm.add_imm(to, SP, 0),
+            (programs::TEXT, _) => asm.stack_pointer(to),
             (_, TextLength::Argument(nth)) => marked.load(asm, to, nth.into()),
             _ => asm.number(to, 0),
         }

@@ -283,7 +283,7 @@ fn scr_5_programs_leave_what_the_interpreter_leaves() {
         if !blocks.iter().all(|block| natives.runs(*block)) {
             continue;
         }
-        let script = NativeScript::new(natives.native, &program);
+        let script = NativeScript::new(natives.native, &program, random.below(2) == 0);
         let hit_program = match script.program(&program, &blocks) {
             Ok(hit_program) => hit_program,
             Err(why) => {
