@@ -67,6 +67,7 @@ use trapline_code::{Builder, Compare, Compute, Label, Memory, Place, Target, Val
 use trapline_record::maps::{FIRST, GONE, LIVE, MET, MapShape, Owner};
 use trapline_record::tally::{PHI, PROBES};
 
+use super::search::{Ends, Key};
 use super::shared;
 use crate::hit::input;
 
@@ -79,17 +80,6 @@ pub struct Map {
     pub shape: MapShape,
     /// Of a thread: where keys are that find no entry (R1). It is a map of all threads ([`Owner::Any`]).
     pub beyond: Option<MapShape>,
-}
-
-/// Where a search goes on.
-#[derive(Clone, Copy)]
-pub(super) struct Ends {
-    /// With an entry that was there.
-    pub(super) found: Target,
-    /// Without one.
-    pub(super) missing: Target,
-    /// With none of the key's, and none that is free; as without one, if there is nothing beyond.
-    pub(super) full: Option<Target>,
 }
 
 impl Map {
@@ -362,30 +352,6 @@ impl Map {
         let (behind, to) = (builder.in_var(behind), builder.var());
         builder.set_address(to, Place { base: own, index: Some((behind, 0)), offset: 0 });
         to
-    }
-}
-
-/// The words of a key.
-#[derive(Clone, Copy)]
-pub(super) struct Key<'a> {
-    /// The first ones.
-    pub(super) words: &'a [Value],
-    /// Where the others are in memory of this thread alone.
-    pub(super) text: Option<(Var, i32)>,
-}
-
-impl<'a> Key<'a> {
-    pub(super) const fn of(words: &'a [Value]) -> Self {
-        Self { words, text: None }
-    }
-    fn word(self, builder: &mut Builder, nth: usize) -> Value {
-        match (self.words.get(nth), self.text) {
-            (Some(word), _) => *word,
-            (None, Some((text, at))) => {
-                builder.load(Place::at(text, at + 8 * (nth - self.words.len()) as i32))
-            }
-            (None, None) => Value::Number(0),
-        }
     }
 }
 

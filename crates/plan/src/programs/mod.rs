@@ -12,6 +12,7 @@ pub(crate) mod maps;
 mod pieces;
 pub(crate) mod records;
 mod rows;
+mod search;
 mod shared;
 pub(crate) mod stacks;
 mod sums;

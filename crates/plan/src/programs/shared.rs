@@ -60,7 +60,8 @@ use trapline_code::{Builder, Compare, Compute, Label, Place, Target, Value, Var}
 use trapline_record::maps::{LIVE, REACH};
 use trapline_record::tally::PROBES;
 
-use super::maps::{Key, Map};
+use super::maps::Map;
+use super::search::Key;
 
 /// Looks at an entry that another thread changes, before an assignment is counted.
 const LOOKS: u16 = 64;

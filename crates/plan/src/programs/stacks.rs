@@ -24,7 +24,8 @@
 use trapline_code::{Builder, Program, Target, Unsound, Value};
 use trapline_record::maps::{GONE, StackTable};
 
-use super::maps::{Ends, Key, Map};
+use super::maps::Map;
+use super::search::{Ends, Key};
 use crate::hit::input;
 
 /// Outcome: the stack has an entry.

@@ -33,7 +33,8 @@ use trapline_record::maps::LIVE;
 use trapline_record::tally::{FNV, TEXT_BYTES};
 
 use super::input::TEXT;
-use super::maps::{Ends, Key, Map};
+use super::maps::Map;
+use super::search::{Ends, Key};
 use crate::hit::{TextLength, TextOfKey, input};
 
 /// Outcome: there is no room for the text (N4).
