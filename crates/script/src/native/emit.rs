@@ -26,7 +26,7 @@ pub enum Known {
     Sort,
     /// The number of the stack.
     Stack,
-    /// The number of a text that was read, by its place in [`Native::read`](super::Native::read).
+    /// The number of a text that was read, by its place among those of the hit's program.
     Text(u8),
 }
 
