@@ -202,7 +202,7 @@ fn keys_beyond_the_room_of_a_map_are_told() {
 }
 
 #[test]
-fn usdt_probes_are_interpreted_with_the_same_result() {
+fn usdt_probes_run_in_the_target_with_their_names_and_processes() {
     let path = or_skip!(victims::c("operands", victims::Variant::Plain));
     let mut victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
@@ -223,7 +223,7 @@ fn usdt_probes_are_interpreted_with_the_same_result() {
     drop(victim);
     let rest: Vec<String> = lines.map_while(Result::ok).collect();
     let output = child.wait_with_output().expect("it ends");
-    assert_eq!(sides(&output), (0, 2), "{}", errors(&output));
+    assert_eq!(sides(&output), (2, 0), "{}", errors(&output));
     let maps = maps(&rest.join("\n"));
     let hits =
         maps["@v"].as_object().expect("keys").values().map(|hits| hits.as_u64().unwrap_or(0)).sum::<u64>();

@@ -207,6 +207,7 @@ impl Request<'_> {
         };
         let tallied = |filter: &TargetFilter| {
             filter.tally.as_ref().is_some_and(|tally| tally.texts() != 0 || !filter.reads.is_empty())
+                || filter.program.is_some() && !filter.reads.is_empty()
         };
         self.actions().any(texts) || self.all_filters().any(tallied)
     }

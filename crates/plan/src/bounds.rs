@@ -7,7 +7,7 @@ use crate::layout::{DataCounts, MODULE_REGIONS};
 use crate::machine::ProcessTraits;
 use crate::request::{Action, ActionRequest, Unwind};
 use trapline_image::Image;
-use trapline_record::maps::{MapBytes, StackTable};
+use trapline_record::maps::{MapBytes, StackTable, TextTable};
 use trapline_record::ring::{LEAST_SLOT, RingArea};
 use trapline_record::stack::{room_for_copy, room_for_frames};
 use trapline_record::tally::TableShape;
@@ -53,6 +53,7 @@ pub fn bounds(
         tally: TableShape::Nothing,
         maps: MapBytes::NONE,
         stacks: StackTable { frames: 0 },
+        keyed_texts: TextTable { is_there: false },
         named: false,
         regions: MODULE_REGIONS,
     }
@@ -72,6 +73,7 @@ fn sites_of(request: &ActionRequest, map: &CodeMap) -> u32 {
         | Action::Deliver { .. }
         | Action::RecordAt(..)
         | Action::RecordMark(..)
+        | Action::RunAt(_)
         | Action::LatencyByTrampoline
         | Action::Tally { exits: false }
         | Action::Record { returns: false, .. } => 1,

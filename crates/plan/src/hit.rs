@@ -10,7 +10,7 @@ pub use crate::programs::maps::Map;
 pub use trapline_code::{
     Builder, Compare, Compute, Label, NoCode, Program, Target, Unary, Unsound, Value, Var, Width,
 };
-pub use trapline_record::maps::{MapBytes, StackTable};
+pub use trapline_record::maps::{MapBytes, StackTable, TextTable};
 
 /// Inputs of a hit's program, by their numbers.
 pub mod input {
@@ -22,8 +22,6 @@ pub mod input {
     pub const THREAD: u16 = 7;
     /// Nanoseconds since the machine's start, once for the whole program.
     pub const NANOS: u16 = 8;
-    /// The number of the probe ([`ActionRequest::probe`](crate::ActionRequest::probe)).
-    pub const PROBE: u16 = 9;
     /// Pointer to the maps' line of this CPU, for what is added up.
     pub const LINE: u16 = 10;
     /// Pointer to the maps that are there once, for what is assigned.
@@ -39,6 +37,14 @@ pub mod input {
     pub const OTHERS: u16 = 15;
     /// Whether the thread has left the CPU whose line [`LINE`] is. Only an addition asks.
     pub const MOVED: u16 = 16;
+    /// The first of six arguments behind those in registers, at a USDT probe.
+    pub const MORE: u16 = 17;
+    /// The first of [`TEXTS_OF_KEYS`](super::TEXTS_OF_KEYS) numbers of texts, at a USDT probe.
+    pub const TEXT: u16 = 23;
+    /// Pointer to the table of texts; the stub's own programs read it.
+    pub(crate) const TEXTS: u16 = 29;
+    /// The first of [`NAMES`](super::NAMES) numbers that stand for names of the place that was hit.
+    pub const NAME: u16 = 30;
 }
 
 /// How ticks of the clock become nanoseconds.
@@ -58,6 +64,31 @@ impl HitClock {
     }
 }
 
+/// How many names a place has.
+pub const NAMES: usize = 3;
+/// Texts that keys of one program name, at most.
+pub const TEXTS_OF_KEYS: usize = 6;
+
+/// A text that keys name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TextOfKey {
+    /// The argument that points to it.
+    pub argument: u8,
+    /// It ends at its first zero byte.
+    pub ends: bool,
+    /// How long it is at most; never more than [`TEXT_BYTES`](trapline_record::ring::TEXT_BYTES).
+    pub length: TextLength,
+}
+
+/// How many bytes of a text count, at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TextLength {
+    /// So many.
+    AtMost(u8),
+    /// As many as this argument says; none if it is below 0.
+    Argument(u8),
+}
+
 /// A program that hits run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HitProgram {
@@ -68,18 +99,40 @@ pub struct HitProgram {
     pub clock: HitClock,
     /// The table of stacks that its keys name; the same for all programs of a session that have one.
     pub stacks: StackTable,
+    /// The texts whose numbers are its inputs from [`input::TEXT`] on.
+    pub texts: Vec<TextOfKey>,
+    /// The numbers of the place's names.
+    pub names: [u32; NAMES],
 }
 
 impl HitProgram {
     /// `bytes`: those of its maps.
     #[must_use]
     pub const fn new(program: Program, bytes: MapBytes) -> Self {
-        Self { program, bytes, clock: HitClock { tick: 0, offset: 0 }, stacks: StackTable { frames: 0 } }
+        let (clock, stacks) = (HitClock { tick: 0, offset: 0 }, StackTable { frames: 0 });
+        Self { program, bytes, clock, stacks, texts: Vec::new(), names: [0; NAMES] }
     }
     /// The program.
     #[must_use]
     pub const fn program(&self) -> &Program {
         &self.program
+    }
+    /// Arguments that it needs, as bits.
+    #[must_use]
+    pub fn arguments(&self) -> u16 {
+        let inputs = (0..6).map(|nth| (nth, input::ARGUMENT + nth));
+        let more = (0..6).map(|nth| (6 + nth, input::MORE + nth));
+        let read = inputs.chain(more).filter(|(_, input)| self.reads(*input)).map(|(nth, _)| 1 << nth);
+        let lengths = self.texts.iter().filter_map(|text| match text.length {
+            TextLength::Argument(nth) => Some(1 << nth),
+            TextLength::AtMost(_) => None,
+        });
+        read.chain(lengths).fold(self.pointers(), |all, bit: u16| all | bit)
+    }
+    /// Arguments that point to its texts, as bits.
+    #[must_use]
+    pub fn pointers(&self) -> u16 {
+        self.texts.iter().fold(0, |all, text| all | 1 << text.argument)
     }
     /// Whether it reads this input.
     #[must_use]

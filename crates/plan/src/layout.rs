@@ -6,7 +6,7 @@
 
 use trapline_record::control::{CONTROL_LEN, MAX_REGIONS, REGION_LEN};
 use trapline_record::counters::{CounterArea, LINE, filtered};
-use trapline_record::maps::{MapArea, MapBytes, StackTable};
+use trapline_record::maps::{MapArea, MapBytes, StackTable, TextTable};
 use trapline_record::names::{self, NameArea};
 use trapline_record::pages::PageArea;
 use trapline_record::ring::RingArea;
@@ -56,6 +56,8 @@ pub struct DataCounts {
     pub maps: MapBytes,
     /// Stacks that keys of these maps name.
     pub stacks: StackTable,
+    /// Texts that keys of these maps name.
+    pub keyed_texts: TextTable,
     /// Some filter depends on thread names.
     pub named: bool,
     /// Number of regions of all modules.
@@ -63,8 +65,8 @@ pub struct DataCounts {
 }
 
 impl DataCounts {
-    /// Adds what another module needs; `lines`, `by_thread`, `ring`, `locked`, `filtered`, `tally`, `maps`, `stacks`
-    /// and `named` stay as they are.
+    /// Adds what another module needs; `lines`, `by_thread`, `ring`, `locked`, `filtered`, `tally`, `maps`, `stacks`,
+    /// `keyed_texts` and `named` stay as they are.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -83,6 +85,7 @@ impl DataCounts {
             tally: self.tally,
             maps: self.maps,
             stacks: self.stacks,
+            keyed_texts: self.keyed_texts,
             named: self.named,
             regions: self.regions + other.regions,
         }
@@ -165,8 +168,8 @@ impl DataLayout {
         };
         let tallies_off = (threads.off + threads.len()).next_multiple_of(LINE);
         let tallies = TallyArea::new(tallies_off, counts.counters, counts.lines, counts.tally);
-        let (lines, stacks) = (counts.lines, counts.stacks);
-        let maps = MapArea { off: tallies.off + tallies.len(), lines, bytes: counts.maps, stacks };
+        let (lines, stacks, texts) = (counts.lines, counts.stacks, counts.keyed_texts);
+        let maps = MapArea { off: tallies.off + tallies.len(), lines, bytes: counts.maps, stacks, texts };
         let rings = rings(counts, (maps.off + maps.len()).next_multiple_of(PAGE));
         Self {
             len: (rings.off + if rings.is_empty() { 0 } else { rings.len() }).next_multiple_of(PAGE),

@@ -168,6 +168,9 @@ pub enum Action {
     /// its values ([`TargetFilter::operands`](crate::filter::TargetFilter::operands)): the record holds the first six,
     /// and this many words of fields follow.
     RecordMark(Svma, u16),
+    /// Run the filter's program ([`TargetFilter::program`](crate::filter::TargetFilter::program)) whenever this instruction
+    /// is about to run.
+    RunAt(Svma),
     /// Add one to a value's row in the counter's table, at every entry or at every exit. The request's filter
     /// names the value.
     Tally {
@@ -219,9 +222,11 @@ impl Action {
     /// The single instruction that is probed, if not a function.
     pub(crate) const fn instruction(self) -> Option<Svma> {
         match self {
-            Self::CountAt(at) | Self::RecordAt(at, _) | Self::RecordMark(at, _) | Self::CallAt(at) => {
-                Some(at)
-            }
+            Self::CountAt(at)
+            | Self::RecordAt(at, _)
+            | Self::RecordMark(at, _)
+            | Self::RunAt(at)
+            | Self::CallAt(at) => Some(at),
             _ => None,
         }
     }

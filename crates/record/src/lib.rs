@@ -17,6 +17,7 @@ pub mod control;
 pub mod counters;
 pub mod hist;
 pub mod journal;
+pub mod key_texts;
 pub mod latency;
 pub mod maps;
 pub mod names;

@@ -18,6 +18,7 @@
 //!   entry + 8                the stack's number, which keys and values hold
 //!   entry + 16               probe << 32 | bytes, as `stack`'s USED; then its FRAME and END
 //!   entry + 40               return addresses, innermost first
+//!   … behind these           texts that keys name (`key_texts`)
 //! ```
 //!
 //! The reader adds up what all lines hold of a key.
@@ -27,6 +28,7 @@
 use core::ops::Range;
 
 use crate::counters::LINE;
+pub use crate::key_texts::{KeyedText, TextTable};
 use crate::stack::{self, Stack};
 use crate::tally::{PHI, PROBES};
 use crate::view::View;
@@ -214,13 +216,15 @@ pub struct MapArea {
     pub bytes: MapBytes,
     /// Stacks that keys or values name; they lie behind all lines.
     pub stacks: StackTable,
+    /// Texts that keys name; they lie behind the stacks.
+    pub texts: TextTable,
 }
 
 impl MapArea {
     /// Length of the area in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
-        self.before_stacks() + self.stacks.len()
+        self.before_texts() + self.texts.len()
     }
     /// Byte offset in the area of the table of stacks.
     #[must_use]
@@ -352,7 +356,7 @@ const fn is_whole(before: u64, after: u64, values: usize) -> bool {
 
 /// Calls `each` with the entries of a map that begins at `begin`, but free ones, and their states. Returns the number of
 /// updates that found none.
-fn entries(
+pub(crate) fn entries(
     view: View<'_>,
     (begin, map): (u64, MapShape),
     written: &[Range<u64>],

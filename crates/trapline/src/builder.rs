@@ -19,7 +19,7 @@ use crate::filter::{Filter, Undecided};
 use crate::form::Returns;
 use crate::histogram::LinearBuckets;
 use crate::listing::{self, Listing};
-use crate::maps::MapTable;
+use crate::maps::{MapTable, Namer};
 use crate::prototypes::{self, ProbedFunction};
 use crate::report::By;
 use crate::session::{Session, Setup};
@@ -55,6 +55,7 @@ pub struct Builder {
     min: Duration,
     steps: Option<LinearBuckets>,
     maps: Vec<MapTable>,
+    namer: Option<Namer>,
     actions: Vec<ProbeAction>,
     debug_folders: Arc<[PathBuf]>,
 }
@@ -253,6 +254,12 @@ impl Builder {
     pub fn tally(self, exits: bool) -> Result<Session, Error> {
         self.start(HitAction::Tally { exits })
     }
+    /// Gives the names of places whose hits run programs their numbers.
+    #[must_use]
+    pub fn names(mut self, namer: Namer) -> Self {
+        self.namer = Some(namer);
+        self
+    }
     /// Sets the maps that hits' programs write ([`Filter::runs`]); [`Session::maps`] reads them.
     #[must_use]
     pub fn maps(mut self, maps: Vec<MapTable>) -> Self {
@@ -367,6 +374,7 @@ impl Builder {
             floats: self.floats.clone(),
             ended: self.ended.clone(),
             maps: self.maps.clone(),
+            namer: self.namer.clone(),
             actions: self.actions.clone(),
             debug_folders: Arc::clone(&self.debug_folders),
             most: None,

@@ -14,6 +14,8 @@ use trapline_record::ring::RingArea;
 use trapline_tracee::Process;
 
 use crate::files::Files;
+use crate::filter::Filter;
+use crate::maps::RunPlace;
 use crate::modules::{Mapped, Module};
 use crate::report::Refused;
 use crate::session_request::{HitAction, SessionRequest};
@@ -44,15 +46,23 @@ fn of_mark(
     place: &mut NamedSite,
     arguments: &[MarkArgument],
 ) -> Result<Vec<(usize, NotKnown)>, Unseen> {
-    let texts = requested.texts.get(nth).copied().unwrap_or(0);
     let filter = place.filter.clone();
-    let decides = filter.as_ref().map_or(0, |filter| filter.arguments_named());
+    let runs = filter.as_ref().and_then(|filter| filter.run_arguments());
+    let texts = runs.map_or_else(|| requested.texts.get(nth).copied().unwrap_or(0), |(_, texts)| texts);
+    let named = || filter.as_ref().map_or(0, |filter| filter.arguments_named());
+    let decides = runs.map_or_else(named, |(arguments, _)| arguments);
+    if let (Action::CountAt(at), Some(_)) = (place.action, runs) {
+        place.action = Action::RunAt(at);
+    }
     let asks = decides | texts;
     let values = if let HitAction::Record { values, .. } = requested.action_of(nth) { values } else { 0 };
     if asks == 0 && values == 0 {
+        if runs.is_some() {
+            place.filter = filter.map(|filter| Arc::new(filter.inside()));
+        }
         return Ok(Vec::new());
     }
-    let needed = NeededArguments { values, texts, decides };
+    let needed = NeededArguments { values, texts, decides, numbers_texts: runs.is_some() && texts != 0 };
     let (marked, code, unknown) = Marked::new(image, arguments, needed);
     let decided = filter.clone().unwrap_or_default().at_mark(&marked, code);
     match place.action {
@@ -60,6 +70,7 @@ fn of_mark(
             place.action = Action::RecordMark(at, decided.field_words());
             place.asked = filter;
         }
+        Action::RunAt(_) => {}
         // No reader decides about stacks, and their records hold no memory.
         Action::RecordAt(_, Unwind::Frames(_)) if !decided.is_late() => {}
         Action::RecordAt(_, Unwind::Frames(_)) => {
@@ -91,7 +102,8 @@ fn of_function(
     // The target aggregates texts only if they end at a zero byte.
     let tally = filter.and_then(|filter| filter.tallied());
     let ends = requested.ended.get(nth).is_some_and(|ended| *ended != 0)
-        || tally.is_some_and(|tally| tally.texts() != 0);
+        || tally.is_some_and(|tally| tally.texts() != 0)
+        || filter.is_some_and(|filter| filter.run_arguments().is_some_and(|(_, texts)| texts != 0));
     let asks = ends
         || requested.texts.get(nth).is_some_and(|texts| *texts != 0)
         || requested.floats.get(nth).is_some_and(|floats| *floats != Floats::default())
@@ -110,8 +122,24 @@ fn of_function(
             place.values = Values::Unknown;
             Ok(())
         }
-        Convention::C | Convention::Go => Ok(()),
+        Convention::C | Convention::Go => {
+            place.filter = place.filter.take().map(|filter| match filter.run_arguments() {
+                Some((_, 1..)) => Arc::new(filter.with_texts()),
+                _ => filter,
+            });
+            Ok(())
+        }
     }
+}
+
+/// Gives a program that hits of a place run the numbers of its names.
+fn name(requested: &SessionRequest, module: &Module, place: &mut NamedSite) {
+    let filter = place.filter.as_ref().filter(|filter| filter.runs_program());
+    let Some((filter, namer)) = filter.zip(requested.namer.as_ref()) else { return };
+    let (file, probe, label) = (&module.file.path, &place.probe, &place.label);
+    let place_of = RunPlace { slot: place.slot, file, offset: place.offset.0, probe, label };
+    let numbers = namer.numbers(place_of);
+    place.filter = Some(Arc::new(Filter::clone(filter).with_names(numbers)));
 }
 
 /// Checks that what a call keeps for its return fits into its memory.
@@ -265,6 +293,7 @@ impl Search<'_> {
             let renumbered =
                 filter.filter(|_| is_renumbered).map(|filter| Arc::new(filter.with_threads(&own)));
             place.filter = renumbered.or_else(|| filter.cloned());
+            name(requested, &modules[module], place);
             if let Action::Record { texts, floats, fields, .. } = &mut place.action {
                 *texts = requested.texts.get(nth).copied().unwrap_or(0) as u8 & 0x3f;
                 *fields = place.filter.as_ref().map_or(0, |filter| filter.field_words());

@@ -15,16 +15,16 @@ pub use constants::constants;
 pub use decided::Undecided;
 pub use trapline_plan::filter::{
     Binary, Facts, FilterError, Float, FloatArguments, GroupBy, Int, Known, MAX_FIELDS, Misread, Sort,
-    Symbol, Tally, TargetFilter, Tree, Unary, parse, parse_with,
+    Symbol, Taken, Tally, TargetFilter, Tree, Unary, parse, parse_with,
 };
 
 use trapline_plan::filter::Late;
-use trapline_plan::hit::{HitClock, HitProgram, input};
+use trapline_plan::hit::{HitClock, HitProgram, NAMES, input};
 use trapline_plan::{Action, Floats, KeptText, Operand, Read, Unwind, filter};
 
 use crate::arch::FILTERS_ROWS_BY_NAME;
 use crate::calls::{Call, Text};
-use crate::values::{MarkCode, Marked};
+use crate::values::{MarkCode, Marked, texts_at_entry};
 
 /// Longest thread name in bytes.
 const COMM_LEN: usize = 15;
@@ -47,6 +47,10 @@ pub struct Filter {
     program: Option<Arc<HitProgram>>,
     /// At a USDT probe: the operands that stand for argument registers, and then for words of the stack.
     operands: Vec<Operand>,
+    /// There, what a program has in their places.
+    taken: Vec<Taken>,
+    /// The program runs at an instruction.
+    inside: bool,
 }
 
 impl Filter {
@@ -91,9 +95,32 @@ impl Filter {
     pub(crate) const fn runs_program(&self) -> bool {
         self.program.is_some()
     }
+    /// Arguments of a USDT probe that the program needs, and those that point to texts, as bits.
+    pub(crate) fn run_arguments(&self) -> Option<(u16, u16)> {
+        self.program.as_ref().map(|program| (program.arguments(), program.pointers()))
+    }
+    /// The same program at a function's entry, with what it has in the places of its texts.
+    pub(crate) fn with_texts(&self) -> Self {
+        let Some(program) = self.program.as_ref().filter(|program| !program.texts.is_empty()) else {
+            return self.clone();
+        };
+        let (MarkCode { operands, reads }, taken) = texts_at_entry(program);
+        Self { operands, reads, taken, ..self.clone() }
+    }
+    /// The same program at an instruction.
+    pub(crate) fn inside(&self) -> Self {
+        Self { inside: true, ..self.clone() }
+    }
     /// Whether hits run a program that uses what other hits assigned.
     pub(crate) fn assigns(&self) -> bool {
         self.program.as_ref().is_some_and(|program| program.reads(input::ASSIGNED))
+    }
+    /// The same with these numbers of the place's names.
+    pub(crate) fn with_names(mut self, names: [u32; NAMES]) -> Self {
+        if let Some(program) = &mut self.program {
+            Arc::make_mut(program).names = names;
+        }
+        self
     }
     /// The same with this clock.
     pub(crate) fn with_clock(mut self, clock: HitClock) -> Self {
@@ -145,6 +172,10 @@ impl Filter {
     /// The same filter in terms of a USDT probe's arguments.
     pub(crate) fn at_mark(&self, marked: &Marked, code: MarkCode) -> Self {
         let MarkCode { operands, reads } = code;
+        if let Some(program) = &self.program {
+            let taken = marked.taken(program);
+            return Self { operands, reads, taken, inside: true, ..self.clone() };
+        }
         let whole = self.whole().map(|tree| tree.with_known(&|known| marked.known(known)));
         let bare = Self { early: None, read: None, late: None, operands, reads, ..self.clone() };
         match whole {
@@ -306,7 +337,17 @@ impl Filter {
     /// The target's part, if there is any. `tick` is as in [`Late`], and set where returns may decide.
     pub(crate) fn in_target(&self, action: Action, tick: Option<u64>) -> Option<TargetFilter> {
         if let Some(program) = self.program.clone() {
-            return Some(TargetFilter { program: Some(program), sample: 1, ..TargetFilter::default() });
+            let (reads, operands, taken) = (self.reads.clone(), self.operands.clone(), self.taken.clone());
+            let (program, inside, sample) = (Some(program), self.inside, 1);
+            return Some(TargetFilter {
+                program,
+                sample,
+                reads,
+                operands,
+                taken,
+                inside,
+                ..TargetFilter::default()
+            });
         }
         let aggregated = matches!(
             action,
@@ -327,9 +368,18 @@ impl Filter {
         let by_name = !on_stack && self.is_named();
         let operands = self.operands.clone();
         let kept = if late.is_some() { self.kept.clone() } else { Vec::new() };
-        let program = None;
-        let filter =
-            TargetFilter { condition, sample, tally, reads, fields, late, kept, by_name, program, operands };
+        let filter = TargetFilter {
+            condition,
+            sample,
+            tally,
+            reads,
+            fields,
+            late,
+            kept,
+            by_name,
+            operands,
+            ..TargetFilter::default()
+        };
         let tells = filter.tally.is_some() || !filter.reads.is_empty() || !filter.operands.is_empty();
         (!filter.passes_all() || tells).then_some(filter)
     }

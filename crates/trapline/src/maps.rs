@@ -20,8 +20,8 @@ use crate::threads::Names;
 pub mod hit {
     pub use trapline_plan::fits;
     pub use trapline_plan::hit::{
-        Builder, Compare, Compute, HitProgram, Label, Map, NoCode, Program, StackTable, Target, Unary, Value,
-        Var, Width, input, line,
+        Builder, Compare, Compute, HitProgram, Label, Map, NAMES, NoCode, Program, StackTable, TEXTS_OF_KEYS,
+        Target, TextLength, TextOfKey, Unary, Value, Var, Width, input, line,
     };
     pub use trapline_record::maps::{BITS, MAX_BITS, MAX_KEYS, MAX_VALUES, MapBytes, MapShape, Owner};
 }
@@ -50,6 +50,41 @@ impl MapTable {
     }
     fn words(&self) -> impl Iterator<Item = &KeyWord> {
         self.keys.iter().chain(&self.values)
+    }
+}
+
+/// A place whose hits run a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunPlace<'a> {
+    /// Number of the probe, as [`Site::slot`].
+    pub slot: u32,
+    /// The file's path as the process sees it.
+    pub file: &'a str,
+    /// Bytes from the start of the file to the instruction.
+    pub offset: u64,
+    /// As [`Site::probe`].
+    pub probe: &'a str,
+    /// As [`Site::label`].
+    pub label: &'a str,
+}
+
+/// Gives the names of a place their numbers ([`hit::input::NAME`]). One name has one number.
+#[derive(Clone)]
+pub struct Namer(Arc<dyn Fn(RunPlace<'_>) -> [u32; hit::NAMES] + Send + Sync>);
+
+impl Namer {
+    /// By this function.
+    pub fn new(names: impl Fn(RunPlace<'_>) -> [u32; hit::NAMES] + Send + Sync + 'static) -> Self {
+        Self(Arc::new(names))
+    }
+    pub(crate) fn numbers(&self, place: RunPlace<'_>) -> [u32; hit::NAMES] {
+        (self.0)(place)
+    }
+}
+
+impl std::fmt::Debug for Namer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Namer")
     }
 }
 
@@ -112,10 +147,10 @@ pub enum KeyWord {
     Thread,
     /// The name of a thread, by its number.
     ThreadName,
-    /// A probe, by its number in its segment.
-    Probe,
     /// A stack, by its number in its segment's table.
     Stack,
+    /// A text, by its number in its segment's table.
+    Text,
 }
 
 /// The place that was hit, and the stack.
@@ -130,10 +165,10 @@ pub enum KeyPart {
     Thread(u32),
     /// A thread's name; `None` if it ended before that was known.
     Name(Option<String>),
-    /// The place that was hit.
-    Site(Arc<Site>),
     /// The place that was hit, and the stack; `None` if the thread ended while it stored it.
     Stack(Option<StackAt>),
+    /// A text.
+    Text(Arc<[u8]>),
 }
 
 /// An entry of a map.
@@ -156,7 +191,8 @@ pub struct MapContents {
     pub rows: Vec<MapRow>,
     /// By map: what is not in it.
     pub missed: Vec<Missed>,
-    /// Returns that ran no program, because the call went on as another function.
+    /// Hits that ran no program: a value was not known, a call went on as another function, or there was no room for a
+    /// stack or a text of a key.
     pub unseen: u64,
 }
 
@@ -175,7 +211,7 @@ impl MapContents {
     }
 }
 
-/// A key's words, behind the segment whose probes they name; and a value's words, unless the key was deleted.
+/// A key's words, behind the segment whose stacks and texts they name; and a value's words, unless the key was deleted.
 type Words = BTreeMap<(usize, Vec<u64>), Option<Vec<u64>>>;
 
 /// What is in a process' tables, as hits left it.
@@ -184,19 +220,28 @@ pub(crate) struct RawMaps<'a> {
     tables: &'a [MapTable],
     found: Vec<Words>,
     missed: Vec<Missed>,
+    /// By segment and number.
+    texts: HashMap<(usize, u64), Arc<[u8]>>,
+    /// Hits that found no room for a text.
+    without_text: u64,
 }
 
 impl<'a> RawMaps<'a> {
     /// Reads all segments.
     pub(crate) fn read(attached: &Attached, tables: &'a [MapTable]) -> Self {
         let (found, missed) = (vec![Words::new(); tables.len()], vec![Missed::default(); tables.len()]);
-        let mut maps = Self { tables, found, missed };
+        let mut maps = Self { tables, found, missed, texts: HashMap::new(), without_text: 0 };
         for (nth, segment) in attached.segments().iter().enumerate() {
             let written = segment.mapped_entries();
             for (map, table) in tables.iter().enumerate() {
                 let copies = 0..segment.maps().copies(table.shape);
                 copies.for_each(|copy| maps.copy((segment, &written), (map, table), (nth, copy)));
             }
+            // Behind the keys: what these name is published (HIT-4).
+            let texts = &mut maps.texts;
+            maps.without_text += segment.maps().read_texts(segment.view(), &written, |text| {
+                texts.insert((nth, text.number), text.bytes.into());
+            });
         }
         maps
     }
@@ -206,8 +251,8 @@ impl<'a> RawMaps<'a> {
         (map, table): (usize, &MapTable),
         (nth, copy): (usize, u32),
     ) {
-        // Probes and stacks have numbers of their own in each segment.
-        let is_of_segment = |word: &KeyWord| matches!(word, KeyWord::Probe | KeyWord::Stack);
+        // Stacks and texts have numbers of their own in each segment.
+        let is_of_segment = |word: &KeyWord| matches!(word, KeyWord::Stack | KeyWord::Text);
         let of = if table.words().any(is_of_segment) { nth } else { 0 };
         let found = &mut self.found[map];
         let missed = segment.maps().read(segment.view(), (table.shape, copy), written, |key, value| {
@@ -230,11 +275,10 @@ impl<'a> RawMaps<'a> {
         }
         threads
     }
-    /// The entries, as a reader knows them. `site`: the place of a segment's probe. `stack`: that of a number there.
+    /// The entries, as a reader knows them. `stack`: that of a number in a segment.
     pub(crate) fn known(
         self,
         (pid, names): (u32, &Names),
-        site: &dyn Fn(usize, u32) -> Option<Arc<Site>>,
         stack: &dyn Fn(usize, u64) -> Option<(Arc<Site>, HitStack)>,
     ) -> MapContents {
         let mut rows = Vec::new();
@@ -246,23 +290,23 @@ impl<'a> RawMaps<'a> {
                     KeyWord::Number => Some(KeyPart::Number(word)),
                     KeyWord::Thread => Some(KeyPart::Thread(names.get(word as u32).tid)),
                     KeyWord::ThreadName => Some(KeyPart::Name(names.get(word as u32).comm)),
-                    KeyWord::Probe => site(segment, word as u32).map(KeyPart::Site),
                     KeyWord::Stack => {
                         let known = || stack(segment, word).map(|(site, stack)| (site, Arc::new(stack)));
                         Some(KeyPart::Stack(stacks.entry((segment, word)).or_insert_with(known).clone()))
                     }
+                    KeyWord::Text => self.texts.get(&(segment, word)).cloned().map(KeyPart::Text),
                 };
                 let mut parts = |words: Vec<u64>, are: &[KeyWord]| -> Option<Vec<KeyPart>> {
                     words.into_iter().zip(are).map(&mut part).collect()
                 };
-                // A broken target may name any probe.
+                // A broken target may name any text.
                 let (Some(key), Some(value)) = (parts(key, &table.keys), parts(value, &table.values)) else {
                     continue;
                 };
                 rows.push(MapRow { pid, map, key, value });
             }
         }
-        MapContents { rows, missed: self.missed, unseen: 0 }
+        MapContents { rows, missed: self.missed, unseen: self.without_text }
     }
 }
 

@@ -14,7 +14,7 @@ use trapline_record::Svma;
 use crate::filter::Filter;
 use crate::form::Returns;
 use crate::histogram::{LinearBuckets, TickScale};
-use crate::maps::MapTable;
+use crate::maps::{MapTable, Namer};
 use crate::report::By;
 
 /// What a session requests of each process.
@@ -47,6 +47,8 @@ pub(crate) struct SessionRequest {
     pub(crate) ended: Vec<u16>,
     /// A script's maps.
     pub(crate) maps: Vec<MapTable>,
+    /// Gives the names of places their numbers.
+    pub(crate) namer: Option<Namer>,
     /// What happens at the hits of each probe instead, in the same order. Those beyond do as the session does.
     pub(crate) actions: Vec<ProbeAction>,
     /// Folders in which separate debug information is looked for first.

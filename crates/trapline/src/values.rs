@@ -13,11 +13,13 @@
 //! fields as well.
 
 use trapline_image::{Image, MARK_ARGUMENTS, MarkArgument, MarkClass, MarkPlace, NoPlace};
-use trapline_plan::filter::{Float, FloatArguments, Int, Known, MAX_FIELDS};
+use trapline_plan::filter::{Float, FloatArguments, Int, Known, MAX_FIELDS, OPERANDS, Taken};
+use trapline_plan::hit::{HitProgram, TEXTS_OF_KEYS, TextOfKey, Width};
 use trapline_plan::{Operand, Read};
 use trapline_record::Svma;
 use trapline_record::ring::TEXT_BYTES;
 
+use crate::arch::ARGUMENTS;
 use crate::calls::{Call, Text};
 
 /// Number of arguments that are values of a record.
@@ -72,6 +74,14 @@ impl Number {
             MarkClass::Float => Self::Float(Float::Double),
         }
     }
+    /// Which bits of a word are the value.
+    const fn width(self) -> Width {
+        match self {
+            Self::Int(int) => Width { bits: int.bits, signed: int.signed },
+            Self::Float(Float::Single) => Width { bits: 32, signed: false },
+            Self::Float(Float::Double) => Width { bits: 64, signed: false },
+        }
+    }
     /// The value in the low bits of a word. Bits beyond its own width are its sign, or zero.
     const fn value(self, word: u64) -> u64 {
         match self {
@@ -89,8 +99,10 @@ pub(crate) struct NeededArguments {
     pub(crate) values: u8,
     /// Bit `n`: what argument `n` points to is needed.
     pub(crate) texts: u16,
-    /// Bit `n`: a condition needs argument `n`.
+    /// Bit `n`: a condition, or a program, needs argument `n`.
     pub(crate) decides: u16,
+    /// A program needs the numbers of these texts.
+    pub(crate) numbers_texts: bool,
 }
 
 /// Why an argument is not known.
@@ -138,6 +150,20 @@ impl MarkCode {
     }
 }
 
+/// What a program has in the places of its texts at a function's entry, where arguments are in registers: as at a USDT probe
+/// whose note says so.
+pub(crate) fn texts_at_entry(program: &HitProgram) -> (MarkCode, Vec<Taken>) {
+    let registers = ARGUMENTS.iter().map(|nth| Operand::Register(*nth));
+    let mut code = MarkCode { operands: registers.collect(), reads: Vec::new() };
+    code.operands.resize(OPERANDS + TEXTS_OF_KEYS, Operand::Unknown);
+    let mut taken = Vec::new();
+    for (nth, text) in (0..).zip(&program.texts) {
+        let field = code.read(text.argument.into(), &[0], TEXT_BYTES as u8);
+        taken.push(field.map_or(Taken::Unknown, |field| Taken::Text { nth, field }));
+    }
+    (code, taken)
+}
+
 impl Marked {
     /// Returns what is recorded at a USDT probe, what its stub does, and which needed arguments are not known.
     pub(crate) fn new(
@@ -148,6 +174,10 @@ impl Marked {
         let mut marked = Self { sources: [ArgumentSource::Unknown; MARK_ARGUMENTS], texts: Vec::new() };
         let mut code = MarkCode { operands: vec![Operand::Unknown; VALUES], reads: Vec::new() };
         let mut unknown = Vec::new();
+        if asked.numbers_texts {
+            // The places of the texts' numbers.
+            code.operands.resize(OPERANDS + TEXTS_OF_KEYS, Operand::Unknown);
+        }
         for (nth, argument) in arguments.iter().enumerate().take(MARK_ARGUMENTS) {
             let is_text = asked.texts >> nth & 1 == 1;
             if nth < usize::from(asked.values) || is_text || asked.decides >> nth & 1 == 1 {
@@ -182,6 +212,26 @@ impl Marked {
         let offsets: Vec<i32> = offset.into_iter().chain([0]).collect();
         self.texts.push((nth as u8, code.read(nth, &offsets, TEXT_BYTES as u8)?));
         Ok(())
+    }
+    /// What a program has in the places of its arguments, and of its texts behind them. Numbers come first: a text may be as
+    /// long as one of them says.
+    pub(crate) fn taken(&self, program: &HitProgram) -> Vec<Taken> {
+        let asked = program.arguments();
+        let numbers = (0..MARK_ARGUMENTS).filter(|nth| asked >> nth & 1 == 1);
+        let number = |nth: usize| match self.sources[nth] {
+            ArgumentSource::Value(number) => {
+                Taken::Number { nth: nth as u8, field: None, width: number.width() }
+            }
+            ArgumentSource::Field(field, number) => {
+                Taken::Number { nth: nth as u8, field: Some(field), width: number.width() }
+            }
+            ArgumentSource::Unknown => Taken::Unknown,
+        };
+        let text = |(nth, text): (u8, &TextOfKey)| {
+            let found = self.texts.iter().find(|(argument, _)| *argument == text.argument);
+            found.map_or(Taken::Unknown, |(_, field)| Taken::Text { nth, field: *field })
+        };
+        numbers.map(number).chain((0..).zip(&program.texts).map(text)).collect()
     }
     /// What a condition's argument is here. A value that is not known, or is of another kind, becomes a field that
     /// no record has.

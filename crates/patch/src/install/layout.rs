@@ -9,7 +9,7 @@ use trapline_plan::{
     Action, ActionRequest, Charged, DataCounts, DataLayout, LatencyInput, Region, TooLittle, bounds, charge,
 };
 use trapline_record::latency::Stamps;
-use trapline_record::maps::MapBytes;
+use trapline_record::maps::{MapBytes, TextTable};
 use trapline_record::tally::TableShape;
 use trapline_record::trampolines::Trampolines;
 
@@ -122,8 +122,21 @@ pub(crate) fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
     let maps = programs().map(|program| program.bytes).fold(MapBytes::NONE, MapBytes::or);
     let stacks = programs().map(|program| program.stacks).max_by_key(|stacks| stacks.frames);
     let stacks = stacks.unwrap_or_default();
+    let keyed_texts = TextTable { is_there: programs().any(|program| !program.texts.is_empty()) };
     let nothing = DataCounts::default();
-    let kept = DataCounts { lines, by_thread, ring, locked, filtered, tally, maps, stacks, named, ..nothing };
+    let kept = DataCounts {
+        lines,
+        by_thread,
+        ring,
+        locked,
+        filtered,
+        tally,
+        maps,
+        stacks,
+        keyed_texts,
+        named,
+        ..nothing
+    };
     let mut counts = kept;
     for module in request.modules {
         let more = bounds(module.image, module.map, &survey.traits, module.requests);

@@ -12,8 +12,9 @@ use super::stub::arguments::MARK_BYTES;
 use super::stub::deferred::DEFERRED_BYTES;
 use super::stub::filter::code_bytes;
 use super::stub::keyed_stack::BYTES as KEYED_BYTES;
+use super::stub::marked::{NUMBER_BYTES, TEXT_BYTES as TEXT_NUMBER_BYTES};
 use super::stub::text::{BYTES, ROOM_BYTES};
-use crate::filter::{Sort, TargetFilter};
+use crate::filter::{Sort, Taken, TargetFilter};
 use crate::machine::ExitKind;
 use crate::request::{Floats, Hold, Unwind};
 
@@ -133,5 +134,17 @@ pub(super) fn deciding(filter: &TargetFilter) -> u32 {
     let sums = filter.tally.as_ref().is_some_and(|tally| tally.sort == Sort::Sums);
     let keyed = filter.program.as_ref().is_some_and(|hit| !hit.stacks.is_empty());
     let more = if sums { SUMS_BYTES } else { 0 } + if keyed { KEYED_BYTES } else { 0 };
+    let marked = filter.program.is_some() && !filter.operands.is_empty();
+    let more = more
+        + if marked { MARK_BYTES } else { 0 }
+        + filter.taken.iter().map(|taken| bytes_of(*taken)).sum::<u64>();
     code_bytes(filter) as u32 + more as u32
+}
+
+/// Bytes of code that puts a value into its argument's place.
+const fn bytes_of(taken: Taken) -> u64 {
+    match taken {
+        Taken::Text { .. } => TEXT_NUMBER_BYTES,
+        Taken::Number { .. } | Taken::Unknown => NUMBER_BYTES,
+    }
 }

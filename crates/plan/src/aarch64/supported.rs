@@ -23,7 +23,11 @@ pub(super) fn check(input: &ModuleInput<'_>, request: &ActionRequest, at: Svma) 
     let other = |rseq: Rseq| rseq.signature != SIGNATURE;
     let counts = matches!(
         request.action,
-        Action::CountEntry | Action::CountExits | Action::CountAt(_) | Action::Tally { .. }
+        Action::CountEntry
+            | Action::CountExits
+            | Action::CountAt(_)
+            | Action::RunAt(_)
+            | Action::Tally { .. }
     );
     let filter = input.filter(request.probe);
     let by_thread = input.layout.threads.rows > 0;
@@ -79,7 +83,13 @@ fn undecided(filter: &TargetFilter, role: Action) -> Option<&'static str> {
     });
     // Actions for which memory is read.
     let reads = calls
-        || matches!(role, Action::Record { .. } | Action::RecordMark(..) | Action::Tally { exits: false });
+        || matches!(
+            role,
+            Action::Record { .. }
+                | Action::RecordMark(..)
+                | Action::RunAt(_)
+                | Action::Tally { exits: false }
+        );
     match () {
         () if filter.by_name
             && !matches!(role, Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..)) =>

@@ -28,7 +28,9 @@ pub use eval::{Facts, FloatArguments};
 pub use float::Float;
 pub(crate) use lower::Source;
 pub use parse::{parse, parse_with, registers};
-pub use target::{GroupBy, KEY_BITS, Late, OPERANDS, ROW_BITS, Sort, THREAD_UNIT, Tally, TargetFilter};
+pub use target::{
+    GroupBy, KEY_BITS, Late, OPERANDS, ROW_BITS, Sort, THREAD_UNIT, Taken, Tally, TargetFilter,
+};
 pub use tree::{Binary, Int, Known, MAX_FIELDS, MAX_NODES, MAX_TEMPORARIES, MAX_WORDS, Symbol, Tree, Unary};
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use trapline_code::Width;
 use trapline_image::MARK_ARGUMENTS;
 use trapline_record::ring::RingArea;
 use trapline_record::tally::{BITS, LOG2_CELLS, Rows, TableShape, log2_cell};
@@ -63,8 +64,35 @@ pub struct TargetFilter {
     /// What a hit runs instead of being aggregated or recorded; then there is nothing else but what takes arguments' place.
     pub program: Option<Arc<HitProgram>>,
     /// At a USDT probe: what takes the place of the six argument registers, and then what words on the stack hold
-    /// ([`Read::STACK`]); [`OPERANDS`] at most.
+    /// ([`Read::STACK`]); [`OPERANDS`] at most, and [`TEXTS_OF_KEYS`](crate::hit::TEXTS_OF_KEYS) more for texts.
     pub operands: Vec<Operand>,
+    /// The hit is at an instruction, and not at a function's entry or exit.
+    pub inside: bool,
+    /// There, what becomes of these places once memory is read, before the program begins. In this order.
+    pub taken: Vec<Taken>,
+}
+
+/// What the place of an argument holds when a hit's program begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Taken {
+    /// A number.
+    Number {
+        /// Of which argument.
+        nth: u8,
+        /// The field of this index ([`TargetFilter::reads`]); without it, the operand.
+        field: Option<u8>,
+        /// Which bits count.
+        width: Width,
+    },
+    /// The number of a text; its place is behind those of [`OPERANDS`] arguments.
+    Text {
+        /// Which of the program's texts.
+        nth: u8,
+        /// The field that holds its bytes.
+        field: u8,
+    },
+    /// Something that the program asks for is not known here: no hit runs it.
+    Unknown,
 }
 
 /// An aggregation: what a hit adds to.
@@ -255,7 +283,7 @@ impl TargetFilter {
     pub fn asks_for_thread(&self) -> bool {
         self.by_name
             || self.program.as_ref().is_some_and(|program| program.reads(input::THREAD))
-            || self.tally.is_some() && !self.reads.is_empty()
+            || (self.tally.is_some() || self.program.is_some()) && !self.reads.is_empty()
             || self.condition.as_ref().is_some_and(Tree::asks_for_thread)
             || self.tally.as_ref().is_some_and(Tally::asks_for_thread)
             || self.fields.as_ref().is_some_and(Tree::asks_for_thread)

@@ -42,6 +42,22 @@
 //! | T2 | deleted: GONE is published | the same |
 //! | T3 | read: the state, then the value | the same; what a handler deletes in between is read as it was |
 //!
+//! # A map of a thread that is full
+//!
+//! Entries keep their keys, also those of threads that have ended: no thread knows which those are, and a thread's number comes
+//! again. So such a map has another one beyond it, whose entries all threads use again ([`shared`]).
+//!
+//! | step | what | another thread, or a signal handler, meanwhile |
+//! |---|---|---|
+//! | R1 | no entry of the walk is the key's, and none is free: what is to be done is done in the map beyond, | - |
+//! | | and M6 is not counted here | |
+//!
+//! A key is in one of the two: none of the walk's entries is ever free again, so a key that went beyond once is looked for there
+//! for ever. A key that has an entry here never goes beyond. (An entry that was freed here would hide the keys beyond.) A thread
+//! that ended without deleting its key leaves it: a map holds keys until they are deleted. *A handler* may take the walk's last
+//! entry for its thread's key, while its thread goes beyond with its first assignment: the handler's counts then, as if it had
+//! come last. What its thread left beyond is shown only if the handler's key is deleted.
+//!
 //! In a map of a thread, M1 to M4 of one key are run by one thread and its signal handlers alone. A handler that comes
 //! between M3 and M4 with the same key finds TAKING, and takes another entry. That one is behind the first one, so
 //! later searches find the first: what the handler assigned is not seen. So a handler's first assignment of all may be
@@ -51,6 +67,7 @@ use trapline_code::{Builder, Compare, Compute, Label, Memory, Place, Target, Val
 use trapline_record::maps::{FIRST, GONE, LIVE, MET, MapShape, Owner};
 use trapline_record::tally::{PHI, PROBES};
 
+use super::search::{Ends, Key};
 use super::shared;
 use crate::hit::input;
 
@@ -61,6 +78,8 @@ pub struct Map {
     pub line: u16,
     /// Where it lies there.
     pub shape: MapShape,
+    /// Of a thread: where keys are that find no entry (R1). It is a map of all threads ([`Owner::Any`]).
+    pub beyond: Option<MapShape>,
 }
 
 impl Map {
@@ -136,11 +155,12 @@ impl Map {
         if self.shape.owner == Owner::Any {
             return shared::assign(self, builder, key, values);
         }
-        let missing = builder.label();
-        let entry = self.find(builder, key, Some((GONE, None)), missing);
+        let [missing, full] = [(); 2].map(|()| builder.label());
+        let entry = self.find_or(builder, key, Some((GONE, None)), (missing, full));
         let entry = self.own(builder, own, entry);
         self.store(builder, entry, values);
         builder.publish(Place::at(entry, 0), Value::Number(LIVE));
+        self.beyond(builder, (missing, full), |builder, beyond| shared::assign(beyond, builder, key, values));
         builder.bind(missing);
     }
     /// Deletes a key (T2).
@@ -149,10 +169,11 @@ impl Map {
         if self.shape.owner == Owner::Any {
             return shared::delete(self, builder, key);
         }
-        let missing = builder.label();
-        let entry = self.find(builder, key, None, missing);
+        let [missing, full] = [(); 2].map(|()| builder.label());
+        let entry = self.find_or(builder, key, None, (missing, full));
         let entry = self.own(builder, own, entry);
         builder.publish(Place::at(entry, 0), Value::Number(GONE));
+        self.beyond(builder, (missing, full), |builder, beyond| shared::delete(beyond, builder, key));
         builder.bind(missing);
     }
     /// A key's value (T3): whether there is one, and its word of this number; 0 and 0 if not.
@@ -161,15 +182,21 @@ impl Map {
         if self.shape.owner == Owner::Any {
             return shared::get(self, builder, key, word);
         }
-        let (missing, is_there, value) = (builder.label(), builder.var(), builder.var());
+        let ([missing, full], is_there, value) =
+            ([(); 2].map(|()| builder.label()), builder.var(), builder.var());
         builder.set(is_there, Value::Number(0));
         builder.set(value, Value::Number(0));
-        let entry = self.find(builder, key, None, missing);
+        let entry = self.find_or(builder, key, None, (missing, full));
         let is_live = Value::Number(LIVE);
         builder.branch_word(Compare::NotEqual, Place::at(entry, 0), is_live, Target::Label(missing));
         builder.set(is_there, Value::Number(1));
-        let word = builder.load(Place::at(entry, self.value(word)));
-        builder.set(value, word);
+        let found = builder.load(Place::at(entry, self.value(word)));
+        builder.set(value, found);
+        self.beyond(builder, (missing, full), |builder, beyond| {
+            let (there, found) = shared::get(beyond, builder, key, word);
+            builder.set(is_there, there);
+            builder.set(value, found);
+        });
         builder.bind(missing);
         (Value::Var(is_there), Value::Var(value))
     }
@@ -182,21 +209,45 @@ impl Map {
         takes: Option<(u64, Option<(i32, Value)>)>,
         missing: Label,
     ) -> Var {
+        self.find_or(builder, key, takes, (missing, missing))
+    }
+    /// The same; goes to `full` if there is none and no room, but a map beyond.
+    fn find_or(
+        self,
+        builder: &mut Builder,
+        key: &[Value],
+        takes: Option<(u64, Option<(i32, Value)>)>,
+        (missing, full): (Label, Label),
+    ) -> Var {
         let found = builder.label();
-        let entry = self.search(builder, key, takes, (Target::Label(found), Target::Label(missing)));
+        let full = self.beyond.map(|_| Target::Label(full));
+        let ends = Ends { found: Target::Label(found), missing: Target::Label(missing), full };
+        let entry = self.search(builder, Key::of(key), takes, ends);
         builder.bind(found);
         entry
+    }
+    /// R1: what is done in the map beyond, if there is one. Other searches go to `missing`.
+    fn beyond(
+        self,
+        builder: &mut Builder,
+        (missing, full): (Label, Label),
+        run: impl FnOnce(&mut Builder, Self),
+    ) {
+        let Some(shape) = self.beyond else { return };
+        builder.jump(Target::Label(missing));
+        builder.bind(full);
+        run(builder, Self { shape, beyond: None, ..self });
     }
     /// The same; goes to `found` with an entry that was there, and goes on with one that was taken.
     pub(super) fn search(
         self,
         builder: &mut Builder,
-        key: &[Value],
+        key: Key<'_>,
         takes: Option<(u64, Option<(i32, Value)>)>,
-        (found, missing): (Target, Target),
+        Ends { found, missing, full }: Ends,
     ) -> Var {
         let [free, pass] = [(); 2].map(|()| builder.label());
-        let walk = self.walk(builder, key);
+        let walk = self.walk(builder, key.words);
         let entry = walk.entry;
         let state = Place::at(entry, 0);
         builder.begin(walk);
@@ -207,6 +258,7 @@ impl Map {
         builder.next(walk);
         match takes {
             None => {
+                full.into_iter().for_each(|full| builder.jump(full));
                 builder.bind(free);
                 builder.jump(missing);
             }
@@ -221,8 +273,13 @@ impl Map {
                 builder.bind(gone);
                 builder.next(walk);
                 builder.bind(none);
-                self.miss(builder);
-                builder.jump(missing);
+                match full {
+                    Some(full) => builder.jump(full),
+                    None => {
+                        self.miss(builder);
+                        builder.jump(missing);
+                    }
+                }
                 builder.bind(claimed);
                 self.store_key(builder, entry, key);
                 if let Some((word, value)) = first {
@@ -274,16 +331,18 @@ impl Map {
         Some((builder.in_var(bytes), 0))
     }
     /// Goes there unless the entry has this key.
-    pub(super) fn is_key(self, builder: &mut Builder, entry: Var, key: &[Value], other: Label) {
-        for (nth, word) in key.iter().enumerate() {
+    pub(super) fn is_key(self, builder: &mut Builder, entry: Var, key: Key<'_>, other: Label) {
+        for nth in 0..self.shape.keys.into() {
+            let word = key.word(builder, nth);
             let place = Place::at(entry, self.shape.key(nth) as i32);
-            builder.branch_word(Compare::NotEqual, place, *word, Target::Label(other));
+            builder.branch_word(Compare::NotEqual, place, word, Target::Label(other));
         }
     }
     /// Stores the words of a key.
-    pub(super) fn store_key(self, builder: &mut Builder, entry: Var, key: &[Value]) {
-        for (nth, word) in key.iter().enumerate() {
-            builder.store(Place::at(entry, self.shape.key(nth) as i32), *word);
+    pub(super) fn store_key(self, builder: &mut Builder, entry: Var, key: Key<'_>) {
+        for nth in 0..self.shape.keys.into() {
+            let word = key.word(builder, nth);
+            builder.store(Place::at(entry, self.shape.key(nth) as i32), word);
         }
     }
     /// The same entry, as memory of this thread alone.

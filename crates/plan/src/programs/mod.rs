@@ -13,10 +13,12 @@ pub(crate) mod maps;
 mod pieces;
 pub(crate) mod records;
 mod rows;
+mod search;
 mod shared;
 pub(crate) mod stacks;
 mod sums;
 mod text_key;
+pub(crate) mod texts;
 
 pub(crate) use adding::Adding;
 pub(crate) use bucket::bucket;

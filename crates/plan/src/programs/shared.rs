@@ -61,6 +61,7 @@ use trapline_record::maps::{LIVE, REACH};
 use trapline_record::tally::PROBES;
 
 use super::maps::Map;
+use super::search::Key;
 
 /// Looks at an entry that another thread changes, before an assignment is counted.
 const LOOKS: u16 = 64;
@@ -120,7 +121,7 @@ fn take(map: Map, builder: &mut Builder, key: &[Value], values: &[Value]) {
     builder.branch(Compare::Equal, bytes, Value::Number(0), Target::Label(near));
     builder.raise(Compare::Above, Place::at(walk.end, REACH as i32 - all), bytes);
     builder.bind(near);
-    map.store_key(builder, entry, key);
+    map.store_key(builder, entry, Key::of(key));
     map.store(builder, entry, values);
     found.publish(builder, 1);
     builder.bind(done);
@@ -207,7 +208,7 @@ fn each(map: Map, builder: &mut Builder, key: &[Value], run: impl FnOnce(&mut Bu
     builder.begin(walk);
     let found = Found { entry, state: builder.watch(Place::at(entry, 0), false) };
     found.unless(builder, Compare::NotEqual, pass);
-    map.is_key(builder, found.entry, key, pass);
+    map.is_key(builder, found.entry, Key::of(key), pass);
     run(builder, found);
     builder.bind(pass);
     builder.next(walk);

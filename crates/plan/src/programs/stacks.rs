@@ -25,6 +25,7 @@ use trapline_code::{Builder, Program, Target, Unsound, Value};
 use trapline_record::maps::{GONE, StackTable};
 
 use super::maps::Map;
+use super::search::{Ends, Key};
 use crate::hit::input;
 
 /// Outcome: the stack has an entry.
@@ -38,10 +39,10 @@ pub(crate) const NO_ROOM: u8 = 2;
 /// None, for tables that there are.
 pub(crate) fn entry(table: StackTable) -> Result<Program, Unsound> {
     let mut builder = Builder::new();
-    let map = Map { line: input::STACKS, shape: table.shape() };
+    let map = Map { line: input::STACKS, shape: table.shape(), beyond: None };
     let (number, takes) = (builder.input(input::STACK), Some((GONE, None)));
-    let ends = (Target::Outcome(FOUND), Target::Outcome(NO_ROOM));
-    let entry = map.search(&mut builder, &[number], takes, ends);
+    let ends = Ends { found: Target::Outcome(FOUND), missing: Target::Outcome(NO_ROOM), full: None };
+    let entry = map.search(&mut builder, Key::of(&[number]), takes, ends);
     builder.finish(Some(Value::Var(entry)))
 }
 

@@ -155,7 +155,8 @@ fn requested_text(input: &ModuleInput<'_>) -> Option<(Svma, Svma)> {
         | Action::CallAt(at)
         | Action::HoldAt(at, _)
         | Action::RecordAt(at, _)
-        | Action::RecordMark(at, _) = request.action
+        | Action::RecordMark(at, _)
+        | Action::RunAt(at) = request.action
         {
             cover(at, at + 16);
         }

@@ -6,9 +6,10 @@
 use super::stub::arguments::{GO_BYTES, MARK_BYTES};
 use super::stub::filter::code_bytes;
 use super::stub::keyed_stack::BYTES as KEYED_BYTES;
+use super::stub::marked::{NUMBER_BYTES, TEXT_BYTES as TEXT_NUMBER_BYTES};
 use super::stub::stack::BYTES as STACK_BYTES;
 use crate::bounds::texts;
-use crate::filter::TargetFilter;
+use crate::filter::{Taken, TargetFilter};
 use crate::input::ModuleInput;
 use crate::layout::DataCounts;
 use crate::request::{Action, ActionRequest, Unwind};
@@ -95,5 +96,15 @@ pub(super) fn has_short_stubs(input: &ModuleInput<'_>) -> bool {
 fn moving(input: &ModuleInput<'_>) -> u64 {
     let is_mark = |filter: &TargetFilter| !filter.operands.is_empty();
     let mark = if input.filters.iter().flatten().any(is_mark) { MARK_BYTES } else { 0 };
-    mark + if input.image.is_go() { GO_BYTES } else { 0 }
+    let taken = |filter: &TargetFilter| filter.taken.iter().map(bytes_of).sum::<u64>();
+    let taken = input.filters.iter().flatten().map(taken).max().unwrap_or(0).next_multiple_of(64);
+    mark + taken + if input.image.is_go() { GO_BYTES } else { 0 }
+}
+
+/// Bytes of code that puts a value into its argument's place.
+const fn bytes_of(taken: &Taken) -> u64 {
+    match taken {
+        Taken::Text { .. } => TEXT_NUMBER_BYTES,
+        Taken::Number { .. } | Taken::Unknown => NUMBER_BYTES,
+    }
 }

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use trapline_code::{Builder, Compare, Compute, Program, Target, Value};
+use trapline_plan::filter::Taken;
 use trapline_plan::hit::{Map, input, line};
-use trapline_record::maps::{BITS, MapArea, MapBytes, MapShape, Missed, Owner, StackTable};
+use trapline_plan::hit::{TextLength, TextOfKey, Width};
+use trapline_plan::{Operand, Read};
+use trapline_record::maps::{BITS, MapArea, MapBytes, MapShape, Missed, Owner, StackTable, TextTable};
 use trapline_record::view::View;
 
 /// `@sums[arg0 % 37, arg2 % 2] = sum(arg1)` and others: number of hits, sum.
@@ -27,6 +30,70 @@ const fn shape(at: u32, (keys, values): (u8, u8), owner: Owner) -> MapShape {
 /// The table of stacks.
 pub(crate) const STACKS: StackTable = StackTable { frames: 10 };
 
+/// The table of texts.
+pub(crate) const TEXTS: TextTable = TextTable { is_there: true };
+
+/// A hit at a USDT probe: operands of every kind, with what is read of them and what becomes of them.
+pub(crate) struct Marked {
+    pub(crate) operands: Vec<Operand>,
+    pub(crate) reads: Vec<Read>,
+    pub(crate) taken: Vec<Taken>,
+    pub(crate) texts: Vec<TextOfKey>,
+}
+
+/// The bytes of its text.
+pub(crate) static TEXT: [u8; 64] = [b't'; 64];
+
+/// `registers`: those of the first, the fourth and the seventh argument; `word`: an address, as a base and an offset.
+pub(crate) fn marked(registers: [u8; 3], (base, offset): (Operand, i32)) -> Marked {
+    let mut operands = vec![Operand::Unknown; 18];
+    operands[0] = Operand::Register(registers[0]);
+    operands[1] = base;
+    operands[2] = Operand::Constant(-2);
+    operands[3] = Operand::Register(registers[1]);
+    operands[4] = Operand::Constant(TEXT.as_ptr() as i64);
+    operands[5] = Operand::Constant(3);
+    operands[6] = Operand::Register(registers[2]);
+    operands[7] = base;
+    let read = |register, offsets: &[i32], bytes| Read { register, offsets: offsets.to_vec(), bytes };
+    let reads = vec![
+        read(1, &[offset], 2),
+        read(Read::STACK, &[0], 4),
+        read(Read::STACK, &[8, offset], 8),
+        read(4, &[0], 64),
+    ];
+    let number = |nth, field, bits, signed| Taken::Number { nth, field, width: Width { bits, signed } };
+    let taken = vec![
+        number(0, None, 32, true),
+        number(1, Some(0), 16, false),
+        number(2, None, 64, true),
+        number(3, None, 8, false),
+        number(5, None, 64, false),
+        number(6, Some(1), 32, true),
+        number(7, Some(2), 64, false),
+        Taken::Text { nth: 0, field: 3 },
+    ];
+    let texts = vec![TextOfKey { argument: 4, ends: false, length: TextLength::Argument(5) }];
+    Marked { operands, reads, taken, texts }
+}
+/// `@began[n] = …` of its numbers, in the order of `taken`, and of its text's number.
+pub(crate) fn noted() -> Program {
+    let mut made = Made::new();
+    let more = [input::MORE, input::MORE + 1, input::TEXT];
+    for (nth, from) in (0..).zip([0, 1, 2, 3, 5].into_iter().chain(more)) {
+        let (value, own) = (made.value(from), line(&mut made.builder, input::OWN));
+        let map = Map { line: input::ASSIGNED, shape: BEGAN, beyond: None };
+        map.assign(&mut made.builder, own, &[Value::Number(nth)], &[value]);
+    }
+    made.finish()
+}
+/// What that leaves, but the text's number. `registers` and `word` hold so much.
+pub(crate) fn left(registers: [u64; 3], word: u64) -> Vec<u64> {
+    let signed = |value: u64| i64::from(value as i32).cast_unsigned();
+    let [first, fourth, seventh] = registers;
+    vec![signed(first), word & 0xffff, u64::MAX - 1, fourth & 0xff, 3, signed(seventh), word]
+}
+
 /// Appends to a program.
 pub(crate) struct Made {
     pub(crate) builder: Builder,
@@ -40,7 +107,7 @@ impl Made {
         self.builder.input(nth)
     }
     fn added(&self, shape: MapShape) -> Map {
-        Map { line: input::LINE, shape }
+        Map { line: input::LINE, shape, beyond: None }
     }
     fn added_to(&mut self, shape: MapShape, key: &[Value], value: Value) {
         self.added(shape).add(&mut self.builder, key, &[Value::Number(1), value], None);
@@ -70,7 +137,7 @@ pub(crate) fn begin(time: bool) -> Program {
     let (thread, noted) =
         (made.value(input::THREAD), made.value(if time { input::NANOS } else { input::ARGUMENT }));
     let (at, own) = (input::ASSIGNED, line(&mut made.builder, input::OWN));
-    Map { line: at, shape: BEGAN }.assign(&mut made.builder, own, &[thread], &[noted]);
+    Map { line: at, shape: BEGAN, beyond: None }.assign(&mut made.builder, own, &[thread], &[noted]);
     made.finish()
 }
 /// `/@began[tid]/ { @sums[1, 1] = sum(what - @began[tid]); delete(@began, tid) }`
@@ -79,7 +146,7 @@ pub(crate) fn end(time: bool) -> Program {
     let (thread, now) =
         (made.value(input::THREAD), made.value(if time { input::NANOS } else { input::RETURNED }));
     let (at, own) = (input::ASSIGNED, line(&mut made.builder, input::OWN));
-    let began = Map { line: at, shape: BEGAN };
+    let began = Map { line: at, shape: BEGAN, beyond: None };
     let (is_there, then) = began.get(&mut made.builder, &[thread], 0);
     let none = made.builder.label();
     made.builder.branch(Compare::Equal, is_there, Value::Number(0), Target::Label(none));
@@ -94,7 +161,7 @@ pub(crate) fn live(shape: MapShape, assigns: bool) -> Program {
     let mut made = Made::new();
     let key = made.value(input::ARGUMENT);
     let (at, own) = (input::ASSIGNED, line(&mut made.builder, input::OWN));
-    let map = Map { line: at, shape };
+    let map = Map { line: at, shape, beyond: None };
     if assigns {
         map.assign(&mut made.builder, own, &[key], &vec![key; shape.values.into()]);
     } else {
@@ -106,8 +173,11 @@ pub(crate) fn live(shape: MapShape, assigns: bool) -> Program {
 pub(crate) fn read_live(shape: MapShape) -> Program {
     let mut made = Made::new();
     let key = made.value(input::ARGUMENT);
-    let (is_there, value) =
-        Map { line: input::ASSIGNED, shape }.get(&mut made.builder, &[key], shape.values as usize - 1);
+    let (is_there, value) = Map { line: input::ASSIGNED, shape, beyond: None }.get(
+        &mut made.builder,
+        &[key],
+        shape.values as usize - 1,
+    );
     let [none, end] = [(); 2].map(|()| made.builder.label());
     made.builder.branch(Compare::Equal, is_there, Value::Number(0), Target::Label(none));
     let differs = made.builder.compute(Compute::Subtract, value, key);

@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
 use trapline_code::{Program, Value};
+use trapline_plan::filter::TargetFilter;
 use trapline_plan::hit::{HitClock, HitProgram, input};
-use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, Traced, run};
-use trapline_plan::{Stacks, Unwind};
+use trapline_plan::x86_64::stub::arguments::ArgumentForm;
+use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, Rings, Traced, run};
+use trapline_plan::{Operand, Stacks, Unwind};
+use trapline_record::addr::Bias;
 use trapline_record::maps::{MapArea, Missed};
 use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::view::View;
@@ -15,10 +18,11 @@ use trapline_record::view::View;
 use crate::arena::{Arena, LINES, call, machines, unregister};
 use crate::counts::{THREADS, everywhere, storm};
 use crate::map_programs::{
-    BEGAN, BYTES, LIVE_ONE, LIVE_THREE, Made, STACKS, SUMS, alive, begin, end, live, read_live, sum,
+    BEGAN, BYTES, LIVE_ONE, LIVE_THREE, Made, STACKS, SUMS, TEXTS, alive, begin, end, live, read_live, sum,
     sums_of_arguments,
 };
-use crate::records::id_for;
+use crate::map_programs::{Marked, left, marked, noted};
+use crate::records::{every_hit, id_for};
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
 
 /// mov rax, rdi; ret
@@ -45,8 +49,43 @@ impl Set {
             known: None,
             waits: None,
         };
-        let area = MapArea { off: 0, lines: LINES, bytes: BYTES, stacks: STACKS };
+        let area = MapArea { off: 0, lines: LINES, bytes: BYTES, stacks: STACKS, texts: TEXTS };
         Self { machine: *machine, rings, area, base: arena.rows() }
+    }
+    fn hit(&self, program: Program) -> HitProgram {
+        let mut hit = HitProgram::new(program, self.area.bytes);
+        hit.stacks = self.area.stacks;
+        hit.clock = HitClock { tick: 1 << 32, offset: 0 };
+        hit
+    }
+    /// A program at a USDT probe.
+    pub(crate) fn build_marked(
+        &self,
+        arena: &mut Arena,
+        site: Liveness,
+        (program, marked): (Program, &Marked),
+    ) -> u64 {
+        let mut hit = self.hit(program);
+        hit.texts = marked.texts.clone();
+        let filter = TargetFilter { taken: marked.taken.clone(), ..TargetFilter::default() };
+        let traced = Traced {
+            filter: Some(Filtered { filter: &filter, words: 0, names: None }),
+            fields: &marked.reads,
+            at_entry: false,
+            site,
+            probe: PROBE,
+            ..every_hit(&self.machine, &self.rings, arena.word(0))
+        };
+        let form = ArgumentForm::AsNoted(&marked.operands, Bias::default());
+        let (mut out, at) = (Vec::new(), arena.next());
+        form.before(&mut out, at);
+        let here = at + out.len() as u64;
+        let pending = run(&mut out, here, &traced, (&hit, self.base), RecordKind::Entry);
+        let here = at + out.len() as u64;
+        form.after(&mut out, here);
+        out.extend(back());
+        pending.finish(&mut out, None).expect("code");
+        arena.put(&out)
     }
     pub(crate) fn build(
         &self,
@@ -56,9 +95,7 @@ impl Set {
         kind: RecordKind,
         body: &[u8],
     ) -> u64 {
-        let mut hit = HitProgram::new(program, self.area.bytes);
-        hit.stacks = self.area.stacks;
-        hit.clock = HitClock { tick: 1 << 32, offset: 0 };
+        let hit = self.hit(program);
         let traced = Traced {
             machine: &self.machine,
             rings: &self.rings,
@@ -100,7 +137,7 @@ impl Set {
         }
         (all, dropped)
     }
-    fn began(&self) -> BTreeMap<u64, u64> {
+    pub(crate) fn began(&self) -> BTreeMap<u64, u64> {
         let mut all = BTreeMap::new();
         assert_eq!(
             self.area.read(self.view(), (BEGAN, 0), std::slice::from_ref(&ALL), |key, value| {
@@ -260,6 +297,47 @@ fn hit_3_all_threads_change_one_map_under_a_storm() {
             assert_eq!((sums.len(), full), (1, 0), "each thread finds what it assigned: {sums:?}");
             assert_eq!(sums[&[0, 0]].0, CALLS / 4 * THREADS);
             assert_eq!(sums[&[0, 0]].1, 0, "each value is its key");
+            arena.unmap();
+        }
+    }
+}
+
+/// A program at a USDT probe: its arguments, as many bits of them as the note says; a text's number; and no run where
+/// something is not known.
+#[test]
+fn hit_4_operands_and_texts_are_a_programs_arguments() {
+    let _one = ONE.lock();
+    let site = Liveness { flags_dead: false, dead: 0, red_zone_live: true };
+    let bad = (Operand::Constant(8), 0);
+    for machine in &machines() {
+        for (word, unknown) in [((Operand::Register(4), 8 * 13 - 128), false), (bad, false), (bad, true)] {
+            let mut arena = Arena::new();
+            let set = Set::new(&arena, machine);
+            let mut marked = marked([7, 6, 12], word);
+            if unknown {
+                marked.taken.push(trapline_plan::filter::Taken::Unknown);
+            }
+            let code = set.build_marked(&mut arena, site, (noted(), &marked));
+            let mut random = Random(0x0123_4567_89ab_cdef);
+            let mut state = random.state();
+            let before = state.clone();
+            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+            unsafe { tl_run(code, &mut state) };
+            let found = set.began();
+            if matches!(word.0, Operand::Constant(_)) {
+                assert_eq!((found.len(), arena.counted(0)), (0, 1), "{machine:?}");
+            } else {
+                let (registers, red) = ([7, 6, 12].map(|nth: usize| before.regs[nth]), before.red[13]);
+                let expected = (0..).zip(left(registers, red));
+                expected.for_each(|(nth, value)| assert_eq!(found[&nth], value, "{nth} {machine:?}"));
+                let mut texts = Vec::new();
+                set.area.read_texts(set.view(), std::slice::from_ref(&ALL), |text| {
+                    texts.push((text.number, text.bytes.to_vec()));
+                });
+                assert_eq!(texts, [(found[&7], b"ttt".to_vec())], "{machine:?}");
+                assert_eq!(arena.counted(0), 0);
+            }
+            assert_kept("a USDT probe's program", code, &site, &mut random);
             arena.unmap();
         }
     }

@@ -5,22 +5,25 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
 use trapline_code::{Program, Value};
+use trapline_plan::aarch64::stub::arguments::{ArgumentForm, Moved};
 use trapline_plan::aarch64::stub::filter::code_bytes;
 use trapline_plan::aarch64::stub::keyed_stack::BYTES as KEYED_BYTES;
 use trapline_plan::aarch64::stub::run::{Ran, run as ran};
 use trapline_plan::aarch64::stub::{Code as _, Machine};
-use trapline_plan::filter::TargetFilter;
+use trapline_plan::filter::{Taken, TargetFilter};
 use trapline_plan::hit::{HitClock, HitProgram, input};
-use trapline_plan::{Stacks, ThreadId};
+use trapline_plan::{Operand, Stacks, ThreadId};
+use trapline_record::addr::Bias;
 use trapline_record::maps::{MapArea, Missed};
 use trapline_record::ring::RecordKind;
 use trapline_record::view::View;
 
+use super::fields::put_with_kernel;
 use super::filters::Random;
 use super::latency::on_cpu;
 use super::map_programs::{
-    BEGAN, BYTES, LIVE_ONE, LIVE_THREE, Made, STACKS, SUMS, alive, begin, end, live, read_live, sum,
-    sums_of_arguments,
+    BEGAN, BYTES, LIVE_ONE, LIVE_THREE, Made, Marked, STACKS, SUMS, TEXTS, alive, begin, end, left, live,
+    marked, noted, read_live, sum, sums_of_arguments,
 };
 use super::threads::{ids, tid};
 use super::{ADD, CodeMemory, DATA, RET, by_hand, call, changes, machines, registered, run, storm};
@@ -42,7 +45,7 @@ pub(super) struct Set {
 
 impl Set {
     pub(super) fn new(machine: Machine, id: ThreadId) -> Self {
-        let area = MapArea { off: 0, lines: machine.lines, bytes: BYTES, stacks: STACKS };
+        let area = MapArea { off: 0, lines: machine.lines, bytes: BYTES, stacks: STACKS, texts: TEXTS };
         let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
         Self { room: CodeMemory::new(), machine, id, stacks: Stacks::default(), area, words }
     }
@@ -51,12 +54,35 @@ impl Set {
         hit.stacks = self.area.stacks;
         hit.clock = HitClock { tick: 1 << 32, offset: 0 };
         let (maps, counter) = (self.words.as_ptr() as u64, self.room.base + DATA);
-        let what = Ran { hit: &hit, maps, probe: PROBE, counter, stacks: self.stacks, goroutine: false };
+        let (probe, stacks) = (PROBE, self.stacks);
+        let (goroutine, inside) = (false, false);
+        let (fields, taken) = (&[][..], &[][..]);
+        let what = Ran { hit: &hit, maps, probe, counter, stacks, goroutine, fields, taken, inside };
         let words =
             ran(self.room.next(), &self.machine, self.id, what, kind).finish(body, None).expect("in reach");
         let filter = TargetFilter { program: Some(hit.into()), ..TargetFilter::default() };
         assert!(4 * words.len() <= 1024 + KEYED_BYTES as usize + code_bytes(&filter), "{}", words.len());
         self.room.put(&words)
+    }
+    /// A program at a USDT probe.
+    fn build_marked(&self, program: Program, marked: &Marked) -> u64 {
+        let mut hit = HitProgram::new(program, self.area.bytes);
+        (hit.stacks, hit.texts) = (self.area.stacks, marked.texts.clone());
+        let what = Ran {
+            hit: &hit,
+            maps: self.words.as_ptr() as u64,
+            probe: PROBE,
+            counter: self.room.base + DATA,
+            stacks: self.stacks,
+            goroutine: false,
+            fields: &marked.reads,
+            taken: &marked.taken,
+            inside: true,
+        };
+        let form = ArgumentForm::AsNoted(&marked.operands, Bias::default());
+        let at = self.room.next() + form.bytes_before();
+        let stub = ran(at, &self.machine, self.id, what, RecordKind::Entry);
+        put_with_kernel(&self.room, Moved::new(stub, form).finish(&[RET], None).expect("in reach"))
     }
     fn sums(&self) -> (BTreeMap<[u64; 2], (u64, u64)>, u64) {
         let (mut all, mut dropped) = (BTreeMap::new(), 0);
@@ -185,5 +211,44 @@ fn hit_3_all_threads_change_one_map() {
         let (sums, full) = set.sums();
         assert_eq!((sums[&[0, 0]].0 - before, full), (3 * CALLS, 0), "each thread finds what it assigned");
         set.room.unmap();
+    }
+}
+
+/// A program at a USDT probe: its arguments, as many bits of them as the note says; a text's number; and no run where
+/// something is not known.
+#[test]
+fn hit_4_operands_and_texts_are_a_programs_arguments() {
+    let word = 0x1122_3344_5566_7788_u64;
+    let good = (Operand::Constant(&raw const word as i64), 0);
+    let bad = (Operand::Constant(8), 0);
+    for (machine, id) in
+        machines(by_hand).into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
+    {
+        for (place, unknown) in [(good, false), (bad, false), (bad, true)] {
+            on_cpu(2);
+            let set = Set::new(machine, id);
+            let mut marked = marked([5, 17, 3], place);
+            if unknown {
+                marked.taken.push(Taken::Unknown);
+            }
+            let code = set.build_marked(noted(), &marked);
+            let state: [u64; 32] = std::array::from_fn(|n| (n as u64 + 1) * 0x0123_4567_89AB_CDEF);
+            let mut state = state;
+            state[31] = 5 << 28;
+            assert_eq!(run(code, state, [0; 8]), state);
+            let (found, counted) = (set.began(), set.room.counts()[0]);
+            if place == bad {
+                assert_eq!((found.len(), counted), (0, 1), "{machine:?}");
+            } else {
+                let expected = (0..).zip(left([state[5], state[17], state[3]], word));
+                expected.for_each(|(nth, value)| assert_eq!(found[&nth], value, "{nth} {machine:?}"));
+                let mut texts = Vec::new();
+                set.area.read_texts(View::new(&set.words), std::slice::from_ref(&ALL), |text| {
+                    texts.push((text.number, text.bytes.to_vec()));
+                });
+                assert_eq!((texts, counted), (vec![(found[&7], b"ttt".to_vec())], 0), "{machine:?}");
+            }
+            set.room.unmap();
+        }
     }
 }

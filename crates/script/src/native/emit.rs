@@ -18,10 +18,16 @@ pub enum Known {
     Thread,
     /// The time, by the boot clock.
     Nanos,
-    /// The place that was hit.
+    /// The number of the function that was hit.
+    Func,
+    /// The number of the probe.
     Probe,
+    /// The number of the sort of probe.
+    Sort,
     /// The number of the stack.
     Stack,
+    /// The number of a text that was read, by its place among those of the hit's program.
+    Text(u8),
 }
 
 /// An operator's comparison with signs, and without.

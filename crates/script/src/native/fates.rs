@@ -100,8 +100,11 @@ fn is_of_hits(block: &Block) -> bool {
 fn lowered(program: &Program, fates: &mut [Fate], mut native: Native) -> Native {
     for (fate, block) in fates.iter_mut().zip(&program.blocks).filter(|(fate, _)| **fate == Fate::Native) {
         let mut with_it = native.clone();
-        let is_function = |probe: &Probe| matches!(probe, Probe::Uprobe(..) | Probe::Uretprobe(..));
-        match block.probes.iter().find(|probe| !is_function(probe)) {
+        let is_hit =
+            |probe: &Probe| matches!(probe, Probe::Uprobe(..) | Probe::Uretprobe(..) | Probe::Usdt(..));
+        // Texts have numbers of their own at each place.
+        with_it.read.clear();
+        match block.probes.iter().find(|probe| !is_hit(probe)) {
             Some(probe) => *fate = Fate::Read(format!("blocks at {} probes are interpreted", probe.sort())),
             None => match Lower::new(&mut Nothing, Of { program, block }, &mut with_it).block() {
                 Ok(()) => native = with_it,

@@ -18,6 +18,8 @@ pub enum KeyValue {
     Int(i64),
     /// A text.
     Text(Vec<u8>),
+    /// Bytes.
+    Bytes(Vec<u8>),
     /// The numbers of a stack's frames, and how it is shown.
     Stack(Vec<u64>, StackMode),
 }
@@ -46,6 +48,7 @@ fn value_of(key: &[KeyValue], ty: Option<&Type>) -> Value {
     let part = |part: &KeyValue| match part {
         KeyValue::Int(number) => Value::Int(*number),
         KeyValue::Text(text) => Value::of_text(text),
+        KeyValue::Bytes(bytes) => Value::Bytes(bytes.as_slice().into()),
         KeyValue::Stack(frames, mode) => Value::Stack(frames.as_slice().into(), *mode),
     };
     let value = match (key, ty) {

@@ -4,12 +4,13 @@
 
 use super::emit::{Emit, Known};
 use super::lower::{Lower, is_word};
-use super::maps::{Change, KeyWord, NativeMap, Not};
+use super::maps::{Change, KeyWord, Length, NativeMap, Not, TextOf};
 use super::uses::is_init;
 use crate::attach::Probe;
 use crate::calls::Meaning;
 use crate::check::MOST_FRAMES;
 use crate::diagnostic::At;
+use crate::memory::READ_BYTES;
 use crate::program::{Op, Typed};
 use crate::types::Type;
 use crate::value::StackMode;
@@ -27,16 +28,14 @@ impl<E: Emit> Lower<'_, E> {
         self.native.uses(map, NativeMap { keys, values, change: Change::Assign }, at)?;
         Ok(words)
     }
-    /// The parts of such a key, each of which has one word. Several words may mean one name or one stack: the numbers of
-    /// threads or of probes, and stacks of which the key has the first frames.
+    /// The parts of such a key, each of which has one word. Several words may mean one name, stack or text: the numbers of
+    /// threads, stacks of which the key has the first frames, texts that two threads met at once.
     fn assigned_parts(&mut self, key: Option<&Typed>, at: &At) -> Result<(Vec<KeyWord>, Vec<E::Value>), Not> {
         let (keys, words) = self.parts(key)?;
         let what = keys.iter().find_map(|part| match part {
             KeyWord::Comm => Some("comm"),
-            KeyWord::Func => Some("func"),
-            KeyWord::Probe => Some("probe"),
-            KeyWord::Sort => Some("probetype"),
             KeyWord::Stack(..) => Some("a stack"),
+            KeyWord::ReadText | KeyWord::ReadBytes => Some("a text of the program"),
             _ => None,
         });
         what.map_or(Ok((keys, words)), |what| {
@@ -101,7 +100,7 @@ impl<E: Emit> Lower<'_, E> {
     }
     /// What a part is, and its word, if it has one.
     fn part(&mut self, part: &Typed) -> Result<(KeyWord, Option<E::Value>), Not> {
-        let place = |lower: &mut Self, is: KeyWord| Ok((is, Some(lower.emit.known(Known::Probe))));
+        let place = |lower: &mut Self, is: KeyWord, known| Ok((is, Some(lower.emit.known(known))));
         match &*part.op {
             Op::Call { meaning: Meaning::Tid, args } if !is_init(args) => {
                 Ok((KeyWord::Thread, Some(self.emit.known(Known::Thread))))
@@ -110,23 +109,66 @@ impl<E: Emit> Lower<'_, E> {
                 Ok((KeyWord::Comm, Some(self.emit.known(Known::Thread))))
             }
             Op::Call { meaning: Meaning::Pid, args } if !is_init(args) => Ok((KeyWord::Pid, None)),
-            Op::Call { meaning: Meaning::Func, .. } => place(self, KeyWord::Func),
-            Op::Call { meaning: Meaning::Probe, .. } => place(self, KeyWord::Probe),
-            Op::Call { meaning: Meaning::Probetype, .. } => place(self, KeyWord::Sort),
+            Op::Call { meaning: Meaning::Func, .. } => place(self, KeyWord::Func, Known::Func),
+            Op::Call { meaning: Meaning::Probe, .. } => place(self, KeyWord::Probe, Known::Probe),
+            Op::Call { meaning: Meaning::Probetype, .. } => place(self, KeyWord::Sort, Known::Sort),
             Op::Call { meaning: Meaning::Ustack, args } => {
                 let (frames, mode) = self.stack(args, &part.at)?;
                 let at_return = |probe: &Probe| matches!(probe, Probe::Uretprobe(..));
                 // At an entry the probed function is the first frame.
                 let callers = frames - u8::from(!self.of.block.probes.iter().any(at_return));
                 self.native.stack(callers.max(1));
+                self.walks = true;
                 Ok((KeyWord::Stack(frames, mode), Some(self.emit.known(Known::Stack))))
             }
             Op::Text(text) if matches!(part.ty, Type::Text(_)) => {
                 let nth = self.native.text(text);
                 Ok((KeyWord::Text, Some(self.emit.number(nth))))
             }
+            Op::Call { meaning: meaning @ (Meaning::Str | Meaning::Buf), args } => {
+                let text = self.read_text(*meaning == Meaning::Str, args, &part.at)?;
+                let nth = self.native.read(text).ok_or_else(|| Not::yet("more than six texts", &part.at))?;
+                let is = if text.is_text { KeyWord::ReadText } else { KeyWord::ReadBytes };
+                Ok((is, Some(self.emit.known(Known::Text(nth)))))
+            }
             _ => Ok((KeyWord::Number, Some(self.value(part)?))),
         }
+    }
+    /// What `str` or `buf` reads, as `run::calls` has it.
+    fn read_text(&self, is_text: bool, args: &[Typed], at: &At) -> Result<TextOf, Not> {
+        const MOST: u32 = READ_BYTES;
+        let probes = &self.of.block.probes;
+        let at_return = probes.iter().any(|probe| matches!(probe, Probe::Uretprobe(..)));
+        // Of a function, arguments are read that are in registers.
+        let most = if probes.iter().all(|probe| matches!(probe, Probe::Usdt(..))) { 12 } else { 6 };
+        let argument = args.first().and_then(|pointer| argument(pointer, true));
+        let Some(argument) = argument.filter(|nth| *nth < most && !at_return) else {
+            return Err(Not::yet("such a text", at));
+        };
+        let at_most = |bytes: i64| Length::AtMost(bytes.clamp(0, MOST.into()) as u8);
+        let length = match (args.get(1), is_text) {
+            (None, true) => at_most(self.of.program.config.max_strlen.into()),
+            // The end of a text counts too.
+            (Some(length), true) => {
+                let length = length.constant().ok_or_else(|| Not::yet("such a length of a text", at))?;
+                // A record holds more of what functions get.
+                if length - 1 > i64::from(MOST) {
+                    return Err(Not::yet("such a length of a text", at));
+                }
+                at_most((length - 1).min(self.of.program.config.max_strlen.into()))
+            }
+            (Some(length), false) => match (length.constant(), argument_of(length)) {
+                (Some(length), _) if length <= i64::from(MOST) => {
+                    at_most(length.min(self.of.program.config.max_strlen.into()))
+                }
+                (None, Some(nth)) if self.of.program.config.max_strlen >= MOST && nth < most => {
+                    Length::Argument(nth)
+                }
+                _ => return Err(Not::yet("such a length of a buffer", at)),
+            },
+            (None, false) => return Err(Not::yet("such a text", at)),
+        };
+        Ok(TextOf { argument, is_text, length })
     }
     /// The frames of a stack, and how it is shown: as `run::calls` has it.
     fn stack(&self, args: &[Typed], at: &At) -> Result<(u8, StackMode), Not> {
@@ -137,4 +179,18 @@ impl<E: Emit> Lower<'_, E> {
             _ => Err(Not::yet("such a depth of a stack", at)),
         }
     }
+}
+
+/// Which argument an expression is, as all of its 64 bits. `pointer`: a pointer may be meant.
+fn argument(expr: &Typed, pointer: bool) -> Option<u8> {
+    match &*expr.op {
+        Op::Call { meaning: Meaning::Argument(nth), .. } => Some(*nth),
+        Op::Cast(of) if expr.ty.size() == 8 && (pointer || expr.ty.is_number()) => argument(of, pointer),
+        _ => None,
+    }
+}
+
+/// The same of a number.
+fn argument_of(expr: &Typed) -> Option<u8> {
+    argument(expr, false)
 }

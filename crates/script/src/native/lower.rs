@@ -8,6 +8,7 @@ use trapline_code::{Compare, Compute, Unary, Width};
 use super::emit::{Emit, Known, comparison};
 use super::maps::{Native, Not};
 use super::uses::{is_init, is_whole};
+use crate::attach::Probe;
 use crate::calls::Meaning;
 use crate::diagnostic::At;
 use crate::program::{self, Op, Place, Program, Step, Typed};
@@ -41,13 +42,15 @@ pub(super) struct Lower<'a, E: Emit> {
     end: E::Label,
     /// Turns of loops that are left.
     turns: u32,
+    /// A key names a stack.
+    pub(super) walks: bool,
 }
 
 impl<'a, E: Emit> Lower<'a, E> {
     pub(super) fn new(emit: &'a mut E, of: Of<'a>, native: &'a mut Native) -> Self {
         let locals = of.block.locals.iter().map(|_| emit.variable()).collect();
         let end = emit.label();
-        Self { emit, of, native, locals, end, turns: MOST_TURNS }
+        Self { emit, of, native, locals, end, turns: MOST_TURNS, walks: false }
     }
     pub(super) fn block(mut self) -> Result<(), Not> {
         for local in self.locals.clone() {
@@ -55,6 +58,10 @@ impl<'a, E: Emit> Lower<'a, E> {
             self.emit.set(local, zero);
         }
         self.steps(&self.of.block.body)?;
+        let at_entry = self.of.block.probes.iter().any(|probe| matches!(probe, Probe::Uprobe(..)));
+        if at_entry && self.walks && !self.native.read.is_empty() {
+            return Err(Not { what: "a stack and a text of the program".to_owned(), at: None });
+        }
         self.emit.bind(self.end);
         Ok(())
     }
@@ -342,7 +349,7 @@ impl<'a, E: Emit> Lower<'a, E> {
     fn call(&mut self, meaning: Meaning, args: &[Typed], at: &At) -> Result<E::Value, Not> {
         let boot = args.first().is_none_or(|clock| clock.literal() == Some(b"boot"));
         let known = match meaning {
-            Meaning::Argument(nth @ 0..6) => Known::Argument(nth),
+            Meaning::Argument(nth) if nth < self.arguments() => Known::Argument(nth),
             Meaning::Retval => Known::Returned,
             Meaning::Nsecs if boot => Known::Nanos,
             Meaning::Tid if self.native.processes.same_tids && !is_init(args) => Known::Thread,
@@ -352,6 +359,14 @@ impl<'a, E: Emit> Lower<'a, E> {
             _ => return Err(Not::yet("such a function or value", at)),
         };
         Ok(self.emit.known(known))
+    }
+}
+
+impl<E: Emit> Lower<'_, E> {
+    /// How many arguments a hit has.
+    fn arguments(&self) -> u8 {
+        let is_mark = |probe: &Probe| matches!(probe, Probe::Usdt(..));
+        if self.of.block.probes.iter().all(is_mark) { 12 } else { 6 }
     }
 }
 

@@ -40,21 +40,48 @@ pub enum KeyWord {
     Thread,
     /// The name of a thread.
     Comm,
-    /// The function that was hit.
+    /// The function that was hit, by its name's number: a name has one number in a script.
     Func,
-    /// The probe.
+    /// The probe, in the same way.
     Probe,
-    /// The sort of probe.
+    /// The sort of probe, in the same way.
     Sort,
     /// A text of the script, by its number in [`Native::texts`].
     Text,
     /// The stack, of so many frames, as it is shown.
     Stack(u8, StackMode),
+    /// A text that an argument points to, by its number in a table of the target's.
+    ReadText,
+    /// Bytes that an argument points to, in the same way.
+    ReadBytes,
     /// The process; it has no word in the target.
     Pid,
     /// A histogram's bucket, behind all others.
     Bucket,
 }
+
+/// What an argument of a USDT probe points to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextOf {
+    /// The argument.
+    pub argument: u8,
+    /// A text, which ends at its first zero byte; else bytes.
+    pub is_text: bool,
+    /// How many bytes there are at most.
+    pub length: Length,
+}
+
+/// How many bytes a text has at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// So many.
+    AtMost(u8),
+    /// As many as an argument says.
+    Argument(u8),
+}
+
+/// Texts of a block's keys at most; the inputs of a hit's program have room for so many.
+const MOST_TEXTS: usize = 6;
 
 /// What hits do to the values of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +138,8 @@ pub struct Native {
     pub texts: Vec<Rc<[u8]>>,
     /// Return addresses of the deepest stack in a key or value; 0 if there is none.
     pub addresses: u8,
+    /// Texts that keys of the blocks of one place name, in the order of their numbers.
+    pub read: Vec<TextOf>,
     /// The processes.
     pub(super) processes: Processes,
     /// Maps to whose values hits do more than counting.
@@ -138,6 +167,15 @@ impl Native {
     /// together by the reader.
     pub(super) fn stack(&mut self, addresses: u8) {
         self.addresses = self.addresses.max(addresses);
+    }
+    /// Which of the read texts this is; `None` if there is no room for another one.
+    pub(super) fn read(&mut self, text: TextOf) -> Option<u8> {
+        let found = self.read.iter().position(|known| *known == text);
+        let nth = found.unwrap_or(self.read.len());
+        if nth == self.read.len() && nth < MOST_TEXTS {
+            self.read.push(text);
+        }
+        (nth < MOST_TEXTS).then_some(nth as u8)
     }
     /// The number of a text.
     pub(super) fn text(&mut self, text: &Rc<[u8]>) -> u64 {

@@ -30,4 +30,4 @@ pub use emit::{Emit, Known};
 pub use fates::{Beside, Fate, Natives};
 pub use grow::KeyValue;
 pub use lower::lower;
-pub use maps::{Change, KeyWord, Native, NativeMap, Not, Processes};
+pub use maps::{Change, KeyWord, Length, Native, NativeMap, Not, Processes, TextOf};

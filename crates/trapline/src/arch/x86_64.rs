@@ -8,6 +8,8 @@ pub(crate) const CAN_WAIT: bool = true;
 
 /// Number of registers that hold integer arguments, in C.
 pub(crate) const GENERAL_ARGUMENTS: u8 = 6;
+/// Hardware numbers of the first six of them.
+pub(crate) const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];
 /// Distance from the stack pointer at a function's entry to the first argument there: behind the return address.
 pub(crate) const FIRST_ON_STACK: i32 = 8;
 /// Names of the general registers, by their hardware numbers.

@@ -124,8 +124,8 @@ impl Readings {
         let stack = |segment: usize, number: u64| {
             self.keyed.as_ref()?.stack((segment, number), |probe| site(segment, probe))
         };
-        let mut contents = maps.known((target.pid(), self.names.known()), &site, &stack);
-        contents.unseen = self.counters(prober).unseen() + without;
+        let mut contents = maps.known((target.pid(), self.names.known()), &stack);
+        contents.unseen += self.counters(prober).unseen() + without;
         contents
     }
     /// All counts now. `ended`: how the process ended, if it has. `ends`: the next interval begins with this

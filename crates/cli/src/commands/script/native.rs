@@ -5,18 +5,18 @@
 
 use trapline::maps::hit::{
     BITS, Builder, Compare, Compute, HitProgram, Label, MAX_BITS, Map, MapBytes, MapShape, Owner, StackTable,
-    Target, Unary, Value, Var, fits, input, line,
+    Target, TextLength, TextOfKey, Unary, Value, Var, fits, input, line,
 };
 use trapline::maps::{KeyWord, MapKind, MapTable};
 use trapline::stacks::Unwinding;
 use trapline_script::Program;
-use trapline_script::native::{self, Change, Emit, Known, Native};
+use trapline_script::native::{self, Change, Emit, Known, Length, Native, TextOf};
 
 /// Blocks that hits run in the target, and their maps.
 #[derive(Debug)]
 pub(super) struct NativeScript {
     pub(super) native: Native,
-    /// The tables, and which of the script's maps each is.
+    /// The tables, and which of the script's maps each is. One of a thread may be followed by the one beyond it.
     pub(super) tables: Vec<MapTable>,
     pub(super) maps: Vec<usize>,
     /// Bytes of all tables.
@@ -26,8 +26,8 @@ pub(super) struct NativeScript {
 }
 
 impl NativeScript {
-    /// Lays out the maps.
-    pub(super) fn new(native: Native, program: &Program) -> Self {
+    /// Lays out the maps. `beyond`: whether maps of threads have others for keys that find no room.
+    pub(super) fn new(native: Native, program: &Program, beyond: bool) -> Self {
         let (mut tables, mut maps, mut bytes) = (Vec::new(), Vec::new(), MapBytes::NONE);
         for (map, how) in native.maps.iter().enumerate() {
             let Some(how) = how.as_ref().filter(|_| !is_too_long(bytes)) else { continue };
@@ -41,8 +41,13 @@ impl NativeScript {
                 bits: bits(program.maps[map].room),
                 owner: owner(how),
             };
-            tables.push(MapTable { shape: bytes.put(shape), keys, values, kind: kind(how.change) });
-            maps.push(map);
+            let owners = [Some(shape.owner), (beyond && shape.owner == Owner::Thread).then_some(Owner::Any)];
+            for owner in owners.into_iter().flatten() {
+                let shape = bytes.put(MapShape { owner, ..shape });
+                let (keys, values) = (keys.clone(), values.clone());
+                tables.push(MapTable { shape, keys, values, kind: kind(how.change) });
+                maps.push(map);
+            }
         }
         let stacks = StackTable { frames: native.addresses.min(Unwinding::DEEPEST) };
         Self { native, tables, maps, bytes, stacks }
@@ -56,6 +61,7 @@ impl NativeScript {
             return Err("its maps would take too much of the target's address space".to_owned());
         }
         let mut native = self.native.clone();
+        native.read.clear();
         let mut emitter = Emitter { script: self, builder: Builder::new() };
         for block in blocks {
             native::lower(&mut emitter, program, *block, &mut native).map_err(|not| not.what)?;
@@ -63,6 +69,11 @@ impl NativeScript {
         let made = emitter.builder.finish(None).map_err(|why| why.to_string())?;
         let mut made = HitProgram::new(made, self.bytes);
         made.stacks = self.stacks;
+        made.texts = native.read.iter().map(text).collect();
+        // Behind pushed arguments, the return address is not where a walk from an entry looks for it.
+        if made.reads(input::STACK) && !made.texts.is_empty() {
+            return Err("a place has both a stack and a text of the program in keys".to_owned());
+        }
         fits(&made).map_err(|why| why.to_string())?;
         Ok(made)
     }
@@ -80,7 +91,9 @@ impl Emitter<'_> {
         let nth = self.script.maps.iter().position(|known| *known == map).unwrap_or(0);
         let table = &self.script.tables[nth];
         let line = if table.shape.owner == Owner::Cpu { input::LINE } else { input::ASSIGNED };
-        Map { line, shape: table.shape }
+        let next = self.script.maps.get(nth + 1).filter(|next| **next == map);
+        let beyond = next.map(|_| self.script.tables[nth + 1].shape);
+        Map { line, shape: table.shape, beyond }
     }
     fn own(&mut self) -> Var {
         line(&mut self.builder, input::OWN)
@@ -97,11 +110,15 @@ impl Emit for Emitter<'_> {
     }
     fn known(&mut self, known: Known) -> Value {
         let nth = match known {
-            Known::Argument(nth) => input::ARGUMENT + u16::from(nth),
+            Known::Argument(nth @ 0..6) => input::ARGUMENT + u16::from(nth),
+            Known::Argument(nth) => input::MORE + u16::from(nth - 6),
+            Known::Text(nth) => input::TEXT + u16::from(nth),
             Known::Returned => input::RETURNED,
             Known::Thread => input::THREAD,
             Known::Nanos => input::NANOS,
-            Known::Probe => input::PROBE,
+            Known::Func => input::NAME,
+            Known::Probe => input::NAME + 1,
+            Known::Sort => input::NAME + 2,
             Known::Stack => input::STACK,
         };
         Value::Input(nth)
@@ -154,11 +171,21 @@ const fn word(part: native::KeyWord) -> Option<KeyWord> {
     match part {
         native::KeyWord::Thread => Some(KeyWord::Thread),
         native::KeyWord::Comm => Some(KeyWord::ThreadName),
-        native::KeyWord::Func | native::KeyWord::Probe | native::KeyWord::Sort => Some(KeyWord::Probe),
+        native::KeyWord::Func | native::KeyWord::Probe | native::KeyWord::Sort => Some(KeyWord::Number),
         native::KeyWord::Number | native::KeyWord::Text | native::KeyWord::Bucket => Some(KeyWord::Number),
         native::KeyWord::Stack(..) => Some(KeyWord::Stack),
+        native::KeyWord::ReadText | native::KeyWord::ReadBytes => Some(KeyWord::Text),
         native::KeyWord::Pid => None,
     }
+}
+
+/// A text that keys name.
+fn text(of: &TextOf) -> TextOfKey {
+    let length = match of.length {
+        Length::AtMost(bytes) => TextLength::AtMost(bytes),
+        Length::Argument(nth) => TextLength::Argument(nth),
+    };
+    TextOfKey { argument: of.argument, ends: of.is_text, length }
 }
 
 /// Whether offsets in maps may be too large for instructions.

@@ -97,7 +97,7 @@ pub(super) fn real(path: &str) -> PathBuf {
 }
 
 /// A probe of the session with its file's own path.
-fn whole(probe: &str) -> String {
+pub(super) fn whole(probe: &str) -> String {
     let mut parts = probe.splitn(3, ':');
     match (parts.next(), parts.next(), parts.next()) {
         (Some(sort), Some(file), Some(name)) => format!("{sort}:{}:{name}", real(file).display()),
@@ -119,11 +119,6 @@ impl Places {
         }
         let refused = |probed: &str| refused.iter().filter(|one| whole(&one.probe) == probed).count();
         places.iter().filter(|((_, probed), count)| **count > refused(probed)).count()
-    }
-    /// Whether a probe of the session is at one of them.
-    pub(super) fn have(&self, probed: &str) -> bool {
-        let probed = whole(probed);
-        self.here.values().flatten().any(|place| place.probed == probed)
     }
     /// Notes the places that an attach point means; whether there are any.
     pub(super) fn find(

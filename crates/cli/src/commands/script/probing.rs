@@ -193,7 +193,7 @@ impl Probing {
         }
         let builder = Session::builder().target(target(pid, command)).probes(parsed).filters(filters);
         let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING).returns(args.returns);
-        let builder = builder.actions(actions).maps(ran.tables());
+        let builder = builder.actions(actions).maps(ran.tables()).names(ran.namer());
         let builder = builder.debug_folders(&args.debug_folders);
         let (args, returns) = (asked.arguments(), asked.specs.iter().any(|spec| spec.at_return));
         let session = match unwinding {
@@ -205,8 +205,7 @@ impl Probing {
         let start = now().saturating_sub(nanos(session.since_start()));
         let refused =
             session.totals().first().map_or_else(Arc::default, |report| Arc::clone(&report.refused));
-        let of_target = refused.iter().filter(|one| !places.have(&one.probe)).count();
-        let attached = places.count(&refused) + ran.count().saturating_sub(of_target);
+        let attached = places.count(&refused) + ran.count(&refused);
         let (launched, unknown) = (None, 0);
         let mut probing = Self { session, places, ran, start, launched, attached, refused, unknown };
         probing.launched = command.and_then(|words| Some((probing.pid(), first_name(words.first()?))));
@@ -250,7 +249,7 @@ impl Probing {
     }
     /// Gives maps what the target has added up and assigned so far.
     pub(super) fn settle(&mut self, machine: &mut Machine) {
-        if self.ran.count() > 0 {
+        if !self.ran.is_empty() {
             self.ran.settle(machine, &self.session.maps(), &self.places.frames);
         }
     }

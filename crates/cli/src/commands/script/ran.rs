@@ -5,20 +5,23 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use trapline::filter::Filter;
-use trapline::maps::hit::HitProgram;
-use trapline::maps::{KeyPart, MapContents, MapKind, MapRow, MapTable};
+use trapline::listing::Listed;
+use trapline::maps::hit::{HitProgram, NAMES};
+use trapline::maps::{KeyPart, MapContents, MapKind, MapRow, MapTable, Namer, RunPlace};
+use trapline::report::Refused;
 use trapline::stacks::HitStack;
 use trapline::{ProbeAction, Site};
 use trapline_script::native::{Beside, Fate, KeyValue, KeyWord, Natives, Processes};
-use trapline_script::{Amount, Block, Hit, Lost, Machine, Probe, Program, Totals};
+use trapline_script::{Amount, Block, Lost, Machine, Probe, Program, Totals};
 
 use super::found::Found;
 use super::frames::Frames;
 use super::host::UNNAMED;
 use super::native::NativeScript;
-use super::places::{name, real, spec};
+use super::places::{name, real, spec, whole};
 
 /// The blocks that hits run in the target.
 #[derive(Debug)]
@@ -26,8 +29,7 @@ pub(super) struct Ran {
     natives: Natives,
     script: NativeScript,
     probes: Vec<Probed>,
-    /// How many probes of the session come first.
-    before: usize,
+    names: Arc<Names>,
 }
 
 /// A probe of the session that runs the blocks of one attach point.
@@ -36,8 +38,47 @@ struct Probed {
     spec: String,
     at_return: bool,
     blocks: Vec<usize>,
-    /// What its hits are to a block, by file and offset.
-    places: HashMap<(PathBuf, u64), Hit>,
+    places: PlaceNames,
+    /// How many places each probe has, as the session names it. A USDT probe may have several.
+    named: HashMap<String, usize>,
+}
+
+/// The names of function, probe and sort, by file and offset.
+type PlaceNames = HashMap<(PathBuf, u64), [String; NAMES]>;
+
+/// The names of places, and their numbers.
+#[derive(Debug, Default)]
+struct Names {
+    /// How many probes of the session come first.
+    before: usize,
+    /// By probe.
+    places: Vec<PlaceNames>,
+    /// By number.
+    known: Mutex<Vec<String>>,
+}
+
+impl Names {
+    /// The numbers of a place's names: function, probe, sort. A name that is new gets the next one.
+    fn numbers(&self, place: RunPlace<'_>) -> [u32; NAMES] {
+        let places = (place.slot as usize).checked_sub(self.before + 1).and_then(|nth| self.places.get(nth));
+        let names = places.and_then(|places| places.get(&(real(place.file), place.offset)));
+        // The site of an IFUNC is the function that was chosen.
+        let other = [place.label, place.probe, ""];
+        let names = names.map_or(other, |names| names.each_ref().map(String::as_str));
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        names.map(|name| {
+            let nth = known.iter().position(|one| one == name).unwrap_or(known.len());
+            if nth == known.len() {
+                known.push(name.to_owned());
+            }
+            nth as u32
+        })
+    }
+    /// The name of a number.
+    fn name(&self, number: u64) -> Option<String> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(usize::try_from(number).ok()?).cloned()
+    }
 }
 
 impl Ran {
@@ -47,15 +88,18 @@ impl Ran {
             true => Natives::none(program, "--interpret"),
             false => Natives::of(program, &beside(program, found), processes),
         };
-        let mut ran = Self::with(program, found, natives.clone());
+        let mut ran = Self::with(program, found, natives.clone(), true);
         // A block's code may not fit into a stub, on some processor.
+        if ran.programs(program).is_err() {
+            ran = Self::with(program, found, natives.clone(), false);
+        }
         if let Err(why) = ran.programs(program) {
             natives = Natives::none(program, &why);
-            ran = Self::with(program, found, natives);
+            ran = Self::with(program, found, natives, false);
         }
         ran
     }
-    fn with(program: &Program, found: &Found, natives: Natives) -> Self {
+    fn with(program: &Program, found: &Found, natives: Natives, beyond: bool) -> Self {
         let mut probes: Vec<Probed> = Vec::new();
         for block in (0..program.blocks.len()).filter(|block| natives.runs(*block)) {
             for probe in found.probes(block) {
@@ -68,8 +112,8 @@ impl Ran {
             }
         }
         probes.retain(|probed| !probed.places.is_empty());
-        let script = NativeScript::new(natives.native.clone(), program);
-        Self { natives, script, probes, before: 0 }
+        let script = NativeScript::new(natives.native.clone(), program, beyond);
+        Self { natives, script, probes, names: Arc::default() }
     }
     /// Whether the target runs a block.
     pub(super) fn runs(&self, block: usize) -> bool {
@@ -86,9 +130,15 @@ impl Ran {
     pub(super) fn is_awaited(&self, block: usize) -> bool {
         self.natives.awaited.get(block).copied().unwrap_or(false)
     }
-    /// How many places are probed.
-    pub(super) fn count(&self) -> usize {
-        self.probes.iter().map(|probed| probed.places.len()).sum()
+    /// Whether there are any.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.probes.is_empty()
+    }
+    /// How many probes there are, without those that were refused at all of their places.
+    pub(super) fn count(&self, refused: &[Refused]) -> usize {
+        let refused = |probed: &str| refused.iter().filter(|one| whole(&one.probe) == probed).count();
+        let named = self.probes.iter().flat_map(|probed| &probed.named);
+        named.filter(|(probed, places)| **places > refused(probed)).count()
     }
     /// The probes of the session, to come behind all others.
     pub(super) fn specs(&self) -> impl Iterator<Item = &str> {
@@ -103,13 +153,20 @@ impl Ran {
     }
     /// Adds the filters of these probes behind those of the others. Returns the actions of all.
     pub(super) fn add_to(&mut self, program: &Program, filters: &mut Vec<Filter>) -> Vec<ProbeAction> {
-        self.before = filters.len();
+        let before = filters.len();
+        let places = self.probes.iter().map(|probed| probed.places.clone()).collect();
+        self.names = Arc::new(Names { before, places, known: Mutex::default() });
         // That they have code was seen before.
         let programs = self.programs(program).unwrap_or_default();
         filters.extend(programs.into_iter().map(|program| Filter::default().runs(program)));
-        let mut actions = vec![ProbeAction::Record; self.before];
+        let mut actions = vec![ProbeAction::Record; before];
         actions.extend(self.probes.iter().map(|probed| ProbeAction::Run { exits: probed.at_return }));
         actions
+    }
+    /// Gives the names of places their numbers.
+    pub(super) fn namer(&self) -> Namer {
+        let names = Arc::clone(&self.names);
+        Namer::new(move |place| names.numbers(place))
     }
     /// Where each block of programs runs, a line each.
     pub(super) fn lines(&self, program: &Program) -> String {
@@ -127,7 +184,7 @@ impl Ran {
     /// Gives a program's maps what hits added up and what threads assigned.
     pub(super) fn settle(&self, machine: &mut Machine, contents: &[MapContents], frames: &Frames) {
         let known = Known {
-            hit: &|site| self.hit(site),
+            name: &|number| self.names.name(number),
             stack: &|pid, (site, stack)| {
                 let at_return = self.probed(site).is_some_and(|probed| probed.at_return);
                 // As in bpftrace, the first frame is the return address then.
@@ -138,39 +195,28 @@ impl Ran {
     }
     /// The probe of a site.
     fn probed(&self, site: &Site) -> Option<&Probed> {
-        self.probes.get((site.slot as usize).checked_sub(self.before + 1)?)
-    }
-    /// What hits at a site are to a block.
-    fn hit(&self, site: &Site) -> Option<Hit> {
-        let known = self.probed(site)?.places.get(&(real(&site.file), site.offset));
-        // The site of an IFUNC is the function that was chosen.
-        let other = || Hit { probe: site.probe.clone(), func: site.label.clone(), ..Hit::default() };
-        Some(known.cloned().unwrap_or_else(other))
+        self.probes.get((site.slot as usize).checked_sub(self.names.before + 1)?)
     }
 }
 
 impl Probed {
     fn of(found: &Found, probe: &Probe, spec: String, (block, at_return): (usize, bool)) -> Self {
-        let hit = |func: &str, name| Hit {
-            probe: name,
-            sort: probe.sort(),
-            func: func.to_owned(),
-            ..Hit::default()
-        };
+        let names = |one: &Listed| [one.function.clone(), name(probe, one), probe.sort().to_owned()];
         let listed = found.listed(&spec).iter();
-        let places = listed.map(|one| ((real(&one.file), one.offset), hit(&one.function, name(probe, one))));
-        let places = places.collect();
-        Self { spec, at_return, blocks: vec![block], places }
+        let places = listed.map(|one| ((real(&one.file), one.offset), names(one))).collect();
+        let mut named: HashMap<String, usize> = HashMap::new();
+        found.listed(&spec).iter().for_each(|one| *named.entry(whole(&one.probe)).or_default() += 1);
+        Self { spec, at_return, blocks: vec![block], places, named }
     }
 }
 
 /// The numbers of a stack's frames.
 type StackNumbers<'a> = dyn Fn(u32, (&Site, &HitStack)) -> Vec<u64> + 'a;
 
-/// What sites and stacks in keys are to a block.
+/// What names and stacks in keys are to a block.
 pub(super) struct Known<'a> {
-    /// A hit at a site.
-    pub(super) hit: &'a dyn Fn(&Site) -> Option<Hit>,
+    /// The name of a number.
+    pub(super) name: &'a dyn Fn(u64) -> Option<String>,
     /// The numbers of the frames of a process' stack at a site.
     pub(super) stack: &'a StackNumbers<'a>,
 }
@@ -203,8 +249,12 @@ pub(super) fn contents_into(
     }
     machine.settle(totals);
     for (table, map) in script.maps.iter().enumerate() {
-        if script.tables[table].kind == MapKind::Assigned {
-            let rows = contents.iter().flat_map(|one| &one.rows).filter(|row| row.map == table);
+        // Rows of the map beyond come behind: of entries with one key the first counts.
+        let is_first = table == 0 || script.maps[table - 1] != *map;
+        if script.tables[table].kind == MapKind::Assigned && is_first {
+            let of = |nth: usize| contents.iter().flat_map(|one| &one.rows).filter(move |row| row.map == nth);
+            let beyond = (script.maps.get(table + 1) == Some(map)).then_some(table + 1);
+            let rows = of(table).chain(beyond.into_iter().flat_map(of));
             let entry = |row: &MapRow| Some((key(script, row, known)?.1, value(script, row, known)?));
             machine.replace(*map, rows.filter_map(entry));
         }
@@ -251,6 +301,9 @@ fn parts(
                 let text = script.native.texts.get(usize::try_from(*number).ok()?)?;
                 KeyValue::Text(text.to_vec())
             }
+            (KeyPart::Number(number), KeyWord::Func | KeyWord::Probe | KeyWord::Sort) => {
+                KeyValue::Text((known.name)(*number)?.into_bytes())
+            }
             (KeyPart::Number(number), _) => KeyValue::Int(number.cast_signed()),
             (KeyPart::Stack(stack), part) => {
                 // One that is not known has no frames.
@@ -261,17 +314,11 @@ fn parts(
                 frames.truncate(most.into());
                 KeyValue::Stack(frames, mode)
             }
+            (KeyPart::Text(text), KeyWord::ReadBytes) => KeyValue::Bytes(text.to_vec()),
+            (KeyPart::Text(text), _) => KeyValue::Text(text.to_vec()),
             (KeyPart::Thread(tid), _) => KeyValue::Int((*tid).into()),
             (KeyPart::Name(name), _) => {
                 KeyValue::Text(name.as_deref().unwrap_or(UNNAMED).as_bytes().to_vec())
-            }
-            (KeyPart::Site(site), part) => {
-                let hit = (known.hit)(site)?;
-                KeyValue::Text(match part {
-                    KeyWord::Func => hit.func.into_bytes(),
-                    KeyWord::Sort => hit.sort.as_bytes().to_vec(),
-                    _ => hit.probe.into_bytes(),
-                })
             }
         });
     }
@@ -287,8 +334,8 @@ fn beside(program: &Program, found: &Found) -> Vec<Beside> {
     for (index, beside) in all.iter_mut().enumerate() {
         for (spec, at_return) in found.probes(index).iter().filter_map(spec) {
             let function = spec.rsplit(':').next().unwrap_or_default();
-            beside.inside |=
-                function.contains('+') || function.starts_with(|letter: char| letter.is_ascii_digit());
+            beside.inside |= spec.starts_with("uprobe:")
+                && (function.contains('+') || function.starts_with(|letter: char| letter.is_ascii_digit()));
             for one in found.listed(&spec) {
                 at.entry((&one.file, one.offset)).or_default().push((index, spec.clone(), at_return));
             }

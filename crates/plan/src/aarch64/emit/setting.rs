@@ -6,7 +6,7 @@
 use trapline_record::addr::Bias;
 use trapline_record::control;
 use trapline_record::counters::filtered;
-use trapline_record::ring::RingArea;
+use trapline_record::ring::{RecordKind, RingArea};
 
 use crate::aarch64::action::{Record, SiteAction};
 use crate::aarch64::stub::arguments::ArgumentForm;
@@ -94,13 +94,17 @@ impl<'a> Setting<'a> {
         let area = self.layout.threads;
         (!area.is_empty()).then(|| Threads { area, tags: self.data.of(area.off), id: self.id })
     }
-    /// Where an action finds arguments; as in C unless it is the record of a USDT probe.
+    /// Where an action finds arguments; as in C unless it is at a USDT probe.
     pub(super) fn arguments(&self, action: SiteAction) -> ArgumentForm<'a> {
-        let SiteAction::Record(Record { probe, noted: true, .. }) = action else {
+        let (SiteAction::Record(Record { probe, noted: true, .. })
+        | SiteAction::Tally { probe, kind: RecordKind::Entry, .. }) = action
+        else {
             return ArgumentForm::AsInC;
         };
         let filter = self.filters.get(probe as usize).and_then(Option::as_ref);
-        filter.map_or(ArgumentForm::AsInC, |filter| ArgumentForm::AsNoted(&filter.operands, self.bias))
+        filter
+            .filter(|filter| !filter.operands.is_empty())
+            .map_or(ArgumentForm::AsInC, |filter| ArgumentForm::AsNoted(&filter.operands, self.bias))
     }
     /// What is read from memory for a probe.
     fn reads(&self, probe: u32) -> &'a [Read] {
@@ -131,7 +135,8 @@ impl<'a> Setting<'a> {
         let filter = self.filters.get(probe as usize)?.as_ref()?;
         let counter = self.data.of(self.layout.counters.word(probe));
         let (hit, stacks) = (filter.program.as_deref()?, self.stacks);
-        Some(Ran { hit, maps: self.maps, probe, counter, stacks, goroutine })
+        let (fields, taken, inside) = (&filter.reads[..], &filter.taken[..], filter.inside);
+        Some(Ran { hit, maps: self.maps, probe, counter, stacks, goroutine, fields, taken, inside })
     }
     /// How a probe's hits are aggregated.
     pub(super) fn tallied(&self, probe: u32) -> Option<Tallied<'a>> {

@@ -57,6 +57,7 @@ impl<'a> Requested<'a> {
                 Action::CountAt(at)
                 | Action::RecordAt(at, _)
                 | Action::RecordMark(at, _)
+                | Action::RunAt(at)
                 | Action::HoldAt(at, _),
                 _,
             ) => at,
@@ -82,6 +83,11 @@ impl<'a> Requested<'a> {
             Action::RecordMark(at, fields) => {
                 readable(self.at, &self.words, fields != 0)?;
                 Ok(vec![(self.word(at)?, self.record_mark())])
+            }
+            Action::RunAt(at) => {
+                let filter = self.filter().ok_or(Refusal::Incomplete { at: self.at })?;
+                readable(self.at, &self.words, loads(filter) > 0)?;
+                Ok(vec![(self.word(at)?, self.aggregated(filter, RecordKind::Entry))])
             }
             Action::Record { returns: true, .. } | Action::Tally { exits: true }
                 if self.input.latency.is_some_and(|latency| latency.by_trampolines) =>
@@ -206,13 +212,18 @@ impl<'a> Requested<'a> {
     /// Aggregation at the entry or at each exit; at both if exits aggregate what the entry kept.
     fn tallied(&self, exits: bool) -> Result<PlannedSites, Refusal> {
         let filter = self.filter().ok_or(Refusal::Incomplete { at: self.at })?;
-        let (probe, goroutine) = (self.request.probe, self.goroutine);
-        let (bytes, late, loads) = (deciding(filter), filter.late.is_some(), loads(filter));
-        readable(self.at, &self.words, loads > 0)?;
-        let tally = |kind| SiteAction::Tally { probe, kind, late, bytes, loads, goroutine };
+        let late = filter.late.is_some();
+        readable(self.at, &self.words, loads(filter) > 0)?;
+        let tally = |kind| self.aggregated(filter, kind);
         let entry = (!exits || late).then(|| self.entry(tally(RecordKind::Entry)));
         let exits = if exits { self.exits(|kind| tally(kind_of(kind)))? } else { Vec::new() };
         Ok(entry.into_iter().chain(exits).collect())
+    }
+    /// Adds a hit up, or runs its program.
+    fn aggregated(&self, filter: &TargetFilter, kind: RecordKind) -> SiteAction {
+        let (probe, goroutine) = (self.request.probe, self.goroutine);
+        let (bytes, late, loads) = (deciding(filter), filter.late.is_some(), loads(filter));
+        SiteAction::Tally { probe, kind, late, bytes, loads, goroutine }
     }
     /// A return trampoline at the entry.
     fn armed(&self) -> Result<PlannedSites, Refusal> {

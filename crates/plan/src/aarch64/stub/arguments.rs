@@ -30,12 +30,13 @@ use super::asm::{Asm, NoWords, Reg, SP};
 use super::filter::ARGUMENTS;
 use super::pending::Code;
 use crate::filter::OPERANDS;
+use crate::hit::TEXTS_OF_KEYS;
 use crate::request::Operand;
 
 /// Bytes of the spare words and of the stored registers.
 const STORED: u32 = 16 + 8 * ARGUMENTS as u32;
 /// Upper bound of the code bytes around the action of a USDT probe.
-pub(in crate::aarch64) const MARK_BYTES: u64 = 4 * (2 * 5 + 7 * OPERANDS as u64);
+pub(in crate::aarch64) const MARK_BYTES: u64 = 4 * (2 * 5 + 7 * (OPERANDS + TEXTS_OF_KEYS) as u64);
 
 /// Where a hit's arguments are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,7 +187,7 @@ impl<C: Code> Code for Moved<'_, C> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ArgumentForm, Bias, Extend, MARK_BYTES, OPERANDS, Operand};
+    use super::{ArgumentForm, Bias, Extend, MARK_BYTES, OPERANDS, Operand, TEXTS_OF_KEYS};
 
     #[test]
     fn what_stands_around_an_action_is_bounded() {
@@ -205,7 +206,7 @@ mod tests {
             Operand::Sum { base: 31, index: 13, scale: 2, extend: Extend::Signed },
             Operand::Unknown,
         ] {
-            for count in 0..=OPERANDS {
+            for count in 0..=OPERANDS + TEXTS_OF_KEYS {
                 let operands = vec![operand; count];
                 let form = ArgumentForm::AsNoted(&operands, bias);
                 assert!(around(form) <= MARK_BYTES, "{operand:?}: {}", around(form));

@@ -67,7 +67,7 @@ pub(super) fn keep(asm: &mut Asm, machine: &Machine, what: &Ran<'_>) -> Fix {
         unwind: Unwind::Frames(table.frames),
         step: frame::FRAME.unsigned_abs(),
         most: (FIRST as u32 + u32::from(table.frames)) * 8,
-        at_entry: true,
+        at_entry: !what.inside,
         goroutine: what.goroutine,
     };
     asm.store_two(LIMIT, FRAME, SP, SAVED);

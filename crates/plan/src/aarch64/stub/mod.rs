@@ -44,6 +44,7 @@ mod host;
 pub mod keyed_stack;
 pub mod latency;
 mod machine;
+pub(in crate::aarch64) mod marked;
 mod own_trampolines;
 mod pending;
 mod put;

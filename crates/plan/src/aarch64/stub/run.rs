@@ -1,7 +1,8 @@
 //! One hit runs a program of its own: a script's block (`hit`); the same as x86-64's twin.
 //!
 //! In: the program, where the maps are. Out: code that runs it, then the displaced code. A call that goes on as another
-//! function returned nothing yet: it is counted in the probe's counter, and the program does not run.
+//! function returned nothing yet: it is counted in the probe's counter, and the program does not run. So is a hit at a USDT
+//! probe with a value that is not known (`marked`).
 //!
 //! ```text
 //!   x16, x17, x15, x14, x13, x12   A, B, KEY, D, INDEX, VALUE: variables; x11 is on the way to memory
@@ -26,13 +27,16 @@ use super::counted::{add_one, by_thread};
 use super::filter::ARGUMENTS;
 use super::frame::{self, A, B, C, D, INDEX, KEY, VALUE, waiting};
 use super::machine::Machine;
+use super::marked::{Left, Marked};
 use super::pending::Code;
 use super::rseq::{self, Begun, CPU_ID, Section};
+use super::text::Texts;
 use super::{keyed_stack, threads};
-use crate::filter::MAX_WORDS;
-use crate::hit::{HitClock, HitProgram, MapBytes, input};
+use crate::filter::{MAX_WORDS, Taken};
+use crate::hit::{HitClock, HitProgram, MapBytes, NAMES, input};
 use crate::machine::{Stacks, ThreadId};
 use crate::programs::Kept;
+use crate::request::Read;
 
 const REGISTERS: [Reg; 6] = [A, B, KEY, D, INDEX, VALUE];
 const DEPTH: u32 = 16;
@@ -54,6 +58,12 @@ pub struct Ran<'a> {
     pub stacks: Stacks,
     /// g is in x28.
     pub goroutine: bool,
+    /// What is read from memory at a USDT probe.
+    pub fields: &'a [Read],
+    /// What becomes of the arguments' places there.
+    pub taken: &'a [Taken],
+    /// The hit is at an instruction, and not at a function's entry or exit.
+    pub inside: bool,
 }
 
 /// A stub that waits for its displaced code.
@@ -61,7 +71,15 @@ pub struct Ran<'a> {
 #[must_use]
 pub struct UnfinishedRun {
     asm: Asm,
+    machine: Machine,
     sections: Vec<Section>,
+    /// The jumps of hits that run no program, and where they go on.
+    left: Left,
+    /// By how many bytes the copies lower the stack pointer.
+    depth: u32,
+    /// Address of the probe's counter on line 0.
+    counter: u64,
+    leave: u64,
 }
 
 thread_local! {
@@ -75,7 +93,7 @@ thread_local! {
 pub(crate) fn allocated(hit: &HitProgram) -> Result<Allocated, NoCode> {
     let program = hit.program();
     let words = MAX_WORDS - usize::from(hit.reads(input::STACK));
-    let known = KnownValues::of(ThreadId::Unknown, 0, (0, hit.bytes), None);
+    let known = KnownValues::of(ThreadId::Unknown, hit, 0, None);
     MADE.with_borrow_mut(|made| {
         made.answer(
             |(asked, _)| asked == program,
@@ -92,13 +110,17 @@ pub fn run(at: u64, machine: &Machine, id: ThreadId, what: Ran<'_>, kind: Record
     if kind == RecordKind::Tail {
         asm.constant(B, what.counter);
         add_one(&mut asm, machine);
+        let leave = asm.here();
         frame::leave(&mut asm);
-        return UnfinishedRun { asm, sections: Vec::new() };
+        let (machine, counter, left) = (*machine, what.counter, Left::default());
+        return UnfinishedRun { asm, machine, sections: Vec::new(), left, depth: 0, counter, leave };
     }
     let without = what.hit.reads(input::STACK).then(|| keyed_stack::keep(&mut asm, machine, &what));
     if what.hit.reads(input::THREAD) {
         threads::ask(id, &mut asm);
     }
+    let marked = marked(machine, id, &what);
+    let (left, depth) = (marked.take(&mut asm), marked.texts.depth());
     asm.add_imm(SP, SP, -DEPTH.cast_signed());
     if what.hit.reads(input::NANOS) {
         nanos(&mut asm, what.hit.clock);
@@ -106,7 +128,7 @@ pub fn run(at: u64, machine: &Machine, id: ThreadId, what: Ran<'_>, kind: Record
     if what.hit.reads(input::LINE) {
         line(&mut asm, machine);
     }
-    let known = KnownValues::of(id, what.probe, (what.maps, what.hit.bytes), Some(machine));
+    let known = KnownValues::of(id, what.hit, what.maps, Some(machine));
     match allocated(what.hit) {
         Ok(allocated) => {
             let frame = Frame { words: DEPTH + waiting(0), lse: machine.lse };
@@ -121,8 +143,18 @@ pub fn run(at: u64, machine: &Machine, id: ThreadId, what: Ran<'_>, kind: Record
     }
     asm.add_imm(SP, SP, DEPTH.cast_signed());
     without.into_iter().for_each(|fix| asm.bind(fix));
+    let leave = asm.here();
     frame::leave(&mut asm);
-    UnfinishedRun { asm, sections }
+    UnfinishedRun { asm, machine: *machine, sections, left, depth, counter: what.counter, leave }
+}
+
+/// What the program has as its arguments.
+fn marked<'a>(machine: &Machine, id: ThreadId, what: &Ran<'a>) -> Marked<'a> {
+    let Ran { hit, taken, fields, goroutine, .. } = *what;
+    let table = what.maps + hit.bytes.before_stacks(machine.lines) + hit.stacks.len();
+    let step = frame::FRAME.unsigned_abs();
+    let texts = Texts { texts: 0, fields, id, goroutine, step, beside: what.inside };
+    Marked { hit, taken, table, texts, lse: machine.lse }
 }
 
 /// `[NANOS]` = the time. Uses `A`, `B`, `C`.
@@ -157,21 +189,45 @@ impl Code for UnfinishedRun {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Result<Vec<u32>, NoWords> {
-        let Self { mut asm, sections } = self;
+        let Self { mut asm, machine, sections, left, depth, counter, leave } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
             asm.b(back);
         }
+        without(&mut asm, left, (depth, leave), |asm| {
+            asm.constant(B, counter);
+            add_one(asm, &machine);
+        });
         rseq::descriptors(&mut asm, &sections);
         asm.pool();
         asm.words()
     }
 }
 
+/// The paths of hits that run no program.
+fn without(asm: &mut Asm, left: Left, (depth, leave): (u32, u64), count: impl Fn(&mut Asm)) {
+    let Left { unknown, no_room, cramped } = left;
+    if !no_room.is_empty() {
+        no_room.into_iter().for_each(|fix| asm.bind(fix));
+        asm.add_imm(SP, SP, depth.cast_signed());
+        asm.b(leave);
+    }
+    if unknown.is_empty() && cramped.is_empty() {
+        return;
+    }
+    if !unknown.is_empty() {
+        unknown.into_iter().for_each(|fix| asm.bind(fix));
+        asm.add_imm(SP, SP, depth.cast_signed());
+    }
+    cramped.into_iter().for_each(|fix| asm.bind(fix));
+    count(asm);
+    asm.b(leave);
+}
+
 /// Where the program's inputs are.
 struct KnownValues<'a> {
     id: ThreadId,
-    probe: u32,
+    names: [u32; NAMES],
     /// Address and bytes of the maps.
     maps: (u64, MapBytes),
     machine: Option<&'a Machine>,
@@ -180,8 +236,9 @@ struct KnownValues<'a> {
 }
 
 impl<'a> KnownValues<'a> {
-    fn of(id: ThreadId, probe: u32, maps: (u64, MapBytes), machine: Option<&'a Machine>) -> Self {
-        Self { id, probe, maps, machine, begun: Cell::new(None), sections: RefCell::default() }
+    fn of(id: ThreadId, hit: &HitProgram, base: u64, machine: Option<&'a Machine>) -> Self {
+        let (maps, names) = ((base, hit.bytes), hit.names);
+        Self { id, names, maps, machine, begun: Cell::new(None), sections: RefCell::default() }
     }
     /// Address of a line.
     fn line(&self, nth: u32) -> u64 {
@@ -201,7 +258,6 @@ impl Inputs for KnownValues<'_> {
         match nth {
             input::THREAD => threads::load_below(self.id, asm, to, DEPTH),
             input::NANOS => asm.load_at(to, SP, NANOS),
-            input::PROBE => asm.number(to, self.probe),
             input::LINE => {
                 asm.load_at(to, SP, CPU);
                 asm.number(C, self.maps.1.line);
@@ -212,6 +268,11 @@ impl Inputs for KnownValues<'_> {
             input::OTHERS => asm.constant(to, self.line(self.machine.map_or(0, |machine| machine.lines - 1))),
             input::STACK => asm.load_at(to, SP, DEPTH + keyed_stack::NUMBER),
             input::ASSIGNED | input::OWN => asm.constant(to, self.maps.0),
+            input::NAME.. => asm.number(to, name(self.names, nth)),
+            input::MORE.. => {
+                let first = DEPTH + frame::FRAME.unsigned_abs();
+                asm.load_at(to, SP, first + 8 * u32::from(nth - input::MORE));
+            }
             _ => asm.mov(to, self.register(nth).unwrap_or(super::asm::ZERO)),
         }
     }
@@ -227,4 +288,9 @@ impl Inputs for KnownValues<'_> {
         let begun = self.begun.take();
         self.sections.borrow_mut().extend(begun.map(|begun| begun.end(asm)));
     }
+}
+
+/// The number that this input is.
+fn name(names: [u32; NAMES], nth: u16) -> u32 {
+    names.get(usize::from(nth - input::NAME)).copied().unwrap_or(0)
 }

@@ -10,6 +10,8 @@ use trapline_record::tally::PROBES;
 use super::Map;
 use crate::hit::input;
 
+mod beyond;
+
 const LINE: u64 = 0x10000;
 
 const fn shape(keys: u8, values: u8) -> MapShape {
@@ -27,8 +29,12 @@ pub(in crate::programs) enum Do {
 
 /// Inputs: the line, twice; the value; the key's words.
 pub(in crate::programs) fn program(what: Do, shape: MapShape) -> Program {
+    program_beyond(what, shape, None)
+}
+/// The same with a map beyond it.
+fn program_beyond(what: Do, shape: MapShape, beyond: Option<MapShape>) -> Program {
     let mut builder = Builder::new();
-    let map = Map { line: 0, shape };
+    let map = Map { line: 0, shape, beyond };
     let own = builder.pointer(1, Memory::Own);
     let value = builder.input(2);
     let key: Vec<Value> = (0..shape.keys).map(|nth| builder.input(3 + u16::from(nth))).collect();

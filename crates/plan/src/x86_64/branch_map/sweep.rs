@@ -84,7 +84,9 @@ impl BranchMap {
                     spans.push((f.start, f.end()));
                     spans.extend(f.cold.iter().map(|&(start, len)| (start, start + len)));
                 }
-                (None, Action::CountAt(at) | Action::CallAt(at)) => spans.push((at, at + 16)),
+                (None, Action::CountAt(at) | Action::CallAt(at) | Action::RunAt(at)) => {
+                    spans.push((at, at + 16))
+                }
                 (None, _) => {}
             }
         }

@@ -15,7 +15,7 @@ use crate::filter::TargetFilter;
 use crate::machine::ThreadId;
 use crate::x86_64::action::{PlacedAction, SiteAction, Stack};
 use crate::x86_64::stub::tally::TableLocation;
-use crate::x86_64::stub::{self, Latency, Liveness, Traced, UnfinishedStub};
+use crate::x86_64::stub::{self, Filtered, Latency, Liveness, Traced, UnfinishedStub};
 
 impl Emitter<'_, '_> {
     /// Emits one action.
@@ -142,7 +142,14 @@ impl Setting<'_> {
         let SiteAction::Tally { probe, kind } = placed.action else { return None };
         if let Some(hit) = self.env.program(probe) {
             let rings = self.no_rings(self.layout.rings, self.env.traits.thread_id);
-            let traced = Traced { trampolines: self.trampolines(), ..self.plain(&rings, probe, placed.dead) };
+            let filter = self.env.filters.get(probe as usize).and_then(Option::as_ref);
+            let traced = Traced {
+                trampolines: self.trampolines(),
+                filter: filter.map(|filter| Filtered { filter, words: 0, names: None }),
+                fields: self.env.reads(probe),
+                at_entry: !filter.is_some_and(|filter| filter.inside),
+                ..self.plain(&rings, probe, placed.dead)
+            };
             return Some(stub::run(out, here, &traced, (hit, self.maps), kind));
         }
         let tally = self.env.tally(probe)?;

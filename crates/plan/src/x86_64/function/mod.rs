@@ -163,7 +163,11 @@ impl<'a> Planner<'a> {
             | Action::Record { .. }
             | Action::Tally { exits: false } => 1,
             Action::CountExits | Action::CallExits | Action::Tally { exits: true } => 2,
-            Action::CountAt(_) | Action::CallAt(_) | Action::RecordAt(..) | Action::RecordMark(..) => 3,
+            Action::CountAt(_)
+            | Action::CallAt(_)
+            | Action::RecordAt(..)
+            | Action::RecordMark(..)
+            | Action::RunAt(_) => 3,
             // If other requests are for the same function, the patch is named after those.
             Action::Hold(_) | Action::HoldAt(..) | Action::Deliver { .. } => 4,
         };
@@ -201,6 +205,11 @@ impl<'a> Planner<'a> {
                 self.env.recordable(at, request.probe, fields != 0)?;
                 let record = record_at(owner.probe, 6, Stack::default());
                 return self.instruction(f, at, code, record, owner);
+            }
+            (Action::RunAt(at), f) => {
+                self.env.recordable(at, request.probe, false)?;
+                let run = SiteAction::Tally { probe: owner.probe, kind: RecordKind::Entry };
+                return self.instruction(f, at, code, run, owner);
             }
             (_, Some(f)) => f,
             (_, None) => return Err(Refusal::Incomplete { at: Svma(0) }),
@@ -285,7 +294,11 @@ impl<'a> Planner<'a> {
     fn decides(&self, request: &ActionRequest) -> Result<(), Refusal> {
         let at = match (request.action, request.function) {
             (
-                Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..) | Action::Tally { .. },
+                Action::Record { .. }
+                | Action::RecordAt(..)
+                | Action::RecordMark(..)
+                | Action::RunAt(_)
+                | Action::Tally { .. },
                 _,
             ) => {
                 return Ok(());

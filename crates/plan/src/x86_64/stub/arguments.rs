@@ -45,6 +45,7 @@ use super::asm::{Asm, Mem, R8, R9, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::filter::{ARGUMENT, ARGUMENTS};
 use super::machine::Liveness;
 use crate::filter::OPERANDS;
+use crate::hit::TEXTS_OF_KEYS;
 use crate::request::Operand;
 
 /// Go's registers for integers (ABIInternal) are rax, rbx, rcx, rdi, rsi, r8; the psABI's are rdi, rsi, rdx,
@@ -54,7 +55,7 @@ const GO: [(Reg, Reg); 6] = [(RAX, RDI), (RAX, RCX), (RAX, RDX), (RBX, RSI), (RB
 /// Code bytes of both exchanges.
 pub(crate) const GO_BYTES: u64 = 2 * 3 * GO.len() as u64;
 /// Upper bound of the code bytes around the action of a USDT probe.
-pub(crate) const MARK_BYTES: u64 = 2 * (8 + 2 * 6) + 8 + OPERANDS as u64 * 50;
+pub(crate) const MARK_BYTES: u64 = 2 * (8 + 2 * 6) + 8 + (OPERANDS + TEXTS_OF_KEYS) as u64 * 50;
 
 const RED_ZONE: i32 = 128;
 /// By how many bytes the stack pointer is lower at the action of a USDT probe.
@@ -195,7 +196,7 @@ impl Frame {
 mod tests {
     use trapline_image::Extend;
 
-    use super::{ArgumentForm, Bias, GO, GO_BYTES, Liveness, MARK_BYTES, OPERANDS, Operand};
+    use super::{ArgumentForm, Bias, GO, GO_BYTES, Liveness, MARK_BYTES, OPERANDS, Operand, TEXTS_OF_KEYS};
     use crate::x86_64::stub::filter::ARGUMENT;
 
     #[test]
@@ -231,7 +232,7 @@ mod tests {
             Operand::Sum { base: 7, index: 6, scale: 3, extend: Extend::Whole },
             Operand::Sum { base: 5, index: 13, scale: 3, extend: Extend::Whole },
         ] {
-            let len = around(ArgumentForm::AsNoted(&[operand; OPERANDS], bias));
+            let len = around(ArgumentForm::AsNoted(&[operand; OPERANDS + TEXTS_OF_KEYS], bias));
             assert!(len <= MARK_BYTES, "{operand:?}: {len}");
         }
     }

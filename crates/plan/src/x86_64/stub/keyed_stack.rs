@@ -57,8 +57,8 @@ fn allocated(table: StackTable) -> Result<Allocated, NoCode> {
 pub(super) fn keep(asm: &mut Asm<'_>, traced: &Traced<'_>, (table, at): (StackTable, u64), step: i32) -> Fix {
     let most = (FIRST as u32 + u32::from(table.frames)) * 8;
     let unwind = Unwind::Frames(table.frames);
-    let Traced { trampolines, probe, .. } = *traced;
-    let walk = Walk { stacks: traced.rings.stacks, unwind, step, most, at_entry: true, trampolines };
+    let Traced { trampolines, probe, at_entry, .. } = *traced;
+    let walk = Walk { stacks: traced.rings.stacks, unwind, step, most, at_entry, trampolines };
     walk.bound(asm);
     walk.fold(asm, probe + 1);
     asm.store(NUMBER, RDX);

@@ -37,6 +37,7 @@ mod hold;
 pub(crate) mod keyed_stack;
 mod latency;
 mod machine;
+pub(crate) mod marked;
 mod own_trampolines;
 mod pending;
 mod put;

@@ -2,7 +2,7 @@
 //!
 //! In: the program, where the maps are, what is dead. Out: code that runs it, then the displaced code. A call that
 //! goes on as another function returned nothing yet: it is counted in the probe's counter, and the program does not
-//! run.
+//! run. So is a hit at a USDT probe with a value that is not known (`marked`).
 //!
 //! ```text
 //!   rax, r11, r10, rdx          variables; what they held lies where `saves` shows it
@@ -26,11 +26,12 @@ use trapline_record::ring::RecordKind;
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg};
 use super::filter::ARGUMENT;
 use super::machine::Machine;
+use super::marked::{Left, Marked};
 use super::rseq::{self, Begun, CPU_ID, Section};
 use super::saves::{SAVED_RAX, SAVED_RDX, Saves};
 use super::traced::Traced;
 use super::{keyed_stack, threads};
-use crate::hit::{HitClock, HitProgram, MapBytes, input};
+use crate::hit::{HitClock, HitProgram, MapBytes, NAMES, input};
 use crate::machine::{Rseq, ThreadId};
 use crate::programs::Kept;
 
@@ -50,6 +51,13 @@ pub(super) struct RunTail {
     fixes: Vec<Fix>,
     rseq: Option<Rseq>,
     sections: Vec<Section>,
+    /// The jumps of hits that run no program, and where they go on.
+    left: Left,
+    /// By how many bytes the copies lower the stack pointer.
+    depth: i32,
+    /// The probe's counter.
+    counter: u64,
+    leave: u64,
 }
 
 thread_local! {
@@ -62,7 +70,7 @@ thread_local! {
 /// There are too few.
 pub(crate) fn allocated(hit: &HitProgram) -> Result<Allocated, NoCode> {
     let (program, words) = (hit.program(), words(hit));
-    let known = KnownValues::of(ThreadId::Unknown, 0, (0, hit.bytes), None);
+    let known = KnownValues::of((ThreadId::Unknown, 0), hit, 0, None);
     MADE.with_borrow_mut(|made| {
         made.answer(
             |(asked, _)| asked == program,
@@ -86,13 +94,14 @@ pub(super) fn run(
     kind: RecordKind,
 ) -> RunTail {
     let machine = traced.machine;
-    let known = KnownValues::of(traced.rings.id, traced.probe, (base, hit.bytes), Some(machine));
+    let ids = (traced.rings.id, traced.saves(kind).step());
+    let known = KnownValues::of(ids, hit, base, Some(machine));
     if kind == RecordKind::Tail {
         let saves = traced.saves(kind).first();
         saves.enter(asm);
         asm.alu_mem_imm(Alu::Add, Mem::Rip(traced.dropped), 1, true);
         saves.leave(asm);
-        return known.tail();
+        return known.tail(traced, (Left::default(), 0));
     }
     let saves = traced.saves(kind);
     let without = if hit.reads(input::STACK) {
@@ -104,9 +113,14 @@ pub(super) fn run(
         saves.enter(asm);
         None
     };
-    if hit.reads(input::THREAD) {
+    let copies = !traced.fields.is_empty();
+    if hit.reads(input::THREAD) || copies {
         threads::ask(traced.rings.id, asm);
     }
+    let taken = traced.filter.map_or(&[][..], |filtered| &filtered.filter.taken);
+    let table = base + hit.bytes.before_stacks(machine.lines) + hit.stacks.len();
+    let marked = Marked::of(traced, hit, taken, table);
+    let left = marked.take(asm);
     if hit.reads(input::NANOS) {
         nanos(asm, hit.clock);
     }
@@ -133,8 +147,9 @@ pub(super) fn run(
         rseq::clear(asm, rseq);
     }
     without.into_iter().for_each(|fix| asm.bind(fix));
+    let tail = RunTail { leave: asm.here(), ..known.tail(traced, (left, marked.texts.depth())) };
     saves.leave(asm);
-    known.tail()
+    tail
 }
 
 /// `[NANOS]` = the time. Uses rax, rdx and r11.
@@ -165,7 +180,27 @@ fn line(asm: &mut Asm<'_>, machine: &Machine) {
 }
 
 impl RunTail {
+    /// The paths of hits that run no program.
+    fn without(&self, asm: &mut Asm<'_>) {
+        let Left { unknown, no_room, cramped } = self.left.clone();
+        if !no_room.is_empty() {
+            no_room.into_iter().for_each(|fix| asm.bind(fix));
+            asm.lea(RSP, Mem::At(RSP, self.depth));
+            asm.jmp(self.leave);
+        }
+        if unknown.is_empty() && cramped.is_empty() {
+            return;
+        }
+        if !unknown.is_empty() {
+            unknown.into_iter().for_each(|fix| asm.bind(fix));
+            asm.lea(RSP, Mem::At(RSP, self.depth));
+        }
+        cramped.into_iter().for_each(|fix| asm.bind(fix));
+        asm.alu_mem_imm(Alu::Add, Mem::Rip(self.counter), 1, true);
+        asm.jmp(self.leave);
+    }
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
+        self.without(asm);
         if !self.fixes.is_empty() {
             asm.align(8);
             self.fixes.into_iter().for_each(|fix| asm.bind(fix));
@@ -178,7 +213,9 @@ impl RunTail {
 /// Where the program's inputs are.
 struct KnownValues<'a> {
     id: ThreadId,
-    probe: u32,
+    /// By how many bytes the stack pointer is below the hit's.
+    step: i32,
+    names: [u32; NAMES],
     /// Address and bytes of the maps.
     maps: (u64, MapBytes),
     machine: Option<&'a Machine>,
@@ -189,18 +226,20 @@ struct KnownValues<'a> {
 }
 
 impl<'a> KnownValues<'a> {
-    fn of(id: ThreadId, probe: u32, maps: (u64, MapBytes), machine: Option<&'a Machine>) -> Self {
+    fn of((id, step): (ThreadId, i32), hit: &HitProgram, base: u64, machine: Option<&'a Machine>) -> Self {
         let (fixes, sections) = (RefCell::default(), RefCell::default());
-        Self { id, probe, maps, machine, fixes, begun: Cell::new(None), sections }
+        let (maps, names) = ((base, hit.bytes), hit.names);
+        Self { id, step, names, maps, machine, fixes, begun: Cell::new(None), sections }
     }
     /// Address of line 0.
     fn lines(&self) -> u64 {
         self.maps.0 + u64::from(self.maps.1.once)
     }
-    fn tail(self) -> RunTail {
+    fn tail(self, traced: &Traced<'_>, (left, depth): (Left, i32)) -> RunTail {
         let base = self.lines();
         let rseq = self.machine.and_then(|machine| machine.rseq);
-        RunTail { base, fixes: self.fixes.into_inner(), rseq, sections: self.sections.into_inner() }
+        let (fixes, sections) = (self.fixes.into_inner(), self.sections.into_inner());
+        RunTail { base, fixes, rseq, sections, left, depth, counter: traced.dropped, leave: 0 }
     }
 }
 
@@ -213,7 +252,6 @@ impl Inputs for KnownValues<'_> {
             input::RETURNED => asm.load(to, Mem::At(RSP, SAVED_RAX)),
             input::THREAD => threads::load(self.id, asm, to, 0),
             input::NANOS => asm.load(to, NANOS),
-            input::PROBE => asm.mov_imm32(to, self.probe),
             input::LINE => {
                 asm.load(to, CPU);
                 asm.imul_imm(to, to, self.maps.1.line.cast_signed(), true);
@@ -225,6 +263,8 @@ impl Inputs for KnownValues<'_> {
             }
             input::STACK => asm.load(to, keyed_stack::NUMBER),
             input::ASSIGNED | input::OWN => asm.mov_imm64(to, self.maps.0),
+            input::NAME.. => asm.mov_imm32(to, name(self.names, nth)),
+            input::MORE.. => asm.load(to, Mem::At(RSP, self.step + 8 * i32::from(nth - input::MORE))),
             _ => match ARGUMENT.get(usize::from(nth)) {
                 Some(&RDX) => asm.load(to, Mem::At(RSP, SAVED_RDX)),
                 Some(&register) => asm.mov(to, register),
@@ -243,4 +283,9 @@ impl Inputs for KnownValues<'_> {
         let begun = self.begun.take();
         self.sections.borrow_mut().extend(begun.map(|begun| begun.end(asm)));
     }
+}
+
+/// The number that this input is.
+fn name(names: [u32; NAMES], nth: u16) -> u32 {
+    names.get(usize::from(nth - input::NAME)).copied().unwrap_or(0)
 }

@@ -197,7 +197,7 @@ fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit]) -> Ma
     let bytes = script.bytes;
     let mut memory = Bytes { at: LINE, bytes: vec![0; bytes.before_stacks(1) as usize] };
     for hit in hits {
-        let mut inputs = vec![0; 17];
+        let mut inputs = vec![0; 33];
         inputs[..6].copy_from_slice(&hit.args);
         inputs[usize::from(input::THREAD)] = hit.tid.into();
         inputs[usize::from(input::STACK)] = hit.stack.len() as u64 - 2;
@@ -208,6 +208,7 @@ fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit]) -> Ma
             .iter()
             .for_each(|nth| inputs[usize::from(*nth)] = LINE + u64::from(bytes.once));
         inputs[usize::from(input::MOVED)] = hit.args[0] & 1;
+        inputs[usize::from(input::NAME) + 1] = 1;
         let end = interpret_in(hit_program.program(), &inputs, &mut memory);
         assert_eq!(end.outcome, 0);
     }
@@ -234,7 +235,6 @@ fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit]) -> Ma
                 let part = |(word, is): (&u64, &KeyWord)| match is {
                     KeyWord::Thread => KeyPart::Thread(*word as u32),
                     KeyWord::ThreadName => KeyPart::Name(Some(name(*word))),
-                    KeyWord::Probe => KeyPart::Site(Arc::clone(&site)),
                     KeyWord::Stack => {
                         let here = Frame { address: *word, place: None, is_return: false };
                         let callers = Arc::new([]);
@@ -283,7 +283,7 @@ fn scr_5_programs_leave_what_the_interpreter_leaves() {
         if !blocks.iter().all(|block| natives.runs(*block)) {
             continue;
         }
-        let script = NativeScript::new(natives.native, &program);
+        let script = NativeScript::new(natives.native, &program, random.below(2) == 0);
         let hit_program = match script.program(&program, &blocks) {
             Ok(hit_program) => hit_program,
             Err(why) => {
@@ -303,8 +303,8 @@ fn scr_5_programs_leave_what_the_interpreter_leaves() {
         }
         let contents = contents(&script, &hit_program, &hits);
         let mut in_target = machine(&program);
-        let known =
-            Known { hit: &|_| Some(hits[0].clone()), stack: &|_, (_, stack)| frames(stack.here.address) };
+        let name = |number| Some(if number == 0 { hits[0].func.clone() } else { hits[0].probe.clone() });
+        let known = Known { name: &name, stack: &|_, (_, stack)| frames(stack.here.address) };
         contents_into(&script, &mut in_target, &[contents], &known);
         assert_eq!(written(&mut in_target), written(&mut interpreted), "{text}\n{}", hit_program.program());
     }

@@ -14,6 +14,8 @@ use trapline_tests::tracing::binary;
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, text};
 
+mod keys;
+
 const TIMES: u64 = 10;
 /// The line that says that everything is attached.
 const NOTIFY: &str = "__BPFTRACE_NOTIFY_PROBES_ATTACHED";
@@ -358,28 +360,17 @@ fn what_finds_no_room_is_counted_to_the_hit() {
     }
 }
 
-/// A name in a key is one key, at entries and returns, and at several functions.
-#[test]
-fn names_in_keys_of_plain_values_mean_the_same_at_all_probes() {
-    let path = or_skip!(victims::c("rounds", Variant::Plain));
-    let mut victim = Running::start(&path, &[]);
-    let script = "uprobe:FILE:step, uprobe:FILE:round_of { @at[tid, func] = arg0 + 100; @sort[probetype] = 1; }
-        uretprobe:FILE:step, uretprobe:FILE:round_of /@at[tid, func]/ { @n[func] = count(); delete(@at[tid, func]); }";
-    let ran = ours(&mut victim, &at(script, &path), &[], TIMES);
-    let rounds = ran.printed["rounds"];
-    assert_eq!(ran.maps["@n"], json!({ "step": 5 * rounds, "round_of": rounds }), "{}", ran.messages);
-    assert_eq!((&ran.maps["@sort"], ran.maps.get("@at")), (&json!({ "uprobe": 1 }), None));
-}
-
 #[test]
 fn what_the_target_cannot_run_is_said_and_interpreted() {
     let path = or_skip!(victims::c("rounds", Variant::Plain));
     let mut victim = Running::start(&path, &[]);
     for (script, why) in [
         ("uprobe:FILE:step { @a[arg1, comm] = arg0; }", "comm in the key of a map of plain values"),
-        ("uprobe:FILE:step { @a[tid, func] = arg0; }", "func in the key of a map of plain values"),
-        ("uprobe:FILE:step { @a[probe] = arg0; }", "probe in the key of a map of plain values"),
-        ("uprobe:FILE:step { @a[probetype] = arg0; }", "probetype in the key of a map of plain values"),
+        ("uretprobe:FILE:step { @a[str(retval)] = count(); }", "such a text"),
+        (
+            "uprobe:FILE:step { @a[str(arg0)] = arg1; }",
+            "a text of the program in the key of a map of plain values",
+        ),
         ("uprobe:FILE:step { @p[1] = (arg0, arg1); $p = @p[1]; @c[$p.0, 1] = count(); }", "a value of type"),
         (
             "uprobe:FILE:step { @c[arg1, 1] = count(); if (arg1 == 9) { print(1); } }",
