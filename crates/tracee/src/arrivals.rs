@@ -30,6 +30,8 @@
 //!   as late.
 //! - *The exec fails, or the file was opened by a program that only reads it*: W sees no stop for [`PATIENCE`], and
 //!   ends, by which the kernel detaches. A library that is opened by code outside of the loader is not waited for.
+//! - *The tracer is stopped*: then all who open a wanted file would wait, so the terminal's stop (Ctrl-Z) is blocked.
+//!   A SIGSTOP, or a debugger that stops us, lets them wait until we go on. Stated, not solved.
 //! - *X is traced*: by a debugger: it is reported as not held. By a thread of ours (W of its exec, the follower):
 //!   that one has it already.
 //! - *X belongs to a process that is patched already*: it is let go; the session sees what it loads.
@@ -58,6 +60,7 @@ use crate::park::{EntryTrap, Parked};
 use crate::status::{InCall, ThreadStatus};
 use crate::sys::fanotify::{Group, Opening};
 use crate::sys::ptrace::{self, EVENT_STOP};
+use crate::sys::signals;
 use crate::sys::wait::{self, Stop, pause};
 
 /// Longest time for which a thread that opens a file waits for us. It takes some hundred microseconds where we get
@@ -107,12 +110,13 @@ struct Shared {
 }
 
 impl Arrivals {
-    /// Starts without files.
+    /// Starts without files. From now on the calling thread, and those it starts, are not stopped by Ctrl-Z.
     ///
     /// # Errors
     /// When the kernel grants no permission events: without CAP_SYS_ADMIN, or without support.
     pub fn start() -> io::Result<Self> {
         let group = Arc::new(Group::new()?);
+        signals::block_stop();
         let (end, news) = (Bell::new()?, Bell::new()?);
         let shared =
             Arc::new(Shared { group, end, ended: AtomicBool::new(false), arrived: Mutex::default(), news });

@@ -36,6 +36,17 @@ pub(crate) fn open(signals: &[i32]) -> io::Result<OwnedFd> {
     unsafe { owned(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK).into()) }
 }
 
+/// Blocks the terminal's stop (Ctrl-Z) in the calling thread and in those it starts later.
+pub(crate) fn block_stop() {
+    // SAFETY: sigset_t is plain integers; all-zero is a value of it, and sigemptyset makes it empty anyway.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is live; a null pointer means that the old mask is not needed.
+    unsafe {
+        libc::sigaddset(&raw mut set, libc::SIGTSTP);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
 /// Gives the calling thread the mask from before [`open`]. Fit for a child between fork and exec: it
 /// allocates nothing and takes no lock.
 pub(crate) fn unblock() {

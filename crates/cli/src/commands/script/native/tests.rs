@@ -208,7 +208,8 @@ fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit]) -> Ma
             .iter()
             .for_each(|nth| inputs[usize::from(*nth)] = LINE + u64::from(bytes.once));
         inputs[usize::from(input::MOVED)] = hit.args[0] & 1;
-        inputs[usize::from(input::NAME) + 1] = 1;
+        // The numbers of the probe's name, and of its sort; that of the function is 0.
+        (1..3).for_each(|nth| inputs[usize::from(input::NAME) + nth] = nth as u64);
         let end = interpret_in(hit_program.program(), &inputs, &mut memory);
         assert_eq!(end.outcome, 0);
     }
@@ -303,7 +304,9 @@ fn scr_5_programs_leave_what_the_interpreter_leaves() {
         }
         let contents = contents(&script, &hit_program, &hits);
         let mut in_target = machine(&program);
-        let name = |number| Some(if number == 0 { hits[0].func.clone() } else { hits[0].probe.clone() });
+        let sort = hits[0].probe.split(':').next().unwrap_or_default();
+        let names = [hits[0].func.as_str(), hits[0].probe.as_str(), sort];
+        let name = |number: u64| names.get(number as usize).map(|&name| name.to_owned());
         let known = Known { name: &name, stack: &|_, (_, stack)| frames(stack.here.address) };
         contents_into(&script, &mut in_target, &[contents], &known);
         assert_eq!(written(&mut in_target), written(&mut interpreted), "{text}\n{}", hit_program.program());
