@@ -44,6 +44,11 @@ impl Segment {
         view.set(at::MAY_WAIT, 1);
         Waiting::Again
     }
+    /// Whether a thread has given up since threads were allowed to wait.
+    pub fn has_given_up(&self) -> bool {
+        let view = self.view();
+        view.get(at::MAY_WAIT) == 0 && (view.get(at::ASKED) | view.get(at::CLOSED)) & fact::FILTER == 0
+    }
     /// R4: wakes the threads that wait for room in a ring.
     pub fn wake(&self, ring: u32) {
         self.map.wake(self.rings().ring(ring) + SEQUENCE);

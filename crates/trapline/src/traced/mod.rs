@@ -284,10 +284,13 @@ impl Traced {
         (last, waits): (bool, bool),
         write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<usize, E> {
-        let waits = waits && self.ended.is_none() && !self.prober.patches.detached;
         let last = self.leaving.is_last_round() || last;
         let Readings { recorder, names, .. } = &mut self.readings;
         let Prober { sites, patches, .. } = &self.prober;
+        if waits && self.ended.is_some() && !patches.detached {
+            recorder.note_end(patches.segments());
+        }
+        let waits = waits && self.ended.is_none() && !patches.detached;
         recorder.save(&self.target, sites, &patches.attached, names, (next, last, waits), write)
     }
     /// All sums of stacks, most calls first.

@@ -36,6 +36,8 @@ pub(super) struct Recorder {
     saver: Saver,
     /// How often a thread waited as long as the bound, and then no thread did.
     given_up: u64,
+    /// Whether the process' end was noted.
+    ended: bool,
 }
 
 impl Recorder {
@@ -176,6 +178,13 @@ impl Recorder {
         for segment in segments.iter().filter(|one| one.rings().is_compact()) {
             segment.beat();
             self.given_up += u64::from(segment.allow_waiting() == Waiting::Again);
+        }
+    }
+    /// Notes whether a thread of a process that has ended had given up before, which no round has seen.
+    pub(super) fn note_end(&mut self, segments: &[Segment]) {
+        let given_up = |segment: &&Segment| segment.rings().is_compact() && segment.has_given_up();
+        if !std::mem::replace(&mut self.ended, true) {
+            self.given_up += segments.iter().filter(given_up).count() as u64;
         }
     }
     /// Notices for the end of the session.

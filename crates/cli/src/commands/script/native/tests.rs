@@ -173,6 +173,7 @@ impl Random {
             args: (0..6).map(|_| self.number()).collect(),
             func: "f".to_owned(),
             probe: "uprobe:p:f".to_owned(),
+            sort: "uprobe",
             ..Hit::default()
         }
     }
@@ -304,8 +305,7 @@ fn scr_5_programs_leave_what_the_interpreter_leaves() {
         }
         let contents = contents(&script, &hit_program, &hits);
         let mut in_target = machine(&program);
-        let sort = hits[0].probe.split(':').next().unwrap_or_default();
-        let names = [hits[0].func.as_str(), hits[0].probe.as_str(), sort];
+        let names = [hits[0].func.as_str(), hits[0].probe.as_str(), hits[0].sort];
         let name = |number: u64| names.get(number as usize).map(|&name| name.to_owned());
         let known = Known { name: &name, stack: &|_, (_, stack)| frames(stack.here.address) };
         contents_into(&script, &mut in_target, &[contents], &known);
