@@ -1,10 +1,10 @@
-//! ARR-1, ARR-2: `--all`, processes of later.
+//! ARR-1, ARR-2, ARR-3: `--all`, processes of later.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use trapline_tests::tracing::Tracing;
+use trapline_tests::tracing::{Tracing, binary};
 use trapline_tests::{bpf, or_skip, oracle, programs, victims};
 
 /// Starts the tracer, and waits until the kernel has its marks.
@@ -67,6 +67,23 @@ fn libraries_of_programs_of_later_are_probed_before_their_constructors() {
     let report = tracing.stop();
     assert_eq!(report.hits("early"), 10 * (7 + 3), "{}", report.errors);
     assert!(!report.errors.contains("not probed"), "{}", report.errors);
+}
+
+/// ARR-3: the kernel denies an opening if the tracer has no descriptor for its event.
+#[test]
+fn programs_start_as_ever_when_the_tracer_has_no_descriptors_left() {
+    let path = copy_of(&or_skip!(victims::plain("tree")), "tree-short");
+    let script = "ulimit -Sn 30; ulimit -Hn 30; exec \"$0\" count --all -q -d 4 \"$1:leaf\"";
+    let mut short = Command::new("bash");
+    short.args(["-c", script]).arg(binary()).arg(&path).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut short = short.stderr(Stdio::null()).spawn().expect("bash starts");
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_millis(400));
+        let status = Command::new(&path).args(["3", "6"]).stdout(Stdio::null()).status().expect("it runs");
+        assert!(status.success(), "{status}");
+    }
+    short.wait().expect("ours");
+    std::fs::remove_file(&path).expect("ours");
 }
 
 /// The kernel lets go whoever waits, and parked programs go on by themselves.

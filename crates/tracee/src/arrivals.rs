@@ -3,7 +3,7 @@
 //!
 //! In: files, by path. Out: processes, each parked where its loader has mapped and relocated all ([`Parked`]); and
 //! those that could not be held. Invariants: ARR-1 whoever opens a marked file is let go at most [`HELD`] after it
-//! was seen, whatever becomes of the rest. ARR-2 this process and pid 1 are never held. Does not: choose the files,
+//! was seen, whatever becomes of the rest. ARR-2 this process and pid 1 are never held. ARR-3 no opening is denied. Does not: choose the files,
 //! patch, or follow a process on.
 //!
 //! Root alone may ask for this (fanotify needs CAP_SYS_ADMIN). Marks are on inodes: names and mount namespaces do
@@ -32,6 +32,8 @@
 //!   ends, by which the kernel detaches. A library that is opened by code outside of the loader is not waited for.
 //! - *The tracer is stopped*: then all who open a wanted file would wait, so the terminal's stop (Ctrl-Z) is blocked.
 //!   A SIGSTOP, or a debugger that stops us, lets them wait until we go on. Stated, not solved.
+//! - *The tracer has no descriptors left*: the kernel would deny what X opens, since it opens a descriptor for each
+//!   event. So some are kept for that (ARR-3). Without them no event is read, and the group is closed.
 //! - *X is traced*: by a debugger: it is reported as not held. By a thread of ours (W of its exec, the follower):
 //!   that one has it already.
 //! - *X belongs to a process that is patched already*: it is let go; the session sees what it loads.
@@ -59,6 +61,7 @@ use crate::maps::{self, Mapping};
 use crate::park::{EntryTrap, Parked};
 use crate::status::{InCall, ThreadStatus};
 use crate::sys::fanotify::{Group, Opening};
+use crate::sys::limit;
 use crate::sys::ptrace::{self, EVENT_STOP};
 use crate::sys::signals;
 use crate::sys::wait::{self, Stop, pause};
@@ -66,6 +69,8 @@ use crate::sys::wait::{self, Stop, pause};
 /// Longest time for which a thread that opens a file waits for us. It takes some hundred microseconds where we get
 /// a CPU.
 const HELD: Duration = Duration::from_millis(200);
+/// Descriptors that this process may have open.
+const DESCRIPTORS: u64 = 1 << 16;
 /// Time that a process may take from its opening to the rendezvous.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -81,6 +86,8 @@ pub enum Arrival {
         /// It has come so far that calls may have been missed.
         late: bool,
     },
+    /// No process of later is held any more, since this process has no descriptors left.
+    Ended,
     /// It could not be held.
     Missed {
         /// Its pid.
@@ -100,7 +107,8 @@ pub struct Arrivals {
 /// What the threads share.
 #[derive(Debug)]
 struct Shared {
-    group: Arc<Group>,
+    /// Closed when the last holder lets go: A, and this.
+    group: Mutex<Option<Arc<Group>>>,
     /// Ends A.
     end: Bell,
     ended: AtomicBool,
@@ -115,13 +123,20 @@ impl Arrivals {
     /// # Errors
     /// When the kernel grants no permission events: without CAP_SYS_ADMIN, or without support.
     pub fn start() -> io::Result<Self> {
+        // Each process under trace takes some. Without the right to raise the limit, the reserve protects others.
+        drop(limit::raise(DESCRIPTORS));
         let group = Arc::new(Group::new()?);
         signals::block_stop();
         let (end, news) = (Bell::new()?, Bell::new()?);
-        let shared =
-            Arc::new(Shared { group, end, ended: AtomicBool::new(false), arrived: Mutex::default(), news });
+        let shared = Arc::new(Shared {
+            group: Mutex::new(Some(Arc::clone(&group))),
+            end,
+            ended: AtomicBool::new(false),
+            arrived: Mutex::default(),
+            news,
+        });
         let of_thread = Arc::clone(&shared);
-        let work = move || attend(&of_thread);
+        let work = move || attend(&of_thread, &group);
         let thread = std::thread::Builder::new().name("trapline-arrivals".into()).spawn(work)?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -130,7 +145,8 @@ impl Arrivals {
     /// # Errors
     /// When it cannot be marked: it is not there, or its file system has no such events.
     pub fn want(&self, path: &Path, executes: bool) -> io::Result<()> {
-        self.shared.group.mark(path, executes)
+        let group = self.shared.group.lock().unwrap_or_else(PoisonError::into_inner);
+        group.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?.mark(path, executes)
     }
     /// Who has arrived since the last call.
     #[must_use]
@@ -169,17 +185,27 @@ impl Shared {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
         self.news.ring();
     }
+    /// Ends it for lack of descriptors. The group is closed when A returns, which lets all go.
+    fn give_up(&self) {
+        *self.group.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.report(Arrival::Ended);
+    }
     fn missed(&self, pid: u32, why: String) {
         self.report(Arrival::Missed { pid, why });
     }
 }
 
 /// A: answers events until the end. Returns when no thread of ours holds anybody.
-fn attend(shared: &Arc<Shared>) {
+fn attend(shared: &Arc<Shared>, group: &Arc<Group>) {
     let mut workers: Vec<JoinHandle<()>> = Vec::new();
     while shared.goes_on() {
-        shared.end.wait(&[shared.group.descriptor()], None);
-        for opening in shared.group.openings() {
+        if !group.keep_reserve() {
+            // Whoever waits goes on when the group is gone.
+            shared.give_up();
+            break;
+        }
+        shared.end.wait(&[group.descriptor()], None);
+        for opening in group.openings() {
             workers.extend(hold(shared, &opening));
         }
         workers.retain(|worker| !worker.is_finished());
@@ -330,12 +356,10 @@ impl Waiter {
             let Some(stop) = self.next(start)? else { continue };
             match stop {
                 Stop::Exit { .. } => return Ok(None),
-                Stop::Event { event: libc::PTRACE_EVENT_EXEC, .. } => {
-                    return Parked::from_exec(self.pid, &|| self.goes_on(start));
-                }
+                Stop::Event { event: libc::PTRACE_EVENT_EXEC, .. } => return self.park(start),
                 Stop::Event { event: EVENT_STOP, signal: libc::SIGTRAP, .. } if asked => {
                     if !EntryTrap::is_passed(self.pid) {
-                        return Parked::from_exec(self.pid, &|| self.goes_on(start));
+                        return self.park(start);
                     }
                     ptrace::cont(stop.tid(), 0)?;
                     self.shared.report(Arrival::Running { pid: self.pid, late: true });
@@ -345,6 +369,14 @@ impl Waiter {
             }
         }
         Ok(None)
+    }
+    /// O6 for a program that has executed. One that does not come to its rendezvous in time runs on, and is told.
+    fn park(&self, start: Instant) -> io::Result<Option<Parked>> {
+        let parked = Parked::from_exec(self.pid, &|| self.goes_on(start))?;
+        if parked.is_none() && self.shared.goes_on() && living::runs(self.pid) {
+            self.shared.report(Arrival::Running { pid: self.pid, late: true });
+        }
+        Ok(parked)
     }
     /// O3 and O6 for a library.
     fn at_library(&self, seized: &Sender<()>) {

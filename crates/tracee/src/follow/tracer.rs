@@ -187,6 +187,8 @@ impl Tracer {
                 State::Arrived => self.emit(Followed::AtEntry(Parked::in_ambush(ambush))),
                 State::Passed => {
                     ambush.cancel();
+                    // It is followed on, unprobed.
+                    drop(self.seize(pid));
                     let why = "it went on from its rendezvous, since this tracer had no time".to_owned();
                     self.emit(Followed::Unparked { pid, why });
                 }

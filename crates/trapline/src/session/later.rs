@@ -36,6 +36,10 @@ impl Processes {
                     self.add_running(Process::open(pid));
                     self.notices.extend(late.then(|| late_notice(pid)));
                 }
+                Arrival::Ended => self.notices.push(
+                    "programs that start from now on are not traced, as no descriptors are left (ulimit -n)"
+                        .to_owned(),
+                ),
                 Arrival::Missed { pid, why } => self.is_unprobed(pid, &why),
             }
         }
