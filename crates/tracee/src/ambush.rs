@@ -32,8 +32,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use crate::auxv::{AT_PHDR, Auxv};
 use crate::native::park::{AMBUSH, AMBUSH_ALIVE, LEAP, ambush, leap};
-use crate::rendezvous::Rendezvous;
+use crate::rendezvous::{Rendezvous, holds_sanitizer};
 use crate::stuck::Stuck;
 use crate::sys::signals;
 use crate::waiting::{Keeper, end_of_vdso, memory, write};
@@ -70,11 +71,20 @@ pub(crate) enum State {
 }
 
 impl Ambush {
+    /// A1 and A2 in a process that is stopped at its exec; `None` if it is to be held at its entry point. That is so
+    /// for sanitizers: their runtime takes its memory in the first constructor, and ends the program if ours is in
+    /// its place.
+    pub(crate) fn at_exec(pid: u32) -> Option<Self> {
+        let auxv = Auxv::of(pid).ok()?;
+        let (loader, headers) = (auxv.loader()?, auxv.word(AT_PHDR)?);
+        let is_suited = !holds_sanitizer(&memory(pid).ok()?, headers);
+        is_suited.then(|| Self::set(pid, loader)).flatten()
+    }
     /// A1 and A2; `None` if that is not possible.
     pub(crate) fn set(pid: u32, loader: u64) -> Option<Self> {
         let memory = memory(pid).ok()?;
         let rendezvous = Rendezvous::of(&memory, loader)?;
-        let (at, list) = (rendezvous.at, rendezvous.list()?);
+        let (at, list) = (rendezvous.at, rendezvous.list);
         let code = end_of_vdso(pid, &memory, AMBUSH)?;
         let mut under = [0; LEAP];
         memory.read_exact_at(&mut under, at).ok()?;

@@ -55,10 +55,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::ambush::Ambush;
+use crate::auxv;
 use crate::bell::Bell;
 use crate::living;
 use crate::maps::{self, Mapping};
-use crate::park::{EntryTrap, Parked};
+use crate::park::Parked;
+use crate::rendezvous;
 use crate::status::{InCall, ThreadStatus};
 use crate::sys::fanotify::{Group, Opening};
 use crate::sys::limit;
@@ -304,7 +306,7 @@ fn is_loading(pid: u32, tid: u32) -> bool {
     let Some(InCall::Call { pc, .. }) = call_of(tid) else { return true };
     let at = |address: u64| maps.iter().find(|one| (one.start.0..one.end.0).contains(&address));
     let of = |mapping: Option<&Mapping>| mapping.and_then(|one| one.file);
-    match (of(EntryTrap::loader(pid).and_then(at)), of(at(pc))) {
+    match (of(auxv::loader(pid).and_then(at)), of(at(pc))) {
         (Some(loader), Some(calls)) => loader == calls,
         _ => false,
     }
@@ -358,7 +360,7 @@ impl Waiter {
                 Stop::Exit { .. } => return Ok(None),
                 Stop::Event { event: libc::PTRACE_EVENT_EXEC, .. } => return self.park(start),
                 Stop::Event { event: EVENT_STOP, signal: libc::SIGTRAP, .. } if asked => {
-                    if !EntryTrap::is_passed(self.pid) {
+                    if !rendezvous::is_passed(self.pid) {
                         return self.park(start);
                     }
                     ptrace::cont(stop.tid(), 0)?;
@@ -380,8 +382,7 @@ impl Waiter {
     }
     /// O3 and O6 for a library.
     fn at_library(&self, seized: &Sender<()>) {
-        let Some(ambush) = EntryTrap::loader(self.pid).and_then(|loader| Ambush::set(self.pid, loader))
-        else {
+        let Some(ambush) = auxv::loader(self.pid).and_then(|loader| Ambush::set(self.pid, loader)) else {
             self.shared.report(Arrival::Running { pid: self.pid, late: true });
             return;
         };

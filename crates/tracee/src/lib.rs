@@ -15,13 +15,16 @@
 mod aarch64;
 mod ambush;
 mod arrivals;
+mod auxv;
 mod batch;
 mod bell;
 mod call_rights;
 mod calls;
 mod clock;
+mod entry_trap;
 mod error;
 mod features;
+mod files;
 pub mod filter;
 mod find;
 mod follow;

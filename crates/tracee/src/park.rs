@@ -35,14 +35,9 @@
 //!
 //! # Where it is held
 //!
-//! "Entry point" stands for the place where it is held, and goes on. It is the loader's function if
-//! - the loader has one, and the processor's breakpoint can be had: the function is called more than once, and
-//!   only a breakpoint lets it pass;
-//! - and no sanitizer's runtime is mapped: that takes its memory in the first constructor, and ends the program
-//!   if ours is in its place.
-//!
-//! The program's memory at a call of that function is as at any call: the stack is aligned for it, and no call of
-//! the program's has begun.
+//! "Entry point" stands for the place where it is held, and goes on. In an [`ambush`](crate::ambush) that is the
+//! loader's function; otherwise an [`EntryTrap`] stops it. The program's memory at a call of that function is as at
+//! any call: the stack is aligned for it, and no call of the program's has begun.
 //!
 //! # A function that it runs meanwhile
 //!
@@ -69,29 +64,22 @@
 //! program's own bytes are back by then. Under a seccomp filter the calls that bring the thread back are
 //! checked first, as for every remote call (`call_rights`).
 
-use std::fs;
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use crate::ambush::{Ambush, Arrived, Function};
+use crate::entry_trap::EntryTrap;
 use crate::error::TargetError;
-use crate::native::park::{ALIVE, BEHIND, IS_HELD, LEN, LOOP, TRAP, waiting};
+use crate::native::park::{ALIVE, LEN, LOOP, waiting};
 use crate::process::Process;
 use crate::regs::Regs;
-use crate::rendezvous::{Rendezvous, holds_sanitizer};
 use crate::stuck::Stuck;
-use crate::sys::perf::{self, Attr};
 use crate::sys::wait::pause;
 use crate::sys::wait::{self, Stop};
 use crate::sys::{ptrace, signals};
 use crate::waiting::{Keeper, end_of_vdso, memory, write};
-
-const AT_PHDR: u64 = 3;
-const AT_BASE: u64 = 7;
-const AT_ENTRY: u64 = 9;
 
 /// A process that waits at its entry point.
 #[derive(Debug)]
@@ -121,11 +109,11 @@ impl Parked {
     /// Parks a process that the calling thread holds in the stop of its exec. `None` if it ends before, as a
     /// program does that lacks a library, or if `goes_on` says no; then it is let go.
     pub(crate) fn from_exec(pid: u32, goes_on: &dyn Fn() -> bool) -> io::Result<Option<Self>> {
-        if let Some(ambush) = EntryTrap::ambush(pid) {
+        if let Some(ambush) = Ambush::at_exec(pid) {
             ptrace::detach(pid)?;
             return Ok(ambush.wait(goes_on)?.map(Self::in_ambush));
         }
-        let mut trap = EntryTrap::set(pid)?;
+        let trap = EntryTrap::set(pid)?;
         if trap.is_there() {
             return trap.park(pid).map(Some);
         }
@@ -141,14 +129,31 @@ impl Parked {
                 return Ok(None);
             };
             pass = match stop {
-                Stop::Signal { signal, .. } => match trap.hit(pid, signal) {
-                    Hit::There => return trap.park(pid).map(Some),
-                    Hit::NotYet => 0,
-                    Hit::Other => signal,
-                },
+                Stop::Signal { signal, .. } if trap.is_hit(pid, signal) => return trap.park(pid).map(Some),
+                Stop::Signal { signal, .. } => signal,
                 _ => 0,
             };
         }
+    }
+    /// Parks a process that the calling thread holds in a stop at its entry point, and detaches from it.
+    pub(crate) fn at_entry(pid: u32, entry: u64) -> io::Result<Self> {
+        let memory = memory(pid)?;
+        let room = end_of_vdso(pid, &memory, LEN);
+        let (at, code) = match room {
+            Some(at) => (at, waiting(entry).to_vec()),
+            None => (entry, LOOP.to_vec()),
+        };
+        let mut saved = vec![0; code.len()];
+        memory.read_exact_at(&mut saved, at)?;
+        write(&memory, at, &code)?;
+        let regs = Regs::read(pid, None)?;
+        let mut waits = regs;
+        waits.set_pc(at);
+        waits.write(pid)?;
+        ptrace::detach(pid)?;
+        // Without a keeper the program goes on too early, and nothing worse happens.
+        let keeper = room.and_then(|at| Keeper::start(memory, at + ALIVE).ok());
+        Ok(Self { pid, entry, at, saved, regs: Some(Box::new(regs)), function: None, keeper })
     }
     /// One that has arrived in an ambush.
     pub(crate) fn in_ambush(ambush: Ambush) -> Self {
@@ -221,184 +226,6 @@ pub(crate) fn in_own_thread<T: Send + 'static>(
 ) -> io::Result<T> {
     let thread = std::thread::Builder::new().name("trapline-launch".into()).spawn(work)?;
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the launching thread panicked")))
-}
-
-/// What a stop means for a program that is on its way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Hit {
-    /// It is where it is to be held.
-    There,
-    /// The trap was hit too early.
-    NotYet,
-    /// The stop has nothing to do with the trap.
-    Other,
-}
-
-/// A trap that stops a program where it is to be held.
-///
-/// It is a breakpoint of the processor, which the kernel keeps for the tracer. The program's memory stays as
-/// it is, so other tools' probes at the same instruction may come and go, and the breakpoint ends with the
-/// tracer. Where the kernel grants none, it is a trap in the program's code. That one is lost if another
-/// tool's probe there comes or goes meanwhile; the program then runs without being seen at its entry point.
-#[derive(Debug)]
-pub(crate) struct EntryTrap {
-    entry: u64,
-    by: By,
-    /// Set if the place is the loader's function.
-    rendezvous: Option<Rendezvous>,
-}
-
-#[derive(Debug)]
-enum By {
-    /// Nothing is needed: the program has no interpreter, so it is there already.
-    Nothing,
-    Breakpoint(OwnedFd),
-    /// A trap in the code, and the bytes under it.
-    Code([u8; TRAP.len()]),
-}
-
-impl EntryTrap {
-    /// Sets the trap in a process that is stopped at its exec.
-    pub(crate) fn set(pid: u32) -> io::Result<Self> {
-        let auxv = fs::read(format!("/proc/{pid}/auxv"))?;
-        let entry = auxv_word(&auxv, AT_ENTRY).ok_or_else(|| io::Error::other("no AT_ENTRY in its auxv"))?;
-        if auxv_word(&auxv, AT_BASE).unwrap_or(0) == 0 {
-            return Ok(Self { entry, by: By::Nothing, rendezvous: None });
-        }
-        if let Some(trap) = Self::at_rendezvous(pid)? {
-            return Ok(trap);
-        }
-        Self::at_entry(pid, entry)
-    }
-    /// Code that waits at the loader's rendezvous, in a process that is stopped at its exec; `None` if the program is
-    /// to be held by a trap.
-    pub(crate) fn ambush(pid: u32) -> Option<Ambush> {
-        let auxv = fs::read(format!("/proc/{pid}/auxv")).ok()?;
-        let (loader, headers) = (auxv_word(&auxv, AT_BASE)?, auxv_word(&auxv, AT_PHDR)?);
-        let is_suited = loader != 0 && !holds_sanitizer(&memory(pid).ok()?, headers);
-        is_suited.then(|| Ambush::set(pid, loader)).flatten()
-    }
-    /// The same at the loader's next rendezvous, in a thread that need not be stopped; `None` if there is no such
-    /// place, or no breakpoint is to be had.
-    pub(crate) fn at_rendezvous(tid: u32) -> io::Result<Option<Self>> {
-        let Some(loader) = Self::loader(tid) else { return Ok(None) };
-        let Some(rendezvous) = Rendezvous::of(&memory(tid)?, loader) else { return Ok(None) };
-        let by = breakpoint(tid, rendezvous.at).ok().map(By::Breakpoint);
-        Ok(by.map(|by| Self { entry: rendezvous.at, by, rendezvous: Some(rendezvous) }))
-    }
-    /// Whether a process has passed the place where it would be held. Its state cannot be read if it is gone.
-    pub(crate) fn is_passed(pid: u32) -> bool {
-        let Some(loader) = Self::loader(pid) else { return true };
-        let Ok(memory) = memory(pid) else { return true };
-        Rendezvous::of(&memory, loader).is_none_or(|rendezvous| rendezvous.is_complete(&memory))
-    }
-    /// Address of a process' loader, if it has one.
-    pub(crate) fn loader(pid: u32) -> Option<u64> {
-        let auxv = fs::read(format!("/proc/{pid}/auxv")).ok()?;
-        auxv_word(&auxv, AT_BASE).filter(|base| *base != 0)
-    }
-    /// The same at the program's entry point.
-    fn at_entry(pid: u32, entry: u64) -> io::Result<Self> {
-        if let Ok(breakpoint) = breakpoint(pid, entry) {
-            return Ok(Self { entry, by: By::Breakpoint(breakpoint), rendezvous: None });
-        }
-        let memory = memory(pid)?;
-        let mut under = [0u8; TRAP.len()];
-        memory.read_exact_at(&mut under, entry)?;
-        write(&memory, entry, &TRAP)?;
-        Ok(Self { entry, by: By::Code(under), rendezvous: None })
-    }
-    /// Whether the program is at its entry point already (it has no interpreter).
-    pub(crate) const fn is_there(&self) -> bool {
-        matches!(self.by, By::Nothing)
-    }
-    /// Parks the process, which this trap has stopped, and detaches from it.
-    pub(crate) fn park(self, pid: u32) -> io::Result<Parked> {
-        let entry = self.entry;
-        self.clear(pid)?;
-        let memory = memory(pid)?;
-        let room = end_of_vdso(pid, &memory, LEN);
-        let (at, code) = match room {
-            Some(at) => (at, waiting(entry).to_vec()),
-            None => (entry, LOOP.to_vec()),
-        };
-        let mut saved = vec![0; code.len()];
-        memory.read_exact_at(&mut saved, at)?;
-        write(&memory, at, &code)?;
-        let regs = Regs::read(pid, None)?;
-        let mut waits = regs;
-        waits.set_pc(at);
-        waits.write(pid)?;
-        ptrace::detach(pid)?;
-        // Without a keeper the program goes on too early, and nothing worse happens.
-        let keeper = room.and_then(|at| Keeper::start(memory, at + ALIVE).ok());
-        Ok(Parked { pid, entry, at, saved, regs: Some(Box::new(regs)), function: None, keeper })
-    }
-    /// Removes the trap.
-    pub(crate) fn clear(self, pid: u32) -> io::Result<()> {
-        match self.by {
-            By::Nothing => Ok(()),
-            By::Breakpoint(breakpoint) => {
-                drop(breakpoint);
-                Ok(())
-            }
-            By::Code(under) => write(&memory(pid)?, self.entry, &under),
-        }
-    }
-    /// What a stop for this signal means. A trap that was hit too early is set at the entry point, if the
-    /// program is not to be held at its rendezvous.
-    pub(crate) fn hit(&mut self, pid: u32, signal: i32) -> Hit {
-        let behind = if matches!(self.by, By::Code(_)) { BEHIND } else { 0 };
-        let is_here = || Regs::read(pid, None).is_ok_and(|regs| regs.pc() == self.entry + behind);
-        if signal != libc::SIGTRAP || !is_here() {
-            return Hit::Other;
-        }
-        let Some(rendezvous) = self.rendezvous else { return Hit::There };
-        if !memory(pid).is_ok_and(|memory| rendezvous.is_complete(&memory)) {
-            return Hit::NotYet;
-        }
-        let auxv = fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
-        if !has_sanitizer(pid, &auxv) {
-            return Hit::There;
-        }
-        let later = auxv_word(&auxv, AT_ENTRY).and_then(|entry| Self::at_entry(pid, entry).ok());
-        let Some(later) = later else { return Hit::There };
-        *self = later;
-        Hit::NotYet
-    }
-}
-
-/// Whether a sanitizer's runtime is mapped, as a library or as part of the program.
-fn has_sanitizer(pid: u32, auxv: &[u8]) -> bool {
-    const LIBRARIES: [&str; 5] = ["/libasan.", "/libtsan.", "/libhwasan.", "/liblsan.", "/libclang_rt."];
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let maps = String::from_utf8_lossy(&maps);
-    let of_program = || Some(holds_sanitizer(&memory(pid).ok()?, auxv_word(auxv, AT_PHDR)?));
-    maps.lines().any(|line| LIBRARIES.iter().any(|name| line.contains(name))) || of_program() == Some(true)
-}
-
-/// A breakpoint of the processor that stops a thread before it executes this instruction. It is removed when
-/// the descriptor is closed.
-fn breakpoint(tid: u32, at: u64) -> io::Result<OwnedFd> {
-    if !IS_HELD {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
-    let flags = perf::EXCLUDE_KERNEL | perf::EXCLUDE_HV | perf::REMOVE_ON_EXEC | perf::SIGTRAP;
-    let attr = Attr {
-        kind: perf::BREAKPOINT,
-        bp_type: perf::EXECUTE,
-        config1: at,
-        config2: size_of::<u64>() as u64,
-        sample_period: 1,
-        flags,
-        ..Attr::default()
-    };
-    perf::open(attr, tid.cast_signed(), -1)
-}
-
-fn auxv_word(auxv: &[u8], key: u64) -> Option<u64> {
-    let word = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).ok();
-    auxv.chunks_exact(16).find(|pair| word(&pair[..8]) == Some(key)).and_then(|pair| word(&pair[8..]))
 }
 
 /// Waits for the next stop of a tracee, and reaps it. A loader may take any time, so only Ctrl-C ends the

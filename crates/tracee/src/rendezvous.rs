@@ -1,7 +1,7 @@
 //! Where a program's loader tells debuggers that all libraries are mapped: the function `_dl_debug_state`.
 //!
 //! In: the loader's address, memory. Out: the function's address, and a word that says what the loader does.
-//! Does not: set a breakpoint, or wait.
+//! Does not: change anything, or wait.
 //!
 //! When a program starts, glibc calls that function twice: before it maps libraries, and when all of them are
 //! mapped and relocated. Functions that choose implementations have run by then, constructors have not. musl
@@ -11,6 +11,9 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+
+use crate::auxv::loader;
+use crate::waiting::memory;
 
 /// Offsets of the list of libraries and of the state in `struct r_debug`, and the state's value when the list is
 /// complete. Before the loader has begun, there is no list.
@@ -31,53 +34,38 @@ const SYMBOL: usize = 24;
 const MOST_HEADERS: u64 = 64;
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The function, and where the state is found.
+/// The function, and the loader's `r_debug`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Rendezvous {
     /// Address of the function's first instruction.
     pub(crate) at: u64,
-    state: State,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    /// Address of the structure (glibc).
-    In(u64),
-    /// Address of a pointer to it (musl).
-    Behind(u64),
+    /// Address of the structure.
+    pub(crate) list: u64,
 }
 
 impl Rendezvous {
-    /// Finds it in the loader that is mapped at `base`; `None` if that has no such function.
+    /// Finds it in the loader that is mapped at `base`; `None` if that has no such function, or tells where its
+    /// structure is only when it has run (musl).
     pub(crate) fn of(memory: &File, base: u64) -> Option<Self> {
-        let loader = Loader { memory, base };
-        let symbols = loader.symbols().ok()?;
+        let symbols = Loader { memory, base }.symbols().ok()?;
         let find = |wanted: &[u8]| symbols.iter().find(|(name, _)| name == wanted).map(|one| one.1);
-        let state =
-            find(b"_r_debug").map(State::In).or_else(|| find(b"_dl_debug_addr").map(State::Behind))?;
-        Some(Self { at: find(b"_dl_debug_state")?, state })
-    }
-    /// Address of the loader's `r_debug`, if it is known before the loader runs.
-    pub(crate) const fn list(self) -> Option<u64> {
-        match self.state {
-            State::In(at) => Some(at),
-            State::Behind(_) => None,
-        }
+        Some(Self { at: find(b"_dl_debug_state")?, list: find(b"_r_debug")? })
     }
     /// Whether all libraries are mapped.
-    pub(crate) fn is_complete(self, memory: &File) -> bool {
+    fn is_complete(self, memory: &File) -> bool {
         let word = |at: u64| {
             let mut bytes = [0; 8];
             memory.read_exact_at(&mut bytes, at).ok().map(|()| u64::from_le_bytes(bytes))
         };
-        let structure = match self.state {
-            State::In(at) => Some(at),
-            State::Behind(at) => word(at),
-        };
-        let is_begun = |at: &u64| word(at + LIST).is_some_and(|list| list != 0);
-        let state = structure.filter(is_begun).and_then(|at| word(at + STATE));
-        state.is_some_and(|word| word as u32 == COMPLETE)
+        let is_begun = word(self.list + LIST).is_some_and(|list| list != 0);
+        is_begun && word(self.list + STATE).is_some_and(|word| word as u32 == COMPLETE)
     }
+}
+
+/// Whether a process has passed its rendezvous; true also if it has none, or is gone.
+pub(crate) fn is_passed(pid: u32) -> bool {
+    let (Some(loader), Ok(memory)) = (loader(pid), memory(pid)) else { return true };
+    Rendezvous::of(&memory, loader).is_none_or(|rendezvous| rendezvous.is_complete(&memory))
 }
 
 /// Whether a program holds the runtime of a sanitizer, or needs it as a library. `headers`: address of its program

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use super::release::Releasing;
 use super::{Followed, Order};
 use crate::ambush::{Ambush, State};
+use crate::entry_trap::EntryTrap;
 use crate::error::TargetError;
 use crate::living;
-use crate::park::{EntryTrap, Hit, Parked};
+use crate::park::Parked;
 use crate::permission;
 use crate::seizing::Seizing;
 use crate::status::ThreadStatus;
@@ -206,6 +207,9 @@ impl Tracer {
             }
             return if self.child == Some(tid) { Ok(()) } else { wait::take(tid).map(drop) };
         }
+        if !self.tracees.contains_key(&tid) {
+            eprintln!("DBG stop of unknown {tid}: {stop:?}");
+        }
         wait::take(tid)?;
         let exec = matches!(stop, Stop::Event { event: libc::PTRACE_EVENT_EXEC, .. });
         if !exec && self.is_leaving(tid) {
@@ -219,12 +223,9 @@ impl Tracer {
                 ptrace::cont(tid, 0)
             }
             Stop::Signal { signal, .. } => {
-                let trap = self.tracees.get_mut(&tid).and_then(|tracee| tracee.trap.as_mut());
-                match trap.map_or(Hit::Other, |trap| trap.hit(tid, signal)) {
-                    Hit::There => self.at_entry(tid),
-                    Hit::NotYet => ptrace::cont(tid, 0),
-                    Hit::Other => ptrace::cont(tid, signal),
-                }
+                let trap = self.tracees.get(&tid).and_then(|tracee| tracee.trap.as_ref());
+                let is_hit = trap.is_some_and(|trap| trap.is_hit(tid, signal));
+                if is_hit { self.at_entry(tid) } else { ptrace::cont(tid, signal) }
             }
             _ => ptrace::cont(tid, 0),
         }
@@ -233,7 +234,7 @@ impl Tracer {
         self.leaver_executes(tid);
         // Threads other than the one that executed are gone; it has the leader's id now.
         self.tracees.retain(|_, tracee| tracee.tgid != tid);
-        if let Some(ambush) = EntryTrap::ambush(tid) {
+        if let Some(ambush) = Ambush::at_exec(tid) {
             self.tracees.remove(&tid);
             self.ambushes.insert(tid, ambush);
             return ptrace::detach(tid);
