@@ -1,8 +1,8 @@
 //! Holds a program at its entry point, where it cannot be held at its loader's rendezvous
 //! ([`ambush`](crate::ambush)).
 //!
-//! In: a process that is stopped at its exec. Out: the same process, parked at its entry point. Constructors of its
-//! libraries have run by then. Invariants: TGT-11 the trap goes with the tracer, or is removed. Does not: wait.
+//! In: a process that is stopped at its exec. Out: a trap that stops it at its entry point. Constructors of its
+//! libraries have run by then. Does not: wait, or park the process there.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,6 @@ use std::os::unix::fs::FileExt;
 
 use crate::auxv::{AT_ENTRY, Auxv};
 use crate::native::park::{BEHIND, IS_HELD, TRAP};
-use crate::park::Parked;
 use crate::regs::Regs;
 use crate::sys::perf::{self, Attr};
 use crate::waiting::{memory, write};
@@ -57,22 +56,14 @@ impl EntryTrap {
     pub(crate) const fn is_there(&self) -> bool {
         matches!(self.by, By::Nothing)
     }
-    /// Parks the process, which this trap has stopped, and detaches from it.
-    pub(crate) fn park(self, pid: u32) -> io::Result<Parked> {
-        let entry = self.entry;
-        self.clear(pid)?;
-        Parked::at_entry(pid, entry)
-    }
-    /// Removes the trap.
-    pub(crate) fn clear(self, pid: u32) -> io::Result<()> {
+    /// Removes the trap. Returns the address of the entry point.
+    pub(crate) fn clear(self, pid: u32) -> io::Result<u64> {
         match self.by {
-            By::Nothing => Ok(()),
-            By::Breakpoint(breakpoint) => {
-                drop(breakpoint);
-                Ok(())
-            }
-            By::Code(under) => write(&memory(pid)?, self.entry, &under),
+            By::Nothing => {}
+            By::Breakpoint(breakpoint) => drop(breakpoint),
+            By::Code(under) => write(&memory(pid)?, self.entry, &under)?,
         }
+        Ok(self.entry)
     }
     /// Whether this trap has stopped the program, which stands in the stop for this signal.
     pub(crate) fn is_hit(&self, pid: u32, signal: i32) -> bool {

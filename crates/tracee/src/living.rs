@@ -29,8 +29,6 @@ const EXITING: u64 = 0x404;
 const KILL: u64 = 1 << 8;
 /// Flag of threads that the kernel creates for itself, which belong to no program (linux/sched.h).
 const KERNEL: u64 = 0x20_0000;
-/// Flag of processes that were forked and have executed no program since (linux/sched.h).
-const FORKED: u64 = 0x40;
 /// Flag of io_uring's workers (linux/sched.h).
 const IO_WORKER: u64 = 0x10;
 /// Flag of all workers that the kernel creates for a process, from Linux 6.4 on. It had another meaning until
@@ -143,11 +141,6 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
     let list = |tid| fs::read_to_string(task(pid, tid).join("children")).unwrap_or_default();
     let lists: Vec<String> = tasks(pid).into_iter().flatten().map(list).collect();
     lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
-}
-
-/// Whether a process has executed a program since it was forked.
-pub(crate) fn has_executed(pid: u32) -> bool {
-    stat(pid).is_ok_and(|stat| stat.field(9).unwrap_or(FORKED) & FORKED == 0)
 }
 
 /// Whether it is a thread that the kernel runs for itself. A process that is ending has no memory either.

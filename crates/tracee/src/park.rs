@@ -115,7 +115,7 @@ impl Parked {
         }
         let trap = EntryTrap::set(pid)?;
         if trap.is_there() {
-            return trap.park(pid).map(Some);
+            return Self::at_entry(pid, trap.clear(pid)?).map(Some);
         }
         let mut pass = 0;
         loop {
@@ -129,7 +129,9 @@ impl Parked {
                 return Ok(None);
             };
             pass = match stop {
-                Stop::Signal { signal, .. } if trap.is_hit(pid, signal) => return trap.park(pid).map(Some),
+                Stop::Signal { signal, .. } if trap.is_hit(pid, signal) => {
+                    return Self::at_entry(pid, trap.clear(pid)?).map(Some);
+                }
                 Stop::Signal { signal, .. } => signal,
                 _ => 0,
             };

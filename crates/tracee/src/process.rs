@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -13,7 +12,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
@@ -21,6 +19,7 @@ use trapline_record::RemoteAddr;
 use crate::auxv::{AT_HWCAP, AT_HWCAP2, Auxv};
 use crate::error::{TargetError, gone_or};
 use crate::features::CpuFeatures;
+use crate::host::FollowerThread;
 use crate::living::{self, Stat};
 use crate::maps::{self, DELETED, Mapping};
 use crate::numbers::features;
@@ -37,17 +36,7 @@ pub struct Process {
     pidfd: OwnedFd,
     mem: File,
     entry_wait: Option<Range<u64>>,
-    at_exec: Option<AtExec>,
-}
-
-/// What to do with a process that stands in the stop of its exec, held by the calling thread. It gets the pid.
-#[derive(Clone)]
-pub struct AtExec(pub(crate) Arc<dyn Fn(u32) + Send + Sync>);
-
-impl fmt::Debug for AtExec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AtExec")
-    }
+    follower: Option<FollowerThread>,
 }
 
 impl Process {
@@ -64,13 +53,20 @@ impl Process {
         }
         Ok(process)
     }
-    /// Tells batches what to do with the programs that the process, or a child born in the batch, executes meanwhile.
+    /// Names the thread that may follow the process. Batches run there while it does.
     #[must_use]
-    pub fn with_exec(self, at_exec: AtExec) -> Self {
-        Self { at_exec: Some(at_exec), ..self }
+    pub fn with_follower(self, thread: FollowerThread) -> Self {
+        Self { follower: Some(thread), ..self }
     }
-    pub(crate) const fn at_exec(&self) -> Option<&AtExec> {
-        self.at_exec.as_ref()
+    pub(crate) const fn follower(&self) -> Option<&FollowerThread> {
+        self.follower.as_ref()
+    }
+    /// Opens a forked child of the process, which the same thread may follow.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_child(&self, pid: u32) -> Result<Self, TargetError> {
+        Ok(Self { follower: self.follower.clone(), ..Self::open(pid)? })
     }
     /// Opens a process only to read its memory. Another tracer does not prevent that.
     ///
@@ -90,7 +86,7 @@ impl Process {
             .open(living::folder(pid).join("mem"))
             .map_err(|e| permission::explain(pid, &status, e))?;
         permission::check_program(pid)?;
-        Ok((Self { pid, start_time, pidfd, mem, entry_wait: None, at_exec: None }, status.tracer))
+        Ok((Self { pid, start_time, pidfd, mem, entry_wait: None, follower: None }, status.tracer))
     }
     /// Its pid in our namespace.
     #[must_use]

@@ -1,11 +1,12 @@
 //! Programs in which any thread may execute another program while the threads are being seized.
 mod common;
 
+use std::process::Command;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::Victim;
-use trapline_tracee::{Batch, BatchOptions, Follower, Process, TargetError};
+use trapline_tracee::{Batch, BatchOptions, Followed, Follower, Launched, Process, TargetError};
 
 /// Starts threads, one of which executes the program again, for ever.
 const AGAIN: &str = r#"
@@ -67,9 +68,77 @@ fn following_and_an_exec_do_not_wait_for_each_other() {
         let (mut tries, mut followed) = (0, 0);
         while tries < 300 || followed == 0 && is_there(pid) {
             tries += 1;
-            let follower = Follower::start(None).expect("a thread");
+            let follower = Follower::start().expect("a thread");
             followed += u32::from(follower.follow(pid).is_ok());
         }
         assert!(followed > 0, "it was never followed");
     });
+}
+
+/// The same while it is followed: the thread that follows seizes what is missing, and serves the exec.
+#[test]
+fn a_batch_in_a_followed_process_and_an_exec_do_not_wait_for_each_other() {
+    within_a_minute(Victim::start(AGAIN), |pid| {
+        let follower = Follower::start().expect("a thread");
+        let process = Process::open(pid).expect("ours").with_follower(follower.thread());
+        // An exec may fall into it.
+        while follower.follow(pid).is_err() {}
+        let (mut programs, mut whole) = (0, 0);
+        // A batch may stand between two programs, or be the first to find that the process is gone.
+        while programs < 40 || whole == 0 {
+            match Batch::run(&process, BatchOptions::default(), |batch| batch.threads().len()) {
+                Ok(threads) => whole += u32::from(threads > 10),
+                Err(error) => assert!(matches!(error, TargetError::Gone { .. }), "{error}"),
+            }
+            for event in follower.events() {
+                if let Followed::AtEntry(parked) = event {
+                    programs += 1;
+                    follower.resume(parked).expect("it can be let go");
+                }
+            }
+        }
+    });
+}
+
+/// TGT-17: each batch has the threads of a shell that starts programs all the time. Judge: the shell, which starts so
+/// many.
+#[test]
+fn no_program_is_missed_while_batches_are_at_work() {
+    const PROGRAMS: usize = 100;
+    let script =
+        format!("i=0; while [ $i -lt {PROGRAMS} ]; do /bin/true || exit 9; i=$((i+1)); done; exit 5");
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &script]);
+    let (mut launched, parked) = Launched::start(command).expect("sh starts");
+    let follower = Follower::start().expect("a thread");
+    follower.resume(parked.expect("it gets to its start")).expect("it can be let go");
+    let shell = Process::open(launched.pid()).expect("ours").with_follower(follower.thread());
+    let (mut programs, mut stops) = (0, 0);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        for event in follower.events() {
+            match event {
+                Followed::AtEntry(parked) => {
+                    programs += 1;
+                    follower.resume(parked).expect("it can be let go");
+                }
+                other => {
+                    assert!(matches!(other, Followed::Born { .. } | Followed::Exited { .. }), "{other:?}")
+                }
+            }
+        }
+        if let Some(status) = launched.try_wait().expect("ours") {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "it hangs; {programs} programs, {stops} stops");
+        let stopped = Batch::run(&shell, BatchOptions::default(), |batch| {
+            Ok::<_, TargetError>(batch.stop_all(&|_| None)?.threads().len())
+        });
+        match stopped.and_then(|stopped| stopped) {
+            Ok(threads) => stops += threads,
+            Err(error) => assert!(matches!(error, TargetError::Gone { .. }), "{error}"),
+        }
+    };
+    assert_eq!((status.code(), programs), (Some(5), PROGRAMS), "{stops} stops");
+    assert!(stops >= PROGRAMS, "the batches did not work beside it: {stops}");
 }

@@ -1,12 +1,12 @@
 //! `-f`: follows processes through fork and exec.
 //!
 //! In: processes under trace. Out: programs that they and their children execute, each parked, to be probed
-//! and let go. Invariants: FOL-1 only one tracer holds a process, so it is not followed while a batch is at work
-//! in it. The others are (`tracee`'s `follow/release.rs`). Does not: patch.
+//! and let go. Invariants: FOL-1 a process is followed before anything is patched in it, so no birth falls between.
+//! Does not: patch.
 
 use std::collections::BTreeSet;
 
-use trapline_tracee::{Again, Followed, Follower, Handover, Parked, Process, runs};
+use trapline_tracee::{Followed, Follower, Parked, Process, runs};
 
 use crate::report::Unprobed;
 
@@ -15,15 +15,9 @@ use crate::report::Unprobed;
 pub(crate) struct Following {
     /// Whether to follow at all.
     pub(crate) wanted: bool,
-    /// Pid of the launched command, if there is one.
-    pub(crate) child: Option<u32>,
     follower: Option<Follower>,
     /// Pids of all followed processes, including those in which nothing is probed.
     pids: BTreeSet<u32>,
-    /// Processes that were let go for a batch, opened before that.
-    released: Vec<Process>,
-    /// Programs that were executed while a batch held their process.
-    handover: Handover,
     waiting: Vec<Followed>,
     /// Pids of programs that ran on from their entry points before they were let go.
     strayed: Vec<u32>,
@@ -36,81 +30,44 @@ impl Following {
     pub(crate) fn new(wanted: bool) -> Self {
         Self { wanted, ..Self::default() }
     }
-    /// Opens a followed process for batches, which then park what it executes.
+    /// Starts the thread that follows, if following is wanted. Returns a notice if that is not possible.
+    pub(crate) fn start(&mut self) -> Option<String> {
+        if !self.wanted {
+            return None;
+        }
+        match Follower::start() {
+            Ok(follower) => self.follower = Some(follower),
+            Err(error) => {
+                self.wanted = false;
+                return Some(format!("cannot follow: {error}"));
+            }
+        }
+        None
+    }
+    /// Names the thread that follows, for batches in a process.
     pub(crate) fn opened(&self, process: Process) -> Process {
-        if self.wanted { process.with_exec(self.handover.at_exec()) } else { process }
-    }
-    /// Follows one more process from now on, if following is wanted.
-    pub(crate) fn add(&mut self, pid: u32) {
-        self.pids.insert(pid);
-    }
-    /// Lets go of a process, so that a batch can seize it.
-    pub(crate) fn pause(&mut self, pid: u32) {
-        let Some(follower) = &self.follower else { return };
-        if self.released.iter().any(|process| process.pid() == pid) {
-            return;
-        }
-        let (Ok(kept), Ok(process)) = (Process::open(pid), Process::open(pid)) else { return };
-        match follower.release(process) {
-            Ok(()) => self.released.push(kept),
-            Err(_) => self.pause_all(),
+        match &self.follower {
+            Some(follower) => process.with_follower(follower.thread()),
+            None => process,
         }
     }
-    /// Lets go of all processes: the end of a tracer stops no thread.
-    fn pause_all(&mut self) {
-        let opened: Vec<Process> = self.pids.iter().filter_map(|&pid| Process::open(pid).ok()).collect();
-        if let Some(follower) = self.follower.take() {
-            let (pids, events) = follower.stop();
-            self.pids.extend(pids);
-            self.waiting.extend(events);
-            self.released = opened;
-        }
-    }
-    /// Follows all processes again that are still alive. Returns notices about those that it could not
-    /// follow.
-    pub(crate) fn resume(&mut self) -> Vec<String> {
-        if !self.wanted || self.follower.is_some() && self.released.is_empty() {
-            return Vec::new();
-        }
-        let mut troubles = Vec::new();
-        let mut follow = |pid: u32, followed: std::io::Result<()>| {
-            if let Err(error) = followed
-                && runs(pid)
-            {
-                troubles.push(format!("cannot follow process {pid}: {error}"));
-            }
-        };
-        let starts = self.follower.is_none();
-        if starts {
-            match Follower::start(self.child) {
-                Ok(follower) => self.follower = Some(follower),
-                Err(error) => return vec![format!("cannot follow: {error}")],
+    /// Follows one more process from now on, if following is wanted. Returns a notice if that is not possible.
+    pub(crate) fn add(&mut self, pid: u32) -> Option<String> {
+        let follower = self.follower.as_ref()?;
+        match follower.follow(pid) {
+            Err(error) if runs(pid) => Some(format!("cannot follow process {pid}: {error}")),
+            Err(_) => None,
+            Ok(()) => {
+                self.pids.insert(pid);
+                None
             }
         }
-        let Some(follower) = &self.follower else { return Vec::new() };
-        self.waiting.extend(follower.events());
-        self.waiting.extend(self.handover.take());
-        let parked: BTreeSet<u32> = self.waiting.iter().filter_map(at_entry).collect();
-        self.pids.retain(|&pid| runs(pid));
-        let born = self.waiting.iter().filter_map(born);
-        let known: BTreeSet<u32> = self.pids.iter().copied().chain(born).collect();
-        let again: Vec<Process> = self.released.drain(..).collect();
-        let released: BTreeSet<u32> = again.iter().map(Process::pid).collect();
-        for process in again.into_iter().filter(|process| !parked.contains(&process.pid())) {
-            follow(process.pid(), follower.again(Again { process, known: known.clone() }));
-        }
-        for &pid in self.pids.iter().filter(|pid| starts && !parked.contains(pid) && !released.contains(pid))
-        {
-            follow(pid, follower.follow(pid));
-        }
-        troubles
     }
     /// Programs that were executed since the last call, each parked.
     pub(crate) fn executed(&mut self) -> Vec<Parked> {
         if let Some(follower) = &self.follower {
             self.waiting.extend(follower.events());
         }
-        self.waiting.extend(self.handover.take());
         let mut executed = Vec::new();
         for event in self.waiting.drain(..) {
             match event {
@@ -145,8 +102,9 @@ impl Following {
     /// Ends following; parked programs run on.
     pub(crate) fn stop(&mut self) {
         self.wanted = false;
-        self.pause_all();
-        self.waiting.extend(self.handover.take());
+        if let Some(follower) = self.follower.take() {
+            self.waiting.extend(follower.stop());
+        }
         for event in self.waiting.drain(..) {
             if let Followed::AtEntry(parked) = event {
                 // A program that cannot be released is gone.
@@ -170,19 +128,5 @@ impl Following {
                 Ok(())
             }
         }
-    }
-}
-
-fn at_entry(event: &Followed) -> Option<u32> {
-    match event {
-        Followed::AtEntry(parked) => Some(parked.pid()),
-        _ => None,
-    }
-}
-
-fn born(event: &Followed) -> Option<u32> {
-    match event {
-        Followed::Born { child, .. } => Some(*child),
-        _ => None,
     }
 }

@@ -222,7 +222,7 @@ fn children(batches: &Batches, process: &Process) -> Vec<Process> {
     users
         .into_iter()
         .filter(|user| *user != process.pid())
-        .filter_map(|user| Process::open(user).ok())
+        .filter_map(|user| process.open_child(user).ok())
         .collect()
 }
 

@@ -1,5 +1,5 @@
 //! One batch of work on a seized process, in a thread of its own. When that thread ends, the kernel detaches
-//! from all tracees.
+//! from all tracees. If the process is followed, the batch is in the thread that follows.
 //!
 //! Input: a process. Output: a thread that may stop the process, make calls in it, and receives every event
 //! of it. Invariants: TGT-2; neither seizing nor detaching stops a thread; only threads that this thread
@@ -40,6 +40,7 @@ use self::stop::place_of;
 use self::trap_actions::Guard;
 use crate::error::TargetError;
 use crate::handler::Handler;
+use crate::host::{FollowerThread, Host, Standing};
 use crate::living::until_gone;
 use crate::numbers::CLOCK_MAY_BE_DENIED;
 use crate::process::Process;
@@ -59,7 +60,8 @@ pub struct Batch<'p> {
 
 impl<'p> Batch<'p> {
     /// Seizes every thread without stopping any, and runs `body` in a thread of its own. That thread's end
-    /// detaches. Returns when the kernel has detached from all threads.
+    /// detaches. Returns when the kernel has detached from all threads. In a process that is followed, `body` runs in
+    /// the thread that follows ([`follow`](crate::follow)), and its end detaches from nothing.
     ///
     /// # Errors
     /// When the process cannot be seized; `body`'s own result is inside.
@@ -68,16 +70,42 @@ impl<'p> Batch<'p> {
         options: BatchOptions,
         body: impl FnOnce(&mut Batch<'_>) -> T + Send,
     ) -> Result<T, TargetError> {
+        let follower = process.follower().map(|thread| (thread, thread.standing(process.pid())));
+        match follower {
+            Some((thread, Standing::Followed)) => Self::run_in_follower(thread, process, options, body),
+            Some((_, Standing::Starting)) => Err(process.gone("it executed another program")),
+            Some((_, Standing::Unknown)) | None => Self::run_alone(process, options, body),
+        }
+    }
+    fn run_in_follower<T: Send>(
+        thread: &FollowerThread,
+        process: &Process,
+        options: BatchOptions,
+        body: impl FnOnce(&mut Batch<'_>) -> T + Send,
+    ) -> Result<T, TargetError> {
+        let seizing = &Seizing::default();
+        // Also ends the attendance if the work does not run.
+        let over = seizing.until_dropped();
+        let work = move |host: &mut dyn Host| {
+            let serving = Serving::followed(process, options, seizing, host)?;
+            drop(over);
+            Ok(body(&mut Batch { serving }))
+        };
+        match thread.run(work, || seizing.attend(process.pid())) {
+            Some(Ok(result)) => result,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => Err(process.gone("the thread that follows it has ended")),
+        }
+    }
+    fn run_alone<T: Send>(
+        process: &Process,
+        options: BatchOptions,
+        body: impl FnOnce(&mut Batch<'_>) -> T + Send,
+    ) -> Result<T, TargetError> {
         let seizing = &Seizing::default();
         let work = move || {
             let own = std::fs::read_link("/proc/thread-self");
-            let seized = Serving::seize(process, options, seizing);
-            let done = seized.map(|serving| {
-                let mut batch = Batch { serving };
-                let done = body(&mut batch);
-                batch.serving.park_executed();
-                done
-            });
+            let done = Serving::seize(process, options, seizing).map(|serving| body(&mut Batch { serving }));
             (own, done)
         };
         let outcome = std::thread::scope(|scope| {
@@ -111,7 +139,7 @@ impl<'p> Batch<'p> {
     pub fn threads(&self) -> Vec<u32> {
         self.serving.tracees().threads()
     }
-    /// Lets a held child run on. With `keep` it stays seized, without it is detached.
+    /// Lets a held child run on. With `keep` it stays seized. Without it is detached, unless it is followed.
     ///
     /// # Errors
     /// When the child is not held or is gone.

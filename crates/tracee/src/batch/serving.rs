@@ -16,6 +16,7 @@ use super::tracees::Tracees;
 use super::trap_actions::{Guard, TrapActions, leave_guard};
 use crate::error::TargetError;
 use crate::gadget::Gadgets;
+use crate::host::Host;
 use crate::living;
 use crate::maps::Mapping;
 use crate::process::Process;
@@ -35,8 +36,8 @@ pub(super) struct Serving<'p> {
     traps: TrapActions,
     gadgets: KnownGadgets,
     report: BatchReport,
-    /// Processes that stand in the stop of an exec, to be parked when the batch is over.
-    executed: Vec<u32>,
+    /// The thread that follows, if this is a batch in it.
+    follower: Option<&'p mut dyn Host>,
 }
 
 impl<'p> Serving<'p> {
@@ -46,19 +47,36 @@ impl<'p> Serving<'p> {
         options: BatchOptions,
         seizing: &Seizing,
     ) -> Result<Self, TargetError> {
-        Ok(Self {
-            tracees: Tracees::seize(process, options.hold_children, seizing)?,
+        let mut serving = Self::new(Tracees::new(process, options.hold_children), None);
+        serving.tracees.seize(seizing)?;
+        Ok(serving)
+    }
+    /// The same in the thread that follows the process (steps B2 and B5 of [`follow`](crate::follow)).
+    pub(super) fn followed(
+        process: &'p Process,
+        options: BatchOptions,
+        seizing: &Seizing,
+        follower: &'p mut dyn Host,
+    ) -> Result<Self, TargetError> {
+        let threads = follower.lend_threads(process.pid());
+        if threads.is_empty() {
+            return Err(process.gone("it ended or executed another program"));
+        }
+        let tracees = Tracees::of_follower(process, options.hold_children, &threads);
+        let mut serving = Self::new(tracees, Some(follower));
+        // If this fails, all go back to the follower.
+        serving.tracees.seize(seizing)?;
+        Ok(serving)
+    }
+    fn new(tracees: Tracees<'p>, follower: Option<&'p mut dyn Host>) -> Self {
+        Self {
+            tracees,
             lifecycle: Lifecycle::default(),
             traps: TrapActions::default(),
             gadgets: KnownGadgets::default(),
             report: BatchReport::default(),
-            executed: Vec::new(),
-        })
-    }
-    /// The batch is over: parks the programs that were executed meanwhile, for the one who follows.
-    pub(super) fn park_executed(&mut self) {
-        let Some(at_exec) = self.process().at_exec() else { return };
-        self.executed.drain(..).for_each(|pid| (at_exec.0)(pid));
+            follower,
+        }
     }
     pub(super) const fn process(&self) -> &'p Process {
         self.tracees.process()
@@ -98,10 +116,14 @@ impl<'p> Serving<'p> {
     /// stop faster than they are served must not keep the tracer from going on.
     pub(super) fn serve(&mut self, guard: Guard<'_>) -> Result<Served, TargetError> {
         let mut served = Served::default();
-        for _ in 0..2 * self.tracees.len() + 16 {
-            let Some(stop) = self.next_stop()? else { break };
-            self.answer(stop, guard, &mut served)
-                .map_err(|e| TargetError::system(stop.tid(), "answer a stopped thread", e))?;
+        if self.follower.is_some() {
+            self.serve_each(guard, &mut served)?;
+        } else {
+            for _ in 0..2 * self.tracees.len() + 16 {
+                let Some(stop) = self.next_stop()? else { break };
+                self.answer(stop, guard, &mut served)
+                    .map_err(|e| TargetError::system(stop.tid(), "answer a stopped thread", e))?;
+            }
         }
         if self.tracees.stopping() {
             self.ask_laggards(guard, &mut served)?;
@@ -114,14 +136,22 @@ impl<'p> Serving<'p> {
     /// that thread itself.
     pub(super) fn serve_others(&mut self, guard: Guard<'_>) -> Result<(), TargetError> {
         let mut served = Served::default();
+        self.serve_each(guard, &mut served)?;
+        self.report.add_served(served);
+        self.check_gone()
+    }
+    /// Looks once at each thread that is not held, and lets the follower serve its own.
+    fn serve_each(&mut self, guard: Guard<'_>, served: &mut Served) -> Result<(), TargetError> {
         for tid in self.tracees.free(self.lifecycle.unreaped()) {
             if let Ok(Some(stop)) = wait::peek(tid) {
                 let fail = |e| TargetError::system(tid, "answer a stopped thread", e);
-                self.answer(stop, guard, &mut served).map_err(fail)?;
+                self.answer(stop, guard, served).map_err(fail)?;
             }
         }
-        self.report.add_served(served);
-        self.check_gone()
+        if let Some(follower) = &mut self.follower {
+            follower.serve_others();
+        }
+        Ok(())
     }
     /// Looks one by one at each thread that is still to stop. A wait for any thread shows the youngest first,
     /// so an old one's stop or end may lie behind those of many births. A thread for which the kernel answers
@@ -173,21 +203,33 @@ impl<'p> Serving<'p> {
                 }
             }
             Stop::Event { event: ptrace::EVENT_STOP, signal, .. } => self.tracees.answer_stop(tid, signal)?,
-            Stop::Event { event, .. } => {
-                let born = self.lifecycle.answer_event(&mut self.tracees, tid, event)?;
-                served.threads += u32::from(born);
-                if event == libc::PTRACE_EVENT_EXEC && self.process().at_exec().is_some() {
-                    wait::take(tid)?;
-                    self.tracees.forget(tid);
-                    self.executed.push(tid);
-                    return Ok(());
-                }
-                self.tracees.send_on(tid, 0)?;
-            }
+            Stop::Event { event, .. } => return self.answer_event(tid, event, served),
             Stop::Call { .. } => self.tracees.send_on(tid, 0)?,
-            Stop::Exit { status, .. } => self.lifecycle.answer_exit(&mut self.tracees, tid, status)?,
+            Stop::Exit { status, .. } => {
+                let leads = self.tracees.tgid(tid) == Some(tid);
+                self.lifecycle.answer_exit(&mut self.tracees, tid, status)?;
+                if let Some(follower) = self.follower.as_mut().filter(|_| leads) {
+                    follower.has_ended(tid);
+                }
+            }
         }
         Ok(())
+    }
+    /// Answers a birth or an exec. The follower learns of both, and holds a program that is executed.
+    fn answer_event(&mut self, tid: u32, event: i32, served: &mut Served) -> io::Result<()> {
+        let parent = self.tracees.tgid(tid).unwrap_or(tid);
+        let born = self.lifecycle.answer_event(&mut self.tracees, tid, event)?;
+        served.threads += u32::from(born);
+        let Some(follower) = &mut self.follower else { return self.tracees.send_on(tid, 0) };
+        if event == libc::PTRACE_EVENT_EXEC {
+            wait::take(tid)?;
+            self.tracees.forget(tid);
+            return follower.executes(tid);
+        }
+        if ptrace::is_birth(event) && !born {
+            follower.is_born(parent, ptrace::event_message(tid)? as u32);
+        }
+        self.tracees.send_on(tid, 0)
     }
     /// Answers a trap in a guarded place: sends its thread on, without the signal.
     fn answer_trap(&mut self, tid: u32, signal: i32, guard: Guard<'_>) -> io::Result<bool> {
@@ -248,5 +290,20 @@ impl<'p> Serving<'p> {
             }
         }
         Err(TargetError::no_stop(self.process().pid(), tid, start.elapsed()))
+    }
+}
+
+impl Drop for Serving<'_> {
+    /// Step B5. A batch of its own thread leaves that to the kernel, which detaches at the thread's end.
+    fn drop(&mut self) {
+        let Some(follower) = self.follower.take() else { return };
+        for (tid, tgid) in self.tracees.all() {
+            // The stop of a thread that is not held is still to be answered.
+            if self.tracees.is_held(tid) {
+                // A thread that is gone needs nothing; the follower finds that out.
+                drop(self.tracees.let_run(tid));
+            }
+            follower.take_back(tid, tgid);
+        }
     }
 }

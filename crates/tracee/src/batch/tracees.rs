@@ -61,6 +61,8 @@ pub(super) struct Tracees<'p> {
     known: HashMap<u32, Tracee>,
     /// Forked children are held at their first stop.
     hold_children: bool,
+    /// They are followed: none is detached.
+    followed: bool,
     /// All threads of the process are to be stopped, those that are born now too.
     stopping: bool,
     /// Number of threads of the process that were seized so far.
@@ -68,23 +70,27 @@ pub(super) struct Tracees<'p> {
 }
 
 impl<'p> Tracees<'p> {
-    /// Seizes every thread of the process.
-    pub(super) fn seize(
-        process: &'p Process,
-        hold_children: bool,
-        seizing: &Seizing,
-    ) -> Result<Self, TargetError> {
+    /// None yet.
+    pub(super) fn new(process: &'p Process, hold_children: bool) -> Self {
+        Self { process, known: HashMap::new(), hold_children, followed: false, stopping: false, seized: 0 }
+    }
+    /// These threads of the process, which the calling thread traces already and goes on to trace.
+    pub(super) fn of_follower(process: &'p Process, hold_children: bool, threads: &[u32]) -> Self {
+        let mut tracees = Self { followed: true, ..Self::new(process, hold_children) };
+        for &tid in threads {
+            tracees.adopt(tid, process.pid());
+        }
+        tracees
+    }
+    /// Seizes every thread of the process that is not traced yet.
+    pub(super) fn seize(&mut self, seizing: &Seizing) -> Result<(), TargetError> {
         let _over = seizing.until_dropped();
-        let mut tracees = Self { process, known: HashMap::new(), hold_children, stopping: false, seized: 0 };
-        if !process.alive() {
-            return Err(process.gone("it ended"));
+        if !self.process.alive() {
+            return Err(self.process.gone("it ended"));
         }
         let mut refused = HashMap::new();
-        while tracees.seize_more(seizing, &mut refused)? {}
-        if tracees.known.is_empty() {
-            return Err(process.gone("it ended"));
-        }
-        Ok(tracees)
+        while self.seize_more(seizing, &mut refused)? {}
+        if self.known.is_empty() { Err(self.process.gone("it ended")) } else { Ok(()) }
     }
     /// Seizes the threads that are not seized yet; returns whether to look again. A thread that the kernel
     /// refuses is tried again before the reason is looked for. When a thread executes a program, a dead main
@@ -293,9 +299,13 @@ impl<'p> Tracees<'p> {
         };
         unless_killed(run()).map_err(|e| TargetError::system(tid, "let a thread run", e))
     }
-    /// Lets a held child run on. With `keep` it stays seized, without it is detached.
+    /// All traced threads, each with its process.
+    pub(super) fn all(&self) -> Vec<(u32, u32)> {
+        self.known.iter().map(|(&tid, tracee)| (tid, tracee.tgid)).collect()
+    }
+    /// Lets a held child run on. With `keep` it stays seized. Without it is detached, unless it is followed.
     pub(super) fn release(&mut self, child: u32, keep: bool) -> Result<(), TargetError> {
-        if keep {
+        if keep || self.followed {
             return self.let_run(child);
         }
         self.forget(child);

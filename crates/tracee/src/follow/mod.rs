@@ -1,27 +1,45 @@
 //! Following processes through fork and exec.
 //!
-//! Input: processes to follow. Output: a [`Followed`] for each birth, exec and end. Invariants: TGT-10 a
-//! process that executes a program is handed over parked at that program's entry point. No thread traces it
-//! there, and it comes back by [`Follower::resume`]. TGT-11 when following ends, no process is left with a
-//! breakpoint of ours. One thread
-//! does all the tracing ([`tracer`]). It takes each stop and lets the tracee go on at once, signals included.
-//! Does not: stop a process by itself, but to let go of it ([`release`]).
+//! Input: processes to follow. Output: a [`Followed`] for each birth, exec and end. Invariants: TGT-10 a process that
+//! executes a program is handed over parked at that program's start. No thread traces it there, and it comes back by
+//! [`Follower::resume`]. TGT-11 when following ends, no process is left with a breakpoint of ours. TGT-17 a followed
+//! process is traced without a gap until it ends, executes a program, or following ends. Does not: stop a process.
+//!
+//! One thread does all the tracing ([`tracer`]). It takes each stop and lets the tracee go on at once, signals
+//! included. Only that thread can stop a followed process. So a batch in such a process runs *in that thread*:
+//!
+//! | step | by | what |
+//! |---|---|---|
+//! | B1 | caller | asks how the process stands; sends the batch, and waits ([`lend`](crate::sys::lend)) |
+//! | B2 | thread | gives the process' threads to the batch; seizes those that are not traced yet |
+//! | B3 | batch | answers the stops of these threads; at each round the thread serves all other processes |
+//! | B4 | batch | births are followed; a program that is executed is held as ever; ends are reported |
+//! | B5 | thread | takes all threads back, those of forked children too; lets run what is held |
+//!
+//! Interleavings:
+//!
+//! - *The process ends, or executes a program, between the answer of B1 and B2*: no thread of it is traced then, and
+//!   the batch fails: the process is gone.
+//! - *It is on its way to a program's start at B1*: the same.
+//! - *A process is born at B3*: by a thread of the batch's: its first stop waits until the birth is answered, and it
+//!   belongs to the batch from then on. By another process: it is followed as ever.
+//! - *A program arrives at its start at B3*: it waits there, and is handed over at the next round.
+//! - *A batch computes for long*: the stops of others wait so long. That is the price of one thread.
+//! - *A batch in a process that is not followed* (a program that is parked): in a thread of its own.
+//! - *A batch panics*: B5 is done all the same, and the panic goes on in the caller.
+//! - *The tracer dies*: the kernel detaches from all.
 
-mod release;
 mod tracer;
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use self::tracer::{Tracer, why_unparked};
+use self::tracer::Tracer;
+use crate::host::{FollowerThread, Request};
 use crate::living::until_gone;
 use crate::park::Parked;
-use crate::process::{AtExec, Process};
-use crate::sys::ptrace;
 
 /// What happened to a followed process.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,52 +72,12 @@ pub enum Followed {
     },
 }
 
+#[derive(Debug)]
 enum Order {
     Follow(u32),
     Resume(Parked),
-    Release(Process),
-    Again(Again),
+    OfBatch(Request),
     Stop,
-}
-
-/// A process that was let go, and is to be followed again.
-#[derive(Debug)]
-pub struct Again {
-    /// The process, opened while it was followed.
-    pub process: Process,
-    /// Processes that are followed, or will be, without this order.
-    pub known: BTreeSet<u32>,
-}
-
-/// Programs that batches have parked, for the one who follows. Clones share them.
-#[derive(Clone, Default, Debug)]
-pub struct Handover(Arc<Mutex<Vec<Followed>>>);
-
-impl Handover {
-    /// Takes what was handed over since the last call.
-    #[must_use]
-    pub fn take(&self) -> Vec<Followed> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-    /// For [`Process::with_exec`]: parks what is executed.
-    #[must_use]
-    pub fn at_exec(&self) -> AtExec {
-        let handover = self.clone();
-        AtExec(Arc::new(move |pid| handover.park(pid)))
-    }
-    /// Parks a program that stands in the stop of its exec, held by the calling thread. One that ends before needs
-    /// nothing; one that cannot be held runs on.
-    fn park(&self, pid: u32) {
-        let event = match Parked::from_exec(pid, &|| true) {
-            Ok(Some(parked)) => Followed::AtEntry(parked),
-            Ok(None) => return,
-            Err(error) => {
-                drop(ptrace::cont(pid, 0));
-                Followed::Unparked { pid, why: why_unparked(pid, &error) }
-            }
-        };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(event);
-    }
 }
 
 /// A thread that follows processes.
@@ -108,23 +86,22 @@ pub struct Follower {
     orders: Sender<Order>,
     events: Receiver<Followed>,
     answers: Receiver<io::Result<()>>,
-    /// The thread that traces. It returns its entry in /proc, and the processes that it followed.
-    thread: Option<JoinHandle<(io::Result<PathBuf>, Vec<u32>)>>,
+    /// The thread that traces. It returns its entry in /proc.
+    thread: Option<JoinHandle<io::Result<PathBuf>>>,
 }
 
 impl Follower {
-    /// Starts the thread. `child` is a process of our own. Its end is not reaped here but left for its
-    /// parent.
+    /// Starts the thread. The end of a child of our own is not reaped there, but left for its parent.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start(child: Option<u32>) -> io::Result<Self> {
+    pub fn start() -> io::Result<Self> {
         let (orders, inbox) = channel();
         let (outbox, events) = channel();
         let (answer, answers) = channel();
         let work = move || {
-            let tracer = Tracer::new(inbox, outbox, answer, child);
-            (std::fs::read_link("/proc/thread-self"), tracer.run())
+            Tracer::new(inbox, outbox, answer).run();
+            std::fs::read_link("/proc/thread-self")
         };
         let thread = std::thread::Builder::new().name("trapline-follow".into()).spawn(work)?;
         Ok(Self { orders, events, answers, thread: Some(thread) })
@@ -148,44 +125,30 @@ impl Follower {
     pub fn resume(&self, parked: Parked) -> io::Result<()> {
         self.order(Order::Resume(parked))
     }
-    /// Lets go of one process, so that a batch can seize it. The others are followed on, its forked children
-    /// too. Its threads are stopped for moments.
-    ///
-    /// # Errors
-    /// When it executes another program, or a thread does not stop in time. Part of it may be let go then.
-    pub fn release(&self, process: Process) -> io::Result<()> {
-        self.order(Order::Release(process))
-    }
-    /// Follows a process again that was let go. Its children that were born meanwhile are followed too. A
-    /// program that the process or such a child executed meanwhile is reported as [`Followed::Unparked`].
-    ///
-    /// # Errors
-    /// When it cannot be seized.
-    pub fn again(&self, again: Again) -> io::Result<()> {
-        self.order(Order::Again(again))
+    /// The thread, for batches ([`Process::with_follower`](crate::Process::with_follower)).
+    #[must_use]
+    pub fn thread(&self) -> FollowerThread {
+        let orders = self.orders.clone();
+        FollowerThread::new(move |request| drop(orders.send(Order::OfBatch(request))))
     }
     /// What happened since the last call.
     #[must_use]
     pub fn events(&self) -> Vec<Followed> {
         self.events.try_iter().collect()
     }
-    /// Ends following. Returns the processes that were followed, once the kernel has detached from them, and
-    /// the remaining [`Self::events`]. A process that is parked stays parked.
+    /// Ends following, once the kernel has detached from all processes. Returns the remaining [`Self::events`]. A
+    /// process that is parked stays parked.
     #[must_use]
-    pub fn stop(mut self) -> (Vec<u32>, Vec<Followed>) {
-        let pids = self.end();
-        (pids, self.events())
+    pub fn stop(mut self) -> Vec<Followed> {
+        self.end();
+        self.events()
     }
-    fn end(&mut self) -> Vec<u32> {
+    fn end(&mut self) {
         // If the thread has ended already, the order goes nowhere.
         drop(self.orders.send(Order::Stop));
-        let Some((own, pids)) = self.thread.take().and_then(|thread| thread.join().ok()) else {
-            return Vec::new();
-        };
-        if let Ok(own) = own {
+        if let Some(Ok(Ok(own))) = self.thread.take().map(JoinHandle::join) {
             until_gone(&Path::new("/proc").join(own));
         }
-        pids
     }
 }
 
@@ -215,7 +178,7 @@ mod tests {
         command.args(["-c", "/bin/true; /bin/false; (exec /bin/sleep 0.01); exit 5"]);
         let (mut launched, parked) = Launched::start(command).expect("sh starts");
         let parked = parked.expect("it gets to its entry point");
-        let follower = Follower::start(Some(launched.pid())).expect("a thread");
+        let follower = Follower::start().expect("a thread");
         follower.resume(parked).expect("it can be let go");
         let mut names = HashMap::new();
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -1,19 +1,17 @@
 //! The thread that follows: it serves the stops of all followed processes.
 //!
-//! In: orders, stops. Out: events. Invariants: TGT-10, TGT-11. Does not: stop a thread, except as [`release`] says.
-//!
-//! [`release`]: super::release
+//! In: orders, stops. Out: events. Invariants: TGT-10, TGT-11, TGT-17. Does not: stop a thread.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use super::release::Releasing;
 use super::{Followed, Order};
 use crate::ambush::{Ambush, State};
 use crate::entry_trap::EntryTrap;
 use crate::error::TargetError;
+use crate::host::{Host, Request, Standing};
 use crate::living;
 use crate::park::Parked;
 use crate::permission;
@@ -29,24 +27,22 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A followed thread.
 #[derive(Debug)]
-pub(super) struct Tracee {
-    pub(super) tgid: u32,
+struct Tracee {
+    tgid: u32,
     /// Set while it is on its way to the entry point of a program that it executed.
-    pub(super) trap: Option<EntryTrap>,
+    trap: Option<EntryTrap>,
 }
 
 /// State of the thread.
+#[derive(Debug)]
 pub(super) struct Tracer {
     inbox: Receiver<Order>,
     outbox: Sender<Followed>,
     answer: Sender<io::Result<()>>,
-    /// A child of our own, whose end is left for its parent.
-    child: Option<u32>,
-    pub(super) tracees: HashMap<u32, Tracee>,
+    /// Threads that no batch has.
+    tracees: HashMap<u32, Tracee>,
     /// Programs that are on their way to their rendezvous. Nobody traces them.
-    pub(super) ambushes: HashMap<u32, Ambush>,
-    /// The process that is being let go.
-    pub(super) releasing: Option<Releasing>,
+    ambushes: HashMap<u32, Ambush>,
 }
 
 impl Tracer {
@@ -55,44 +51,39 @@ impl Tracer {
         inbox: Receiver<Order>,
         outbox: Sender<Followed>,
         answer: Sender<io::Result<()>>,
-        child: Option<u32>,
     ) -> Self {
-        Self {
-            inbox,
-            outbox,
-            answer,
-            child,
-            tracees: HashMap::new(),
-            ambushes: HashMap::new(),
-            releasing: None,
-        }
+        Self { inbox, outbox, answer, tracees: HashMap::new(), ambushes: HashMap::new() }
     }
-    /// Works until it is told to stop. Returns the followed processes.
-    pub(super) fn run(mut self) -> Vec<u32> {
+    /// Works until it is told to stop.
+    pub(super) fn run(mut self) {
         loop {
             let rest = if self.serve() { Duration::ZERO } else { REST };
             match self.inbox.recv_timeout(rest) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return self.finish(),
-                Ok(order) => {
-                    let done = self.obey(order);
-                    drop(self.answer.send(done));
-                }
+                Ok(Order::Follow(pid)) => self.answered(|own| own.seize(pid)),
+                Ok(Order::Resume(parked)) => self.answered(|own| own.adopt(parked)),
+                // A caller that is gone needs no answer.
+                Ok(Order::OfBatch(Request::Stands(pid, to))) => drop(to.send(self.standing(pid))),
+                Ok(Order::OfBatch(Request::Batch(batch))) => batch.run(&mut self),
             }
         }
     }
-    fn obey(&mut self, order: Order) -> io::Result<()> {
-        match order {
-            Order::Follow(pid) => self.seize(pid),
-            Order::Resume(parked) => self.adopt(parked),
-            Order::Release(process) => self.release(process),
-            Order::Again(again) => self.follow_again(&again),
-            Order::Stop => Ok(()),
+    fn answered(&mut self, obey: impl FnOnce(&mut Self) -> io::Result<()>) {
+        let done = obey(self);
+        drop(self.answer.send(done));
+    }
+    fn standing(&self, pid: u32) -> Standing {
+        let mut own = self.tracees.values().filter(|tracee| tracee.tgid == pid).peekable();
+        let follows = own.peek().is_some();
+        if self.ambushes.contains_key(&pid) || own.any(|tracee| tracee.trap.is_some()) {
+            return Standing::Starting;
         }
+        if follows { Standing::Followed } else { Standing::Unknown }
     }
     /// Waits for programs that are on the way to their entry points, and removes the breakpoints of those
     /// that do not get there.
-    fn finish(mut self) -> Vec<u32> {
+    fn finish(mut self) {
         let deadline = Instant::now() + PATIENCE;
         let waits =
             |own: &Self| !own.ambushes.is_empty() || own.tracees.values().any(|tracee| tracee.trap.is_some());
@@ -111,11 +102,9 @@ impl Tracer {
             drop(trap.clear(tid));
             drop(self.outbox.send(Followed::Unparked { pid: tid, why: why_late() }));
         }
-        let pids: BTreeSet<u32> = self.tracees.values().map(|tracee| tracee.tgid).collect();
-        pids.into_iter().collect()
     }
     /// Seizes all threads of a process.
-    pub(super) fn seize(&mut self, pid: u32) -> io::Result<()> {
+    fn seize(&mut self, pid: u32) -> io::Result<()> {
         let seizing = &Seizing::default();
         std::thread::scope(|scope| {
             let over = seizing.until_dropped();
@@ -156,7 +145,7 @@ impl Tracer {
         ptrace::cont(pid, 0)
     }
     /// Serves all stops that wait; returns whether there were any.
-    pub(super) fn serve(&mut self) -> bool {
+    fn serve(&mut self) -> bool {
         let tids: Vec<u32> = self.tracees.keys().copied().collect();
         let mut any = self.serve_ambushes();
         for tid in tids {
@@ -205,20 +194,13 @@ impl Tracer {
             if tracee.is_some_and(|tracee| tracee.tgid == tid) {
                 self.emit(Followed::Exited { pid: tid });
             }
-            return if self.child == Some(tid) { Ok(()) } else { wait::take(tid).map(drop) };
-        }
-        if !self.tracees.contains_key(&tid) {
-            eprintln!("DBG stop of unknown {tid}: {stop:?}");
+            return if is_own_child(tid) { Ok(()) } else { wait::take(tid).map(drop) };
         }
         wait::take(tid)?;
-        let exec = matches!(stop, Stop::Event { event: libc::PTRACE_EVENT_EXEC, .. });
-        if !exec && self.is_leaving(tid) {
-            return self.let_leave(stop);
-        }
         match stop {
             Stop::Event { event: EVENT_STOP, signal, .. } if signal != libc::SIGTRAP => ptrace::listen(tid),
             Stop::Event { event: libc::PTRACE_EVENT_EXEC, .. } => self.at_exec(tid),
-            Stop::Event { event, .. } if is_birth(event) => {
+            Stop::Event { event, .. } if ptrace::is_birth(event) => {
                 self.at_birth(tid)?;
                 ptrace::cont(tid, 0)
             }
@@ -230,8 +212,8 @@ impl Tracer {
             _ => ptrace::cont(tid, 0),
         }
     }
+    /// Holds a program that a process has executed, which stands in that stop.
     fn at_exec(&mut self, tid: u32) -> io::Result<()> {
-        self.leaver_executes(tid);
         // Threads other than the one that executed are gone; it has the leader's id now.
         self.tracees.retain(|_, tracee| tracee.tgid != tid);
         if let Some(ambush) = Ambush::at_exec(tid) {
@@ -255,12 +237,12 @@ impl Tracer {
     }
     fn at_entry(&mut self, tid: u32) -> io::Result<()> {
         let Some(trap) = self.tracees.remove(&tid).and_then(|tracee| tracee.trap) else { return Ok(()) };
-        let parked = trap.park(tid)?;
+        let parked = Parked::at_entry(tid, trap.clear(tid)?)?;
         self.emit(Followed::AtEntry(parked));
         Ok(())
     }
     /// Lists the thread or process that a thread has made.
-    pub(super) fn at_birth(&mut self, tid: u32) -> io::Result<()> {
+    fn at_birth(&mut self, tid: u32) -> io::Result<()> {
         let child = ptrace::event_message(tid)? as u32;
         let tgid = tgid(child).unwrap_or(child);
         self.tracees.entry(child).or_insert(Tracee { tgid, trap: None });
@@ -270,9 +252,34 @@ impl Tracer {
         }
         Ok(())
     }
-    pub(super) fn emit(&self, event: Followed) {
+    fn emit(&self, event: Followed) {
         // The other end is closed only while the follower is being dropped.
         drop(self.outbox.send(event));
+    }
+}
+
+/// Steps B2 to B5.
+impl Host for Tracer {
+    fn lend_threads(&mut self, pid: u32) -> Vec<u32> {
+        if self.standing(pid) != Standing::Followed {
+            return Vec::new();
+        }
+        self.tracees.extract_if(|_, tracee| tracee.tgid == pid).map(|(tid, _)| tid).collect()
+    }
+    fn take_back(&mut self, tid: u32, tgid: u32) {
+        self.tracees.insert(tid, Tracee { tgid, trap: None });
+    }
+    fn serve_others(&mut self) {
+        self.serve();
+    }
+    fn is_born(&mut self, parent: u32, child: u32) {
+        self.emit(Followed::Born { parent, child });
+    }
+    fn has_ended(&mut self, pid: u32) {
+        self.emit(Followed::Exited { pid });
+    }
+    fn executes(&mut self, pid: u32) -> io::Result<()> {
+        self.at_exec(pid)
     }
 }
 
@@ -280,13 +287,14 @@ fn why_late() -> String {
     format!("it was not at its entry point {} s after its exec", PATIENCE.as_secs())
 }
 
-/// Whether an event tells that a thread or process was made.
-pub(super) const fn is_birth(event: i32) -> bool {
-    matches!(event, libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE)
+/// Whether a thread that has ended is a child of our own, whose end is its parent's to see.
+fn is_own_child(tid: u32) -> bool {
+    let status = std::fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
+    ThreadStatus::parse(&status).ppid == std::process::id()
 }
 
 /// The obstacle by name if it is a known one; otherwise the kernel's error.
-pub(super) fn why_unparked(pid: u32, error: &io::Error) -> String {
+fn why_unparked(pid: u32, error: &io::Error) -> String {
     match permission::check_program(pid) {
         Err(named @ TargetError::WrongClass { .. }) => named.to_string(),
         _ => format!("it cannot be held at its entry point: {error}"),

@@ -1,8 +1,8 @@
-//! Thin wrappers, one system call each; the only unsafe code of this crate.
+//! Thin wrappers, one system call each, and the loan of a job ([`lend`]); the only unsafe code of this crate.
 //!
 //! Input: plain values. Output: plain values and `io::Error`. Each request that reaches the target passes
 //! [`fault::point`], so that tests can end the tracer before or after any of them.
-#![allow(unsafe_code, reason = "each wrapper is one system call")]
+#![allow(unsafe_code, reason = "each wrapper is one system call; a loan is one transmute")]
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod aarch64;
@@ -10,6 +10,7 @@ pub(crate) mod bpf;
 pub(crate) mod fanotify;
 pub(crate) mod fault;
 pub(crate) mod fd;
+pub(crate) mod lend;
 pub(crate) mod limit;
 pub(crate) mod map;
 pub(crate) mod orphan;

@@ -73,11 +73,7 @@ pub(crate) fn listen(tid: u32) -> io::Result<()> {
     raw(libc::PTRACE_LISTEN, tid, 0, 0).map(drop)
 }
 pub(crate) fn detach(tid: u32) -> io::Result<()> {
-    detach_with(tid, 0)
-}
-/// Detaches; a signal other than 0 is delivered.
-pub(crate) fn detach_with(tid: u32, signal: i32) -> io::Result<()> {
-    raw(libc::PTRACE_DETACH, tid, 0, signal as usize).map(drop)
+    raw(libc::PTRACE_DETACH, tid, 0, 0).map(drop)
 }
 /// Accepts ESRCH: a thread that was killed meanwhile needs nothing more, and its exit follows.
 pub(crate) fn unless_killed(result: io::Result<()>) -> io::Result<()> {
@@ -96,6 +92,11 @@ pub(crate) fn signal_info(tid: u32) -> io::Result<(i32, i32)> {
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     ask(libc::PTRACE_GETSIGINFO, tid, 0, (&raw mut info).addr_exposed())?;
     Ok((info.si_signo, info.si_code))
+}
+
+/// Whether an event tells that a thread or process was made.
+pub(crate) const fn is_birth(event: i32) -> bool {
+    matches!(event, libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE)
 }
 
 /// The number that comes with an event; for births the new pid.

@@ -72,6 +72,7 @@ impl Processes {
     }
     /// Adds the processes of a target. Without following, at least one place must be probed then.
     pub(super) fn start(&mut self, target: &Target) -> Result<(), Error> {
+        self.notices.extend(self.following.start());
         if let Target::Launch(words) = target {
             return self.launch(words);
         }
@@ -90,13 +91,6 @@ impl Processes {
             }
             return self.check().map_err(|error| error.with_follow(false));
         }
-        for pid in self.traced.iter().map(Traced::pid).collect::<Vec<_>>() {
-            if self.may_follow(pid) {
-                self.following.add(pid);
-            }
-        }
-        let troubles = self.following.resume();
-        self.notices.extend(troubles);
         Ok(())
     }
     /// Starts a command, probes it at its entry point, and lets it run. If probing fails, the command runs
@@ -151,9 +145,6 @@ impl Processes {
         {
             return Err(error.with_follow(true));
         }
-        self.following.child = Some(pid);
-        let troubles = self.following.resume();
-        self.notices.extend(troubles);
         let may = self.may_follow(pid);
         self.following.let_go(parked, may).map_err(failed)?;
         self.notices.extend(self.following.take_strayed());
@@ -170,6 +161,9 @@ impl Processes {
         let mut several = Several::new(processes.len());
         for process in processes {
             let pid = process.pid();
+            if self.may_follow(pid) {
+                self.notices.extend(self.following.add(pid));
+            }
             let added = self.add(process, named);
             if several.one(pid, added)?.is_none() {
                 self.notices.push(gone_notice(pid));
@@ -185,7 +179,7 @@ impl Processes {
         let nth = self.next;
         self.next += 1;
         let looked = Traced::new(self.following.opened(process), nth).map(|mut traced| {
-            let looked = traced.look(&mut self.files, &self.requested, &mut || {});
+            let looked = traced.look(&mut self.files, &self.requested);
             (traced, looked)
         });
         match looked {
@@ -265,8 +259,7 @@ impl Processes {
             return;
         }
         let traced = &mut self.traced[index];
-        let (following, pid) = (&mut self.following, traced.pid());
-        match traced.look(&mut self.files, &self.requested, &mut || following.pause(pid)) {
+        match traced.look(&mut self.files, &self.requested) {
             Ok(_) => {}
             Err(error) if error.is_gone() => traced.end_if_gone(),
             Err(error) => traced.notices.push(error.to_string()),
@@ -274,7 +267,7 @@ impl Processes {
     }
     /// Lets threads go on that wait in held calls, which are about to change what patches rely on.
     fn answer(&mut self, index: usize, look: bool) {
-        self.traced[index].answer(&mut self.files, &self.requested, look, &mut self.following);
+        self.traced[index].answer(&mut self.files, &self.requested, look);
     }
     /// Probes the programs that followed processes have executed, and lets them run.
     fn probe_executed(&mut self) {
@@ -354,8 +347,6 @@ impl Processes {
             self.looked = Instant::now();
             self.part_with_ended(options);
         }
-        let troubles = self.following.resume();
-        self.notices.extend(troubles);
         let has_ended = self.command.as_mut().is_some_and(|command| command.status().is_some());
         // Children that outlive a launched command matter only when they are followed.
         any && (!has_ended || self.following.wanted)

@@ -63,7 +63,6 @@ use crate::calls::Call;
 use crate::decode::Clock;
 use crate::error::Error;
 use crate::files::Files;
-use crate::follow::Following;
 use crate::maps::{MapContents, MapTable};
 use crate::past::Past;
 use crate::procfs::cpu_time;
@@ -135,31 +134,20 @@ impl Traced {
     }
     /// Looks at modules that are new since the last call, and probes what is requested there. `before` is
     /// called before the process is seized.
-    pub(crate) fn look(
-        &mut self,
-        files: &mut Files,
-        requested: &SessionRequest,
-        before: &mut dyn FnMut(),
-    ) -> Result<(), Error> {
+    pub(crate) fn look(&mut self, files: &mut Files, requested: &SessionRequest) -> Result<(), Error> {
         let (prober, mut with) = self.look_parts();
-        if prober.look(&mut with, files, requested, before)? == Looked::Executed {
+        if prober.look(&mut with, files, requested)? == Looked::Executed {
             self.end(Ended::Exec);
         }
         Ok(())
     }
     /// Answers held calls and, at a `look`, finds changes that were made without asking.
-    pub(crate) fn answer(
-        &mut self,
-        files: &mut Files,
-        requested: &SessionRequest,
-        look: bool,
-        following: &mut Following,
-    ) {
+    pub(crate) fn answer(&mut self, files: &mut Files, requested: &SessionRequest, look: bool) {
         if self.ended.is_some() {
             return;
         }
         let (prober, mut with) = self.look_parts();
-        if prober.answer(&mut with, files, requested, look, following) {
+        if prober.answer(&mut with, files, requested, look) {
             self.end(Ended::Exec);
         }
     }

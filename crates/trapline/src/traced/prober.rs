@@ -24,7 +24,6 @@ use super::thread_names::ThreadNames;
 use crate::choose::{Chosen, choose};
 use crate::error::Error;
 use crate::files::Files;
-use crate::follow::Following;
 use crate::maps::MapTable;
 use crate::modules::{Mapped, Module, is_ours, mapped};
 use crate::requests::batch_failed;
@@ -93,29 +92,25 @@ impl Prober {
             delivery: Delivery::default(),
         }
     }
-    /// Looks at modules that are new since the last call, and probes what is requested there. `before` is
-    /// called before the process is seized.
+    /// Looks at modules that are new since the last call, and probes what is requested there.
     pub(super) fn look(
         &mut self,
         with: &mut LookWith<'_>,
         files: &mut Files,
         requested: &SessionRequest,
-        before: &mut dyn FnMut(),
     ) -> Result<Looked, Error> {
         let mut began = None;
-        let looked = self.look_from(with, files, requested, &mut || {
-            before();
-            began = Some(monotonic_ns());
-        });
+        let looked = self.look_from(with, files, requested, &mut began);
         self.loads.looked(began);
         looked
     }
+    /// `began`: when patching began, in nanoseconds of the monotonic clock.
     fn look_from(
         &mut self,
         with: &mut LookWith<'_>,
         files: &mut Files,
         requested: &SessionRequest,
-        before: &mut dyn FnMut(),
+        began: &mut Option<u64>,
     ) -> Result<Looked, Error> {
         self.loads.reads();
         let maps = with.target.process.maps()?;
@@ -150,7 +145,7 @@ impl Prober {
             self.sites.refuse(places.refused);
             return Ok(Looked::New);
         }
-        before();
+        *began = Some(monotonic_ns());
         with.names.listen(with.target.pid(), requested);
         let gone = self.patch(with, files, requested, &modules, &mut places)?;
         with.names.read(with.target, &mut self.sites, &self.patches.attached);
@@ -246,14 +241,12 @@ impl Prober {
         files: &mut Files,
         requested: &SessionRequest,
         look: bool,
-        following: &mut Following,
     ) -> bool {
         if self.patches.detached || self.patches.attached.relied_on() == 0 {
             return false;
         }
         let process = &with.target.process;
         let Some(change) = Change::find(process, &self.patches.attached, look) else { return false };
-        following.pause(process.pid());
         let mut executed = false;
         let is_alone = process.threads().is_ok_and(|threads| threads.len() == 1);
         let gap = Gap { begun: Instant::now(), is_alone };
@@ -266,7 +259,6 @@ impl Prober {
             with.notices.extend(slow());
             let passed = self.patches.attached.let_pass(process, &requested.options);
             if matches!(passed, Ok(true)) || passed.is_err_and(|error| error.is_gone()) {
-                with.notices.extend(following.resume());
                 return executed;
             }
         }
@@ -283,8 +275,6 @@ impl Prober {
             Err(error) if error.is_gone() => {}
             Err(error) => with.notices.push(format!("{}: {error}", change.reason())),
         }
-        // Before the thread goes on, since it may execute a program at once.
-        with.notices.extend(following.resume());
         self.patches.attached.let_go();
         executed
     }
@@ -329,7 +319,7 @@ impl Prober {
         let (found, lost) = if change.has_another_way() {
             self.held.begin_again(sites);
             let (before, misses) = (self.loads.forget_looks(), with.misses.len());
-            let looked = self.look(with, files, requested, &mut || {});
+            let looked = self.look(with, files, requested);
             with.misses.truncate(misses);
             self.loads.restore_looks(before);
             let found = looked.as_ref().ok().copied();
