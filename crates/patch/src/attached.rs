@@ -13,6 +13,7 @@ use crate::error::PatchError;
 use crate::foreign::{Changed, inspect};
 use crate::install::attach;
 use crate::install::delivery::{fault_handlers, handles};
+use crate::loading::{Tickets, answer, tickets};
 use crate::memory::segment::Segment;
 use crate::remove::detach::detach;
 use crate::remove::free::{Freed, free_removed};
@@ -139,8 +140,17 @@ impl Attached {
     }
 }
 
-/// Facts that the program may change.
+/// What threads wait for.
 impl Attached {
+    /// Threads that have loaded libraries, and wait until these were looked at.
+    #[must_use]
+    pub fn tickets(&self) -> Tickets {
+        tickets(&self.batches)
+    }
+    /// Lets them go on.
+    pub fn answer(&self, tickets: &Tickets) {
+        answer(&self.batches, tickets);
+    }
     /// Facts that threads ask to change, and that patches rely on.
     #[must_use]
     pub fn asked(&self) -> u64 {

@@ -148,6 +148,8 @@ pub(crate) fn decide<T: Tests>(
         Hold::Sigaction | Hold::Prctl => (None, (one, two)),
         Hold::Syscall => (Some(one), (two, three)),
         Hold::Call([number, first, second]) => (Some(number), (first, second)),
+        // It changes no fact (`stub::load`).
+        Hold::Load(_) => (Some(Origin::Constant(u32::MAX)), (one, two)),
     };
     let (mut waits, mut passes) = (Vec::new(), Vec::new());
     for (of, changes) in numbers.changes() {

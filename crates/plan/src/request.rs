@@ -212,6 +212,9 @@ pub enum Hold {
     /// A system call: where its number and its first two arguments come from. The number and the first
     /// argument are known. If the second is not, it counts as one that changes the fact.
     Call([Origin; 3]),
+    /// A loader's function that tells of libraries: the address of its `r_debug`'s state. No fact changes there; the
+    /// thread waits until the libraries were looked at.
+    Load(u64),
 }
 
 impl Action {

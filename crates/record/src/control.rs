@@ -11,7 +11,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRAPLINE");
 /// Version of everything declared in this crate. A segment of another version is never written to, only named
 /// in an error.
-pub const VERSION: u64 = 6;
+pub const VERSION: u64 = 7;
 /// Name of the memfd, as /proc/PID/maps shows it: `/memfd:trapline (deleted)`.
 pub const MEMFD_NAME: &str = "trapline";
 /// Length of the control block in bytes.
@@ -104,6 +104,10 @@ pub mod at {
     pub const MAY_WAIT: u64 = PAGES_TABLES + 32;
     /// The tick of the clock at which the reader last showed that it lives.
     pub const BEAT: u64 = PAGES_TABLES + 40;
+    /// The last ticket that was drawn at the loader's rendezvous (`patch`'s `loading`), and the last one that was
+    /// answered.
+    pub const LOADED: u64 = PAGES_TABLES + 48;
+    pub const LOOKED: u64 = PAGES_TABLES + 56;
 }
 
 /// Facts that patches rely on and that the program may change (`patch`'s `hold`).
@@ -133,7 +137,7 @@ pub mod delivery {
 /// Maximum number of unwinders that get frame information.
 pub const MAX_UNWINDERS: u64 = 2;
 
-const _: () = assert!(at::BEAT + 8 <= CONTROL_LEN && at::ASKED_HANDLER == at::ASKED + 16);
+const _: () = assert!(at::LOOKED + 8 <= CONTROL_LEN && at::ASKED_HANDLER == at::ASKED + 16);
 
 /// Maximum number of region records; a block with more is broken.
 pub const MAX_REGIONS: u64 = 1 << 15;

@@ -15,7 +15,8 @@
 //! | A3 | program | comes there: passes while libraries are being mapped | – |
 //! | A4 | program | all are mapped: says that it has arrived, in the padding of its `r_debug`; waits | as A2 |
 //! | A5 | tracer | sees that; the program counts as [parked](crate::park) | as A2 |
-//! | A6 | tracer | stops it, puts the function and the padding back, sends it to the function | it returns from there |
+//! | A6 | tracer | puts the function back, so that it can be probed as any other | it goes on by itself, and returns |
+//! | A7 | tracer | stops it, puts the padding back, sends it to the function | it returns from there |
 //!
 //! Interleavings:
 //!
@@ -134,14 +135,17 @@ impl Ambush {
             }
         }
     }
-    /// Where the program waits, which has arrived.
+    /// A6. The program waits in our code, and its loader's lock keeps others from the function.
     pub(crate) fn arrived(self) -> Arrived {
-        let Self { pid, at, under, code, list, keeper, .. } = self;
-        let function = Function { at, under, said: list + SAID };
-        Arrived { pid, entry: at, at: code, len: AMBUSH, function, keeper }
+        self.restore();
+        let Self { pid, at, code, list, keeper, .. } = self;
+        Arrived { pid, entry: at, at: code, len: AMBUSH, said: list + SAID, keeper }
     }
     /// Puts the function back. The code stays: the program may be on its way into it.
     pub(crate) fn cancel(self) {
+        self.restore();
+    }
+    fn restore(&self) {
         // If the program is gone, so are its bytes.
         drop(write(&self.memory, self.at, &self.under));
     }
@@ -151,27 +155,12 @@ impl Ambush {
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) pid: u32,
-    /// Address where it is to go on, once the function is back.
+    /// Address where it is to go on: the function.
     pub(crate) entry: u64,
     /// Address and length of the code in which it waits.
     pub(crate) at: u64,
     pub(crate) len: usize,
-    pub(crate) function: Function,
+    /// Address of the padding in which it has said that it arrived.
+    pub(crate) said: u64,
     pub(crate) keeper: Option<Keeper>,
-}
-
-/// A loader's function that a jump has replaced.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Function {
-    at: u64,
-    under: [u8; LEAP],
-    said: u64,
-}
-
-impl Function {
-    /// Puts it back.
-    pub(crate) fn restore(&self, memory: &File) -> io::Result<()> {
-        write(memory, self.at, &self.under)?;
-        write(memory, self.said, &0u32.to_le_bytes())
-    }
 }

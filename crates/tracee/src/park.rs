@@ -69,7 +69,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-use crate::ambush::{Ambush, Arrived, Function};
+use crate::ambush::{Ambush, Arrived};
 use crate::entry_trap::EntryTrap;
 use crate::error::TargetError;
 use crate::native::park::{ALIVE, LEN, LOOP, waiting};
@@ -92,8 +92,8 @@ pub struct Parked {
     /// Registers as they were at the entry point. The code that waits changes some of them for moments, the
     /// stack pointer too. In an ambush they are the thread's own.
     regs: Option<Box<Regs>>,
-    /// The function that is to be put back, in an ambush.
-    function: Option<Function>,
+    /// Address of the word in which it has said that it arrived, in an ambush.
+    said: Option<u64>,
     keeper: Option<Keeper>,
 }
 
@@ -155,12 +155,12 @@ impl Parked {
         ptrace::detach(pid)?;
         // Without a keeper the program goes on too early, and nothing worse happens.
         let keeper = room.and_then(|at| Keeper::start(memory, at + ALIVE).ok());
-        Ok(Self { pid, entry, at, saved, regs: Some(Box::new(regs)), function: None, keeper })
+        Ok(Self { pid, entry, at, saved, regs: Some(Box::new(regs)), said: None, keeper })
     }
     /// One that has arrived in an ambush.
     pub(crate) fn in_ambush(ambush: Ambush) -> Self {
-        let Arrived { pid, entry, at, len, function, keeper } = ambush.arrived();
-        Self { pid, entry, at, saved: vec![0; len], regs: None, function: Some(function), keeper }
+        let Arrived { pid, entry, at, len, said, keeper } = ambush.arrived();
+        Self { pid, entry, at, saved: vec![0; len], regs: None, said: Some(said), keeper }
     }
     /// Its pid.
     #[must_use]
@@ -191,9 +191,8 @@ impl Parked {
         wait_stop(self.pid)?;
         let mut regs = Regs::read(self.pid, None)?;
         let there = self.code().contains(&regs.pc());
-        if let Some(function) = &self.function {
-            // First, since it goes on there.
-            function.restore(&memory(self.pid)?)?;
+        if let Some(said) = self.said {
+            write(&memory(self.pid)?, said, &0u32.to_le_bytes())?;
         }
         if there {
             regs = self.regs.as_deref().copied().unwrap_or(regs);

@@ -24,6 +24,7 @@ use crate::living::{self, Stat};
 use crate::maps::{self, DELETED, Mapping};
 use crate::numbers::features;
 use crate::permission;
+use crate::rendezvous::Rendezvous;
 use crate::status::{InCall, Seccomp, ThreadStatus};
 use crate::sys::wait::within;
 use crate::sys::{fault, fd};
@@ -335,6 +336,14 @@ impl Process {
             (true, true) => self.gone("it ended or executed another program"),
             (_, false) => self.gone("it ended"),
         }
+    }
+    /// Where its loader tells of libraries: the address of the function, and that of the state in its `r_debug`.
+    /// `None` if it has no such loader.
+    #[must_use]
+    pub fn rendezvous(&self) -> Option<(RemoteAddr, RemoteAddr)> {
+        let loader = Auxv::in_folder(&self.folder()).ok()?.loader()?;
+        let found = Rendezvous::of(&self.mem, loader)?;
+        Some((RemoteAddr(found.at), RemoteAddr(found.state())))
     }
     /// The features that generated code may use.
     ///

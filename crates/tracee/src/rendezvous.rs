@@ -51,6 +51,10 @@ impl Rendezvous {
         let find = |wanted: &[u8]| symbols.iter().find(|(name, _)| name == wanted).map(|one| one.1);
         Some(Self { at: find(b"_dl_debug_state")?, list: find(b"_r_debug")? })
     }
+    /// Address of the word that says what the loader does.
+    pub(crate) const fn state(self) -> u64 {
+        self.list + STATE
+    }
     /// Whether all libraries are mapped.
     fn is_complete(self, memory: &File) -> bool {
         let word = |at: u64| {
@@ -58,7 +62,7 @@ impl Rendezvous {
             memory.read_exact_at(&mut bytes, at).ok().map(|()| u64::from_le_bytes(bytes))
         };
         let is_begun = word(self.list + LIST).is_some_and(|list| list != 0);
-        is_begun && word(self.list + STATE).is_some_and(|word| word as u32 == COMPLETE)
+        is_begun && word(self.state()).is_some_and(|word| word as u32 == COMPLETE)
     }
 }
 

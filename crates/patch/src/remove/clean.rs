@@ -94,6 +94,7 @@ fn clean_in(
     // No patch relies on any fact now: threads that wait in our code go on (`hold`).
     for removal in &removals {
         removal.words.set(at::CLOSED, u64::MAX)?;
+        removal.words.set(at::LOOKED, u64::MAX)?;
     }
     removals.iter().try_for_each(|removal| removal.forget_pages(process))?;
     restored.restore = clock.elapsed();

@@ -40,6 +40,8 @@ use crate::traced::Traced;
 
 /// Longest wait between two looks for threads that wait for an answer.
 const ANSWER_EVERY: Duration = Duration::from_millis(10);
+/// The same while a library is being loaded.
+const LOADING: Duration = Duration::from_micros(500);
 
 /// How long a thread waits for a reader that shows no sign of life (docs/design/recording.md).
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -125,9 +127,14 @@ impl Session {
     #[must_use]
     pub fn wait(&self, interrupts: &Interrupts, at_most: Duration) -> Option<Interrupt> {
         let mapped = self.processes.descriptors();
-        // A held call may wait for an answer.
+        // A thread may wait for an answer.
         let holds = self.processes.traced.iter().any(Traced::holds);
-        interrupts.wait_beside(&mapped, if holds { at_most.min(ANSWER_EVERY) } else { at_most })
+        let longest = match (holds, self.processes.loads_soon()) {
+            (true, true) => LOADING,
+            (true, false) => ANSWER_EVERY,
+            (false, _) => at_most,
+        };
+        interrupts.wait_beside(&mapped, at_most.min(longest))
     }
     /// Counts or durations since attach, one report for each process.
     pub fn report(&mut self) -> Vec<ProcessReport> {

@@ -32,6 +32,8 @@ pub(super) fn has_ours(process: &Process) -> bool {
 
 /// How often the maps of the processes are read.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Time that a loader takes at most from its first mapping to its rendezvous, but for the largest libraries.
+const SOON: Duration = Duration::from_millis(50);
 
 /// Processes under trace, and those that have been.
 #[derive(Debug)]
@@ -48,6 +50,8 @@ pub(super) struct Processes {
     /// Processes of later, if they are traced.
     pub(super) arriving: Option<Arriving>,
     looked: Instant,
+    /// When a process mapped something last, or waited until that was looked at.
+    mapped: Instant,
     pub(super) notices: Vec<String>,
     /// Processes in which nothing is probed at all.
     pub(super) unprobed: Vec<Unprobed>,
@@ -66,6 +70,7 @@ impl Processes {
             following: Following::new(follow),
             arriving: None,
             looked: Instant::now(),
+            mapped: Instant::now(),
             notices: Vec::new(),
             unprobed: Vec::new(),
         }
@@ -336,7 +341,11 @@ impl Processes {
         let look = self.looked.elapsed() >= LOOK_EVERY;
         for index in 0..self.traced.len() {
             self.answer(index, look);
-            match look || self.traced[index].read_mappings() {
+            let maps = self.traced[index].read_mappings();
+            if maps || self.traced[index].loads() {
+                self.mapped = Instant::now();
+            }
+            match look || maps || self.traced[index].loads() {
                 true if self.traced[index].alive() => self.look(index),
                 true => {}
                 false => self.traced[index].read_names(),
@@ -350,6 +359,10 @@ impl Processes {
         let has_ended = self.command.as_mut().is_some_and(|command| command.status().is_some());
         // Children that outlive a launched command matter only when they are followed.
         any && (!has_ended || self.following.wanted)
+    }
+    /// Whether a thread may come to its loader's rendezvous soon: a process has just mapped something.
+    pub(super) fn loads_soon(&self) -> bool {
+        self.mapped.elapsed() < SOON
     }
     /// Descriptors that become readable when there is something to look at.
     pub(super) fn descriptors(&self) -> Vec<i32> {

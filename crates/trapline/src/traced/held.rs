@@ -13,6 +13,7 @@
 //! | a static program | the same, and its other system calls |
 //! | a program, and what is probed besides | its own system calls (`plan`'s `system_calls`) |
 //! | a Go program of which nothing is probed | nothing |
+//! | the loader | where it tells of libraries (`trapline_patch`'s `loading`) |
 //!
 //! /proc/PID/status shows what other calls changed: a handler of faults, or the default action of SIGTRAP in
 //! place of our handler, up to ten milliseconds later; a filter up to fifty. It never shows that a handler was
@@ -24,8 +25,8 @@ use std::time::Duration;
 use trapline_image::{FunctionIndex, Image, ProbeSpec};
 use trapline_patch::Attached;
 use trapline_plan::{Action, Hold};
-use trapline_record::Svma;
 use trapline_record::control::fact;
+use trapline_record::{RemoteAddr, Svma};
 use trapline_tracee::{FileId, Process};
 
 use super::site_table::SiteKey;
@@ -43,6 +44,9 @@ const FUNCTIONS: [(&str, Hold, u64); 3] = [
     ("prctl", Hold::Prctl, fact::FILTER | fact::CLOCK),
     ("syscall", Hold::Syscall, u64::MAX),
 ];
+
+/// The loader's function that tells debuggers of libraries.
+const RENDEZVOUS: &str = "_dl_debug_state";
 
 /// State of these changes in one process.
 #[derive(Debug, Default)]
@@ -113,18 +117,23 @@ impl Held {
         found: &mut Vec<NamedSite>,
     ) {
         let facts = facts_of(requested);
+        let rendezvous = process.rendezvous();
         for one in mapped {
             let is_library = is_c_library(&one.mapping.path);
+            let loads = rendezvous.filter(|(at, _)| one.mapping.contains(*at));
             let known =
                 modules.iter().position(|module| module.file.id == one.id && module.is_at(&one.mapping));
-            if !(is_library || one.is_program || known.is_some()) || !self.asked.insert(load(one)) {
+            let is_asked = is_library || one.is_program || known.is_some() || loads.is_some();
+            if !is_asked || !self.asked.insert(load(one)) {
                 continue;
             }
             let opened = known.is_none().then(|| one.open(process, files));
             let module = match (known, &opened) {
                 (Some(known), _) => &modules[known],
                 // A program that is not probed does not make the others Go's.
-                (None, Some(Ok(opened))) if is_library || !opened.file.image.is_go() => opened,
+                (None, Some(Ok(opened))) if is_library || loads.is_some() || !opened.file.image.is_go() => {
+                    opened
+                }
                 _ => continue,
             };
             let image = &module.file.image;
@@ -133,6 +142,7 @@ impl Held {
             if !is_library {
                 holds.extend(own_calls(&module.file, facts, &holds));
             }
+            holds.extend(loads.and_then(|loads| rendezvous_of(image, loads)));
             self.blind |= has_names && !holds.iter().any(|hold| hold.facts & fact::FAULTS != 0);
             if holds.is_empty() {
                 continue;
@@ -204,6 +214,19 @@ fn named(image: &Image, basename: &str) -> Vec<HeldSite> {
         })
     };
     FUNCTIONS.into_iter().flat_map(places).collect()
+}
+
+/// The loader's function at which a thread waits that has loaded libraries.
+fn rendezvous_of(image: &Image, (_, state): (RemoteAddr, RemoteAddr)) -> Option<HeldSite> {
+    let spec = RENDEZVOUS.parse::<ProbeSpec>().ok()?;
+    let one = image.select(&spec.func, "").ok()?.into_iter().next()?;
+    Some(HeldSite {
+        function: one.function,
+        at: image.function(one.function).start,
+        action: Action::Hold(Hold::Load(state.0)),
+        facts: 0,
+        name: RENDEZVOUS.to_owned(),
+    })
 }
 
 /// A file's own system calls that may change one of these facts. `named`: where its C library's calls are held

@@ -13,6 +13,7 @@
 //! | H | [`read_records`](Loads::read_records) | takes all records out of the rings |
 //! | A | `look` | notes the time, and probes what is new there |
 //! | N | [`looked`](Loads::looked) | the time since K is how long calls were not seen |
+//! | R | [`came_to_rendezvous`](Loads::came_to_rendezvous) | the thread that loads waited for A: none was missed |
 //!
 //! Interleavings:
 //!
@@ -29,10 +30,12 @@
 //! - *K after A began*: the record stays, and the next look takes the module for a new one.
 //! - *Unmapped before M*: no look finds the module. Its record is older than M's time, or a record of the
 //!   same place follows it, so it is reported as one that passed.
+//! - *Mapped by other code than the loader*: no thread comes to the rendezvous, so it counts as late after
+//!   [`HELD`]. If another thread loads a library meanwhile, it does not. Stated, not solved.
 //! - *The kernel drops records, or gives none*: N reports "at most" the time since the look before.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trapline_tracee::perf::monotonic_ns;
 use trapline_tracee::{Family, FileId, MapWatcher, Mapping};
@@ -41,6 +44,9 @@ use crate::modules::{Mapped, Module, is_short_name};
 use crate::report::Late;
 use crate::session_request::SessionRequest;
 use crate::sites::NamedSite;
+
+/// Time after which a file counts as late whose loader did not come to its rendezvous.
+const HELD: Duration = Duration::from_secs(1);
 
 /// One mapping of a file: the file, and its start address.
 type Load = (FileId, u64);
@@ -68,6 +74,29 @@ pub(super) struct Loads {
     forked: u64,
     kin: HashSet<u32>,
     late: BTreeMap<String, Late>,
+    /// The session is over.
+    ended: bool,
+    /// Files that were probed since a thread stood at its loader's rendezvous.
+    recent: Vec<Recent>,
+}
+
+/// A file that was probed, perhaps before its first call.
+#[derive(Debug)]
+struct Recent {
+    path: String,
+    /// From the mapping until it was probed.
+    since: Duration,
+    is_exact: bool,
+    probed: Instant,
+}
+
+impl Recent {
+    fn note(&self, late: &mut BTreeMap<String, Late>) {
+        let late = entry(late, &self.path);
+        late.loads += 1;
+        late.exact &= self.is_exact;
+        late.longest = late.longest.max(self.since);
+    }
 }
 
 /// The last look that probed something.
@@ -182,14 +211,19 @@ impl Loads {
     fn probed(&mut self, path: &str, load: Load, gone: bool) {
         let reported = self.reported.get(&load).map(|reported| reported.0);
         let since = monotonic_ns().saturating_sub(reported.unwrap_or(self.read_ns[0]));
-        let late = entry(&mut self.late, path);
         if gone {
-            late.passed += 1;
+            entry(&mut self.late, path).passed += 1;
             return;
         }
-        late.loads += 1;
-        late.exact &= reported.is_some();
-        late.longest = late.longest.max(Duration::from_nanos(since));
+        let (path, since) = (path.to_owned(), Duration::from_nanos(since));
+        self.recent.push(Recent { path, since, is_exact: reported.is_some(), probed: Instant::now() });
+    }
+    /// R: a thread that has loaded libraries stood at its loader's rendezvous when the last look began.
+    pub(super) fn came_to_rendezvous(&mut self, in_time: bool) {
+        let recent = std::mem::take(&mut self.recent);
+        if !in_time {
+            recent.iter().for_each(|one| one.note(&mut self.late));
+        }
     }
     /// N: forgets records that are dealt with. `began`: when A began; `None` if nothing was to be probed.
     pub(super) fn looked(&mut self, began: Option<u64>) {
@@ -246,6 +280,7 @@ impl Loads {
     }
     /// The session's end: what was reported since the last look is never probed.
     pub(super) fn end(&mut self, requested: &SessionRequest) {
+        self.ended = true;
         self.replaced.extend(self.reported.drain().map(|(_, (_, path))| path));
         self.note_replaced(requested);
     }
@@ -254,8 +289,12 @@ impl Loads {
             entry(&mut self.late, &path).passed += 1;
         }
     }
+    /// Files that were probed late. One that was probed a moment ago may still be held at the rendezvous.
     pub(super) fn late(&self) -> Vec<Late> {
-        self.late.values().cloned().collect()
+        let mut late = self.late.clone();
+        let passed = self.recent.iter().filter(|one| self.ended || one.probed.elapsed() > HELD);
+        passed.for_each(|one| one.note(&mut late));
+        late.into_values().collect()
     }
 }
 
@@ -287,10 +326,13 @@ mod tests {
         known.probed("/lib/libp.so", load, false);
         known.looked_at.fresh = HashSet::from([load]);
         known.looked(Some(250));
+        assert!(known.late().is_empty(), "its loader may still hold it");
+        known.came_to_rendezvous(false);
         assert!(known.late()[0].exact && known.reported.is_empty());
         let (mut unregistered, _) = loads();
         unregistered.reported.clear();
         unregistered.probed("/lib/libp.so", load, false);
+        unregistered.ended = true;
         let late = &unregistered.late()[0];
         assert!(!late.exact && late.longest > Duration::from_nanos(100), "{late:?}");
         assert!(late.lines(7)[0].contains(" was mapped at most "), "{late:?}");

@@ -242,6 +242,10 @@ impl Traced {
     pub(crate) fn holds(&self) -> bool {
         self.ended.is_none() && self.prober.patches.hold()
     }
+    /// Whether a thread has loaded libraries, and waits until these were looked at.
+    pub(crate) fn loads(&self) -> bool {
+        self.ended.is_none() && !self.prober.patches.tickets().is_empty()
+    }
     pub(crate) fn read_names(&mut self) {
         self.readings.read_names(&self.target, &mut self.prober);
     }

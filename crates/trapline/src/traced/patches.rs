@@ -7,7 +7,8 @@
 use std::time::Instant;
 
 use trapline_patch::{
-    AttachReport, Attached, DetachReport, Durations, Options, PatchError, Request, Segment, Threads, Why,
+    AttachReport, Attached, DetachReport, Durations, Options, PatchError, Request, Segment, Threads, Tickets,
+    Why,
 };
 use trapline_plan::Refusal;
 use trapline_tracee::{Process, TargetError};
@@ -97,7 +98,11 @@ impl Patches {
     }
     /// Whether threads may wait for an answer.
     pub(super) fn hold(&self) -> bool {
-        !self.detached && self.attached.holds() && self.attached.relied_on() != 0
+        !self.detached && self.attached.holds()
+    }
+    /// Threads that have loaded libraries, and wait until these were looked at.
+    pub(super) fn tickets(&self) -> Tickets {
+        if self.detached { Tickets::default() } else { self.attached.tickets() }
     }
     /// Patches one batch.
     pub(super) fn attach(

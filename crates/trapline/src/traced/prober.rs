@@ -100,8 +100,14 @@ impl Prober {
         requested: &SessionRequest,
     ) -> Result<Looked, Error> {
         let mut began = None;
+        // LOAD-3: before the mappings are read.
+        let tickets = self.patches.tickets();
         let looked = self.look_from(with, files, requested, &mut began);
         self.loads.looked(began);
+        if !tickets.is_empty() {
+            self.patches.attached.answer(&tickets);
+            self.loads.came_to_rendezvous(!tickets.went_on());
+        }
         looked
     }
     /// `began`: when patching began, in nanoseconds of the monotonic clock.

@@ -10,6 +10,7 @@ use super::setting::Setting;
 use crate::aarch64::action::SiteAction;
 use crate::aarch64::stub::arguments::Moved;
 use crate::aarch64::stub::{self, ARGUMENTS, Code, NoWords};
+use crate::request::Hold;
 
 impl Setting<'_> {
     /// The stub at `at`, up to the displaced code. `None` if durations or records are requested and there is
@@ -63,6 +64,10 @@ impl Setting<'_> {
             }
             SiteAction::Exit { latency, kind, goroutine } => {
                 Begun::Latency(stub::latency_exit(at.0, self.timed(latency, goroutine)?, kind))
+            }
+            SiteAction::Hold(Hold::Load(state)) => {
+                let words = (self.data.of(control::at::LOADED), self.data.of(control::at::LOOKED));
+                Begun::Hold(stub::load(at.0, &self.machine, state, words, self.below))
             }
             SiteAction::Hold(hold) => {
                 let words = (self.data.of(control::at::ASKED), self.data.of(control::at::CLOSED));

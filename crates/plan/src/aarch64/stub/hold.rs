@@ -38,12 +38,12 @@ pub(crate) const NUMBERS: Numbers = Numbers { rt_sigaction: 134, prctl: 167, sec
 /// Upper bound of the stub's bytes, with what it displaces.
 pub(in crate::aarch64) const HOLD_BYTES: u64 = 1024;
 /// Number of turns of `isb`, which takes 10 to 60 cycles: from a quarter of a second to two seconds of a CPU.
-const TURNS: u32 = 1 << 26;
-const WORD: Reg = 16;
-const FACTS: Reg = 17;
-const LEFT: Reg = 14;
-const CLOSED: Reg = 15;
-const SCRATCH: Reg = 13;
+pub(super) const TURNS: u32 = 1 << 26;
+pub(super) const WORD: Reg = 16;
+pub(super) const FACTS: Reg = 17;
+pub(super) const LEFT: Reg = 14;
+pub(super) const CLOSED: Reg = 15;
+pub(super) const SCRATCH: Reg = 13;
 /// Bytes of the frame.
 const FRAME: i32 = 48;
 
@@ -54,14 +54,14 @@ const ARGUMENTS: [Origin; 3] = [Origin::Register(0), Origin::Register(1), Origin
 #[derive(Debug)]
 #[must_use]
 pub struct UnfinishedHold {
-    asm: Asm,
+    pub(super) asm: Asm,
     /// By how many bytes the program's stack pointer is above S.
     below: u32,
 }
 
 /// The part of the stub that comes before the displaced code, for the address `at`.
 pub fn hold(at: u64, machine: &Machine, hold: Hold, words: (u64, u64), below: u32) -> UnfinishedHold {
-    let mut stub = UnfinishedHold { asm: Asm::new(at), below };
+    let mut stub = UnfinishedHold::new(at, below);
     stub.begin();
     let (waits, mut passes) = decide(&mut stub, hold, NUMBERS, ARGUMENTS);
     waits.into_iter().for_each(|jump| stub.bind(jump));
@@ -72,7 +72,10 @@ pub fn hold(at: u64, machine: &Machine, hold: Hold, words: (u64, u64), below: u3
 }
 
 impl UnfinishedHold {
-    fn begin(&mut self) {
+    pub(super) const fn new(at: u64, below: u32) -> Self {
+        Self { asm: Asm::new(at), below }
+    }
+    pub(super) fn begin(&mut self) {
         let asm = &mut self.asm;
         asm.add_imm(SP, SP, -FRAME);
         asm.store_two(WORD, FACTS, SP, 0);
@@ -80,7 +83,7 @@ impl UnfinishedHold {
         asm.flags(WORD);
         asm.store_two(SCRATCH, WORD, SP, 32);
     }
-    fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         let asm = &mut self.asm;
         asm.load_two(SCRATCH, WORD, SP, 32);
         asm.set_flags(WORD);

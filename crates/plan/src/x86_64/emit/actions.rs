@@ -13,6 +13,7 @@ use trapline_record::trampolines::Trampolines;
 use super::{Emitter, Setting};
 use crate::filter::TargetFilter;
 use crate::machine::ThreadId;
+use crate::request::Hold;
 use crate::x86_64::action::{PlacedAction, SiteAction, Stack};
 use crate::x86_64::stub::tally::TableLocation;
 use crate::x86_64::stub::{self, Filtered, Latency, Liveness, Traced, UnfinishedStub};
@@ -49,9 +50,14 @@ impl Emitter<'_, '_> {
             }
             SiteAction::Record { .. } => set.record(out, here, placed),
             SiteAction::Tally { .. } => set.tally(out, here, placed),
+            SiteAction::Hold(Hold::Load(state)) => {
+                let words = (set.data.of(at::LOADED), set.data.of(at::LOOKED));
+                stub::load(out, here, state, words, placed.dead.red_zone_live);
+                None
+            }
             SiteAction::Hold(hold) => {
-                let word = |at| set.data.of(at);
-                stub::hold(out, here, hold, (word(at::ASKED), word(at::CLOSED)), placed.dead.red_zone_live);
+                let words = (set.data.of(at::ASKED), set.data.of(at::CLOSED));
+                stub::hold(out, here, hold, words, placed.dead.red_zone_live);
                 None
             }
             SiteAction::Deliver { informed } => {

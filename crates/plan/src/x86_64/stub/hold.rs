@@ -43,8 +43,8 @@ use crate::request::Hold;
 
 pub(crate) const NUMBERS: Numbers = Numbers { rt_sigaction: 13, prctl: 157, seccomp: 317 };
 /// Number of turns of `pause`, which takes 10 to 140 cycles: from half a second to three seconds of a CPU.
-const TURNS: u32 = 1 << 26;
-const RED_ZONE: i32 = 128;
+pub(super) const TURNS: u32 = 1 << 26;
+pub(super) const RED_ZONE: i32 = 128;
 /// Offset of `sa_flags` in C's `struct sigaction`, of glibc and of musl, and a flag.
 const SA_FLAGS: i32 = 136;
 const SA_SIGINFO: i32 = 4;
@@ -60,12 +60,34 @@ pub fn hold(out: &mut Vec<u8>, start: u64, hold: Hold, words: (u64, u64), red_zo
     let lowered = if red_zone { RED_ZONE } else { 0 };
     let mut test =
         Test { asm: Asm::new(out, start), lowered, handler: words.0 + (at::ASKED_HANDLER - at::ASKED) };
-    test.begin();
+    begin(&mut test.asm, lowered);
     let (waits, mut passes) = decide(&mut test, hold, NUMBERS, ARGUMENTS);
     waits.into_iter().for_each(|jump| test.bind(jump));
     wait(&mut test.asm, &mut passes, words);
     passes.into_iter().for_each(|jump| test.bind(jump));
-    test.end();
+    end(&mut test.asm, lowered);
+}
+
+/// Saves rax, rcx and the flags.
+pub(super) fn begin(asm: &mut Asm<'_>, lowered: i32) {
+    if lowered != 0 {
+        asm.lea(RSP, Mem::At(RSP, -lowered));
+    }
+    asm.store(Mem::At(RSP, SAVED_RAX), RAX);
+    asm.flags_to_rax();
+    asm.store32(Mem::At(RSP, FLAGS), RAX);
+    asm.store(Mem::At(RSP, SAVED_RCX), RCX);
+}
+
+/// Puts them back.
+pub(super) fn end(asm: &mut Asm<'_>, lowered: i32) {
+    asm.load(RCX, Mem::At(RSP, SAVED_RCX));
+    asm.load32(RAX, Mem::At(RSP, FLAGS));
+    asm.flags_from_rax();
+    asm.load(RAX, Mem::At(RSP, SAVED_RAX));
+    if lowered != 0 {
+        asm.lea(RSP, Mem::At(RSP, lowered));
+    }
 }
 
 /// Decides which facts a thread is about to change.
@@ -78,26 +100,6 @@ struct Test<'a> {
 }
 
 impl Test<'_> {
-    fn begin(&mut self) {
-        let asm = &mut self.asm;
-        if self.lowered != 0 {
-            asm.lea(RSP, Mem::At(RSP, -self.lowered));
-        }
-        asm.store(Mem::At(RSP, SAVED_RAX), RAX);
-        asm.flags_to_rax();
-        asm.store32(Mem::At(RSP, FLAGS), RAX);
-        asm.store(Mem::At(RSP, SAVED_RCX), RCX);
-    }
-    fn end(mut self) {
-        let asm = &mut self.asm;
-        asm.load(RCX, Mem::At(RSP, SAVED_RCX));
-        asm.load32(RAX, Mem::At(RSP, FLAGS));
-        asm.flags_from_rax();
-        asm.load(RAX, Mem::At(RSP, SAVED_RAX));
-        if self.lowered != 0 {
-            asm.lea(RSP, Mem::At(RSP, self.lowered));
-        }
-    }
     /// Notes the handler of the action at rax, and whether the signal is described to it. Uses rax, rcx, flags.
     fn note_handler(&mut self) {
         let asm = &mut self.asm;
@@ -183,5 +185,5 @@ fn wait(asm: &mut Asm<'_>, pass: &mut Vec<Fix>, (asked, closed): (u64, u64)) {
 }
 
 /// Offset from rsp of the number of turns that are left.
-const COUNT: i32 = -32;
-const PAUSE: [u8; 2] = [0xF3, 0x90];
+pub(super) const COUNT: i32 = -32;
+pub(super) const PAUSE: [u8; 2] = [0xF3, 0x90];

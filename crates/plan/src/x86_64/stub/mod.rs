@@ -36,6 +36,7 @@ mod filtering;
 mod hold;
 pub(crate) mod keyed_stack;
 mod latency;
+mod load;
 mod machine;
 pub(crate) mod marked;
 mod own_trampolines;
@@ -70,6 +71,7 @@ pub use hold::hold;
 pub use latency::{
     Latency, Timed, latency_exit_branch, leading_trampoline_code, trampoline_code, trampoline_code_len,
 };
+pub use load::load;
 pub use machine::{Liveness, Machine};
 pub use own_trampolines::{own_trampoline_code, own_trampoline_code_len};
 pub use pending::{
