@@ -142,16 +142,9 @@ fn a_library_that_comes_and_goes() {
     assert_eq!(reported["failed"], 0, "{}", report.errors);
     assert_eq!(report.hits("parent_work"), 3);
     assert!(report.errors.contains("sites: 2 matched, 2 probed"), "{}", report.errors);
-    // The library makes ten calls at once after dlopen, and ten more when its entry is patched. These ten
-    // must be seen, so the entry must be patched.
-    let hits = report.hits("plugin_work");
-    assert!((30..=60).contains(&hits), "{hits} of 60 hits, 30 of them late; {}", report.errors);
-    let late = late(&report);
-    // On a busy machine a load may be over before its records are read. It is reported all the same.
-    let reported = |name: &str| late[name].as_u64().unwrap_or_else(|| panic!("no {name}: {late}"));
-    assert!(reported("loads") + reported("passed") == 3 && reported("loads") > 0, "{late}");
-    assert!(late["longest_ns"].as_u64() > Some(0), "{late}");
-    assert!(report.errors.contains("calls in these times were not seen"), "{}", report.errors);
+    // The library makes ten calls at once after dlopen, and ten more when its entry is patched.
+    assert_eq!(report.hits("plugin_work"), 3 * 20, "{}", report.errors);
+    assert_eq!(report.totals()[0]["late"], Value::Null, "{}", report.errors);
     assert_eq!(text::differences(victim.pid()), [""; 0]);
 }
 
@@ -163,27 +156,46 @@ fn late(report: &Report) -> Value {
     all[0].clone()
 }
 
-/// Most loads are over before the tracer can look. Each is reported, as one that was probed late or as one
-/// that passed.
+/// LOAD-3: loads that last as long as ten calls. Judge: the program, which makes them.
 #[test]
-fn no_load_of_a_library_goes_unreported() {
+fn no_call_of_a_short_load_is_missed() {
     let path = or_skip!(victims::plain("family"));
     let plugin = or_skip!(victims::shared("plugin"));
-    for loads in [1, 100] {
-        let mut victim = Running::start(&path, &["reload"]);
-        let pid = victim.pid().to_string();
-        let probe = format!("{}:plugin_work", plugin.display());
-        let tracing = Tracing::start("count", &["-p", &pid, &probe, "parent_work"]).expect("attaches");
-        assert_eq!(victim.run(loads)["failed"], 0);
-        let report = tracing.stop();
-        assert_eq!(report.hits("parent_work"), loads, "{}", report.errors);
-        let late = late(&report);
-        let reported =
-            late["loads"].as_u64().zip(late["passed"].as_u64()).map(|(loads, passed)| loads + passed);
-        assert_eq!(reported, Some(loads), "{late}; {}", report.errors);
-        assert_eq!(text::differences(victim.pid()), [""; 0]);
-        assert!(victim.finish().success());
-    }
+    let mut victim = Running::start(&path, &["reload"]);
+    let pid = victim.pid().to_string();
+    let probe = format!("{}:plugin_work", plugin.display());
+    let tracing = Tracing::start("count", &["-p", &pid, &probe, "parent_work"]).expect("attaches");
+    assert_eq!(victim.run(50)["failed"], 0);
+    let report = tracing.stop();
+    assert_eq!((report.hits("parent_work"), report.hits("plugin_work")), (50, 500), "{}", report.errors);
+    assert_eq!(report.totals()[0]["late"], Value::Null, "{}", report.errors);
+    assert_eq!(text::differences(victim.pid()), [""; 0]);
+    assert!(victim.finish().success());
+}
+
+/// LOAD-2: a thread waits for a stopped tracer some seconds at most, once; what was not seen then is told. When the
+/// tracer goes on, threads wait again.
+#[test]
+fn a_load_that_a_stopped_tracer_missed_is_reported() {
+    let path = or_skip!(victims::plain("family"));
+    let plugin = or_skip!(victims::shared("plugin"));
+    let mut victim = Running::start(&path, &["reload"]);
+    let pid = victim.pid().to_string();
+    let probe = format!("{}:plugin_work", plugin.display());
+    let mut tracing = Tracing::start("count", &["-p", &pid, &probe, "parent_work"]).expect("attaches");
+    assert_eq!(victim.run(1)["failed"], 0);
+    tracing.signal(libc::SIGSTOP);
+    assert_eq!(victim.run(3)["failed"], 0);
+    tracing.signal(libc::SIGCONT);
+    // The first of these may come before the tracer has a CPU.
+    assert_eq!(victim.run(5)["failed"], 0);
+    let report = tracing.stop();
+    let late = late(&report);
+    let missed = late["loads"].as_u64().zip(late["passed"].as_u64()).map(|(loads, passed)| loads + passed);
+    assert!(missed.is_some_and(|missed| (3..=5).contains(&missed)), "{late}");
+    let seen = (4 + 5 - missed.unwrap_or(0)) * 10;
+    assert!((seen..seen + 10).contains(&report.hits("plugin_work")), "{late}: {}", report.errors);
+    assert_eq!(text::differences(victim.pid()), [""; 0]);
 }
 
 /// The library is not mapped when tracing begins, and nothing else is probed.
@@ -196,13 +208,14 @@ fn a_library_is_waited_for() {
     let probe = format!("{}:plugin_work", plugin.display());
     let Err(report) = Tracing::start("count", &["-p", &pid, &probe]) else { panic!("nothing to probe") };
     assert_eq!(report.status.code(), Some(3), "{}", report.errors);
-    assert!(report.errors.contains("-f waits for programs and libraries"), "{}", report.errors);
-    let tracing = Tracing::start("count", &["-f", "-p", &pid, &probe]).expect("attaches");
-    assert_eq!(victim.run(3)["failed"], 0);
-    let report = tracing.stop();
-    let hits = report.hits("plugin_work");
-    assert!((30..=60).contains(&hits), "{hits} of 60 hits, 30 of them late; {}", report.errors);
-    assert_eq!(late(&report)["loads"], 3, "{}", report.errors);
+    assert!(report.errors.contains("--wait waits for libraries"), "{}", report.errors);
+    for option in ["-f", "--wait"] {
+        let tracing = Tracing::start("count", &[option, "-p", &pid, &probe]).expect("attaches");
+        assert_eq!(victim.run(3)["failed"], 0);
+        let report = tracing.stop();
+        assert_eq!(report.hits("plugin_work"), 60, "{option}: {}", report.errors);
+        assert_eq!(report.totals()[0]["late"], Value::Null, "{option}: {}", report.errors);
+    }
 }
 
 #[test]

@@ -147,6 +147,11 @@ impl Attached {
     pub fn tickets(&self) -> Tickets {
         tickets(&self.batches)
     }
+    /// Whether threads wait there at all.
+    #[must_use]
+    pub const fn holds_loads(&self) -> bool {
+        self.batches.holds_loads
+    }
     /// Lets them go on.
     pub fn answer(&self, tickets: &Tickets) {
         answer(&self.batches, tickets);

@@ -39,6 +39,8 @@ pub(crate) struct Batches {
     /// The program catches faults, and its handlers see the original addresses of those in copies.
     pub(crate) delivers: bool,
     pub(crate) held: Held,
+    /// Threads that load libraries wait (`loading`).
+    pub(crate) holds_loads: bool,
     /// Return trampolines of the process, once a segment brought them.
     pub(crate) trampolines: Option<Trampolines>,
     /// Return trampolines that our own process has outside its segments.

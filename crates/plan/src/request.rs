@@ -251,12 +251,17 @@ impl Action {
     /// Whether it is none of the user's: it holds threads, or delivers faults.
     #[must_use]
     pub const fn is_for_us(self) -> bool {
-        self.is_hold() || matches!(self, Self::Deliver { .. })
+        self.is_hold() || self.holds_loads() || matches!(self, Self::Deliver { .. })
     }
-    /// Whether it holds threads.
+    /// Whether it holds threads that are about to change a fact.
     #[must_use]
     pub const fn is_hold(self) -> bool {
-        matches!(self, Self::Hold(_) | Self::HoldAt(..))
+        matches!(self, Self::Hold(_) | Self::HoldAt(..)) && !self.holds_loads()
+    }
+    /// Whether it holds threads that have loaded libraries.
+    #[must_use]
+    pub const fn holds_loads(self) -> bool {
+        matches!(self, Self::Hold(Hold::Load(_)))
     }
 }
 

@@ -41,6 +41,7 @@ pub struct Builder {
     faults_are_fatal: bool,
     kernel_uprobes: bool,
     follow: bool,
+    wait: bool,
     by: Option<By>,
     outermost: bool,
     returns: Returns,
@@ -122,6 +123,13 @@ impl Builder {
     #[must_use]
     pub const fn follow(mut self, follow: bool) -> Self {
         self.follow = follow;
+        self
+    }
+    /// Waits for functions that nobody has yet; no probe has to find anything. Following, and [`Target::All`], do so
+    /// by themselves.
+    #[must_use]
+    pub const fn wait(mut self, wait: bool) -> Self {
+        self.wait = wait;
         self
     }
     /// Groups hits.
@@ -360,6 +368,7 @@ impl Builder {
         let durations = Durations { outermost: self.outermost, ..Durations::default() };
         let filters = self.filters.iter().cloned().map(Arc::new).collect();
         SessionRequest {
+            waits: self.follow || self.wait || self.target == Target::All,
             specs: self.specs.clone(),
             hit_action,
             returns: self.returns,

@@ -113,7 +113,7 @@ pub enum Error {
 }
 
 /// Advice where nothing matched.
-const LATER: &str = "-f waits for programs and libraries that come later";
+const LATER: &str = "--wait waits for libraries that come later, -f for programs too";
 
 impl Error {
     /// Whether the error means that the process has ended.
@@ -186,7 +186,7 @@ mod tests {
             (false, vec!["no f".to_owned()]),
         ] {
             let error = Error::NoMatch { misses: vec!["no f".to_owned()] }.with_follow(launched);
-            assert!(error.to_string().contains("-f waits"), "{error}");
+            assert!(error.to_string().contains("--wait waits"), "{error}");
             assert!(matches!(error.without_advice(), Error::NoMatch { misses } if misses == left));
         }
     }

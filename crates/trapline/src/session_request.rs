@@ -21,6 +21,8 @@ use crate::report::By;
 #[derive(Clone, Debug)]
 pub(crate) struct SessionRequest {
     pub(crate) specs: Vec<ProbeSpec>,
+    /// Whether a probe may find something later only.
+    pub(crate) waits: bool,
     /// Action at each hit.
     pub(crate) hit_action: HitAction,
     /// How the ends of calls are seen, where returns are recorded or aggregated.
@@ -71,6 +73,11 @@ pub enum ProbeAction {
 }
 
 impl SessionRequest {
+    /// Whether a probe may find something in a library that is loaded later. No program is loaded as one.
+    pub(crate) fn waits_for_library(&self) -> bool {
+        let may_be = |file: &str| file.contains(".so") || !file.contains('/') && file.starts_with("lib");
+        self.waits && self.specs.iter().any(|spec| spec.file.as_deref().is_none_or(may_be))
+    }
     /// Action at the hits of a probe.
     pub(crate) fn action_of(&self, nth: usize) -> HitAction {
         match self.actions.get(nth).copied().unwrap_or_default() {

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use trapline_plan::PlanError;
+use trapline_plan::{Action, PlanError};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at, fact};
 use trapline_tracee::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
@@ -141,10 +141,14 @@ fn note_reliance(batches: &mut Batches, prepared: &Prepared, request: &Request<'
         let request = module.and_then(|module| module.requests.get(site.patch.request as usize));
         request.is_some_and(|request| request.action.is_for_us())
     };
-    let any = (0u32..).zip(request.modules).any(|(module, of)| {
-        let mut holds = (0u32..).zip(of.requests).filter(|(_, one)| one.action.is_hold());
-        holds.any(|(index, _)| prepared.serves(module, index))
-    });
+    let serves = |is_it: fn(Action) -> bool| {
+        (0u32..).zip(request.modules).any(|(module, of)| {
+            let mut wanted = (0u32..).zip(of.requests).filter(|(_, one)| is_it(one.action));
+            wanted.any(|(index, _)| prepared.serves(module, index))
+        })
+    };
+    let any = serves(Action::is_hold);
+    batches.holds_loads |= serves(Action::holds_loads);
     let only = prepared.sites.iter().filter(|site| holds(site));
     batches.facts.hold_at(any, only.map(|site| site.patch.addr.0));
     let delivers = survey.traits.faults_delivered;

@@ -21,6 +21,7 @@ mod goroutines;
 mod held;
 mod keyed;
 mod known_pages;
+mod load;
 mod locked;
 #[path = "../common/map_programs.rs"]
 mod map_programs;

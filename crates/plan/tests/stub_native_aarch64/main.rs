@@ -13,6 +13,7 @@ mod goroutines;
 mod held;
 mod keyed;
 mod latency;
+mod load;
 #[path = "../common/map_programs.rs"]
 mod map_programs;
 mod marks;

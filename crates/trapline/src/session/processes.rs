@@ -85,18 +85,14 @@ impl Processes {
             self.wait_for_later();
         }
         self.attach(target)?;
-        if !self.following.wanted {
-            if self.arriving.is_some() {
-                // A mistyped name would be waited for without end.
-                return if self.check().is_ok() {
-                    Ok(())
-                } else {
-                    list(&Target::Any, &self.requested).map(drop)
-                };
-            }
-            return self.check().map_err(|error| error.with_follow(false));
+        if self.arriving.is_some() && self.check().is_err() {
+            // A mistyped name would be waited for without end.
+            return list(&Target::Any, &self.requested).map(drop);
         }
-        Ok(())
+        if self.requested.waits {
+            return Ok(());
+        }
+        self.check().map_err(|error| error.with_follow(false))
     }
     /// Starts a command, probes it at its entry point, and lets it run. If probing fails, the command runs
     /// unprobed. A probe that matches nothing, such as a mistyped name, is an error before the command runs;
@@ -145,7 +141,7 @@ impl Processes {
             Err(error) => self.is_unprobed(pid, &error),
         }
         if let Err(error @ Error::NoMatch { .. }) = self.check()
-            && !self.following.wanted
+            && !self.requested.waits
             && self.unprobed.is_empty()
         {
             return Err(error.with_follow(true));

@@ -76,7 +76,9 @@ pub(super) struct Loads {
     late: BTreeMap<String, Late>,
     /// The session is over.
     ended: bool,
-    /// Files that were probed since a thread stood at its loader's rendezvous.
+    /// When threads began to wait at the loader's rendezvous, if they do.
+    held: Option<u64>,
+    /// Files that were probed since a thread stood there.
     recent: Vec<Recent>,
 }
 
@@ -174,9 +176,12 @@ impl Loads {
     pub(super) const fn executed(&self) -> bool {
         self.executed
     }
-    /// Notes that there are patches now, which children inherit.
-    pub(super) fn patched(&mut self) {
+    /// Notes that there are patches now, which children inherit; and whether threads wait at the loader's rendezvous.
+    pub(super) fn patched(&mut self, holds_loads: bool) {
         self.patched.get_or_insert_with(monotonic_ns);
+        if holds_loads {
+            self.held.get_or_insert_with(monotonic_ns);
+        }
     }
     /// Number of processes that this one and its descendants forked since there are patches; `None` when the
     /// kernel does not report forks.
@@ -216,7 +221,13 @@ impl Loads {
             return;
         }
         let (path, since) = (path.to_owned(), Duration::from_nanos(since));
-        self.recent.push(Recent { path, since, is_exact: reported.is_some(), probed: Instant::now() });
+        let one = Recent { path, since, is_exact: reported.is_some(), probed: Instant::now() };
+        let mapped = reported.unwrap_or(self.read_ns[0]);
+        if self.held.is_some_and(|held| held < mapped) {
+            self.recent.push(one);
+        } else {
+            one.note(&mut self.late);
+        }
     }
     /// R: a thread that has loaded libraries stood at its loader's rendezvous when the last look began.
     pub(super) fn came_to_rendezvous(&mut self, in_time: bool) {
@@ -315,7 +326,7 @@ mod tests {
 
     fn loads() -> (Loads, Load) {
         let load = (FileId { dev: 1, inode: 2 }, 0x1000);
-        let mut loads = Loads { read_ns: [100, 200], ..Loads::default() };
+        let mut loads = Loads { read_ns: [100, 200], held: Some(50), ..Loads::default() };
         loads.reported.insert(load, (150, "/lib/libp.so".to_owned()));
         (loads, load)
     }

@@ -98,7 +98,8 @@ impl Patches {
     }
     /// Whether threads may wait for an answer.
     pub(super) fn hold(&self) -> bool {
-        !self.detached && self.attached.holds()
+        let holds = self.attached.holds() && self.attached.relied_on() != 0;
+        !self.detached && (holds || self.attached.holds_loads())
     }
     /// Threads that have loaded libraries, and wait until these were looked at.
     pub(super) fn tickets(&self) -> Tickets {

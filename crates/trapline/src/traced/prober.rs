@@ -181,8 +181,8 @@ impl Prober {
             *with.misses = vec![PatchError::Translated { pid: process.pid(), by }.to_string()];
         }
         self.held.keep_closed(&modules, &mut places);
-        // Another C library may come after what is probed.
-        if !places.found.is_empty() || !self.patches.segments().is_empty() {
+        // Another library may come after what is probed, or be the first that is.
+        if requested.waits_for_library() || !places.found.is_empty() || !self.patches.segments().is_empty() {
             self.held.request_holds(process, files, requested, mapped, &mut modules, &mut places.found);
             let of = (process, &self.patches);
             let maps = (maps, mapped);
@@ -224,7 +224,7 @@ impl Prober {
         for (index, tactic, source) in outcome.probed {
             self.sites.track(modules, &places.found[index], tactic, source);
         }
-        self.loads.patched();
+        self.loads.patched(self.patches.attached.holds_loads());
         let sorted = self.sites.sort_refusals(modules, &places.found, outcome.refused, self.held.again());
         if self.held.again() {
             self.held.note_lost(sorted.partly);

@@ -20,6 +20,8 @@ pub(crate) struct Run {
     pub(crate) target: Target,
     /// Whether to follow exec, and forks that exec.
     pub(crate) follow: bool,
+    /// Whether to wait for functions that nobody has yet.
+    pub(crate) wait: bool,
     /// Time between reports.
     pub(crate) interval: Option<Duration>,
     /// Time after which to stop.
@@ -51,6 +53,7 @@ impl Run {
             .faults_are_fatal(self.faults_are_fatal)
             .kernel_uprobes(self.kernel_uprobes)
             .follow(self.follow)
+            .wait(self.wait)
     }
 }
 

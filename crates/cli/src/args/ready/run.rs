@@ -24,6 +24,7 @@ pub(super) fn run(texts: &[String], typed: Common, offered: &[Format]) -> Result
     Ok(Run {
         probes: probes(texts)?,
         follow: typed.target.follow,
+        wait: typed.target.wait,
         target: target(typed.target)?,
         interval: interval.or(sink.interval()),
         duration: typed.duration.as_deref().map(|text| positive("--duration", text)).transpose()?,

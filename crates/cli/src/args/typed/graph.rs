@@ -37,13 +37,14 @@ pub(crate) struct TypedGraph {
 }
 
 /// What is of no use to a recording.
-const LIVE: [&str; 19] = [
+const LIVE: [&str; 20] = [
     "below",
     "pids",
     "names",
     "command",
     "words",
     "follow",
+    "wait",
     "each",
     "ret",
     "maxactive",

@@ -36,6 +36,11 @@ pub(crate) struct TypedTarget {
     /// Follow fork and exec: trace the programs that the target runs, too
     #[arg(short = 'f', long = "follow")]
     pub(crate) follow: bool,
+    /// Wait for functions that nobody has yet: a library that comes later is probed before it runs.
+    ///
+    /// -f and --all do so by themselves. Without this, a probe that finds nothing is an error.
+    #[arg(long)]
+    pub(crate) wait: bool,
     /// Run this command; the same as -c, word by word
     #[arg(last = true, value_name = "CMD", conflicts_with = "command")]
     pub(crate) words: Vec<OsString>,

@@ -45,13 +45,14 @@ pub(crate) struct TypedTrace {
 }
 
 /// What is of no use to a recording.
-const LIVE: [&str; 17] = [
+const LIVE: [&str; 18] = [
     "probes",
     "pids",
     "names",
     "command",
     "words",
     "follow",
+    "wait",
     "entry_only",
     "ret",
     "maxactive",
