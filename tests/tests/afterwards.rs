@@ -31,7 +31,7 @@ fn code_is_put_back_when_no_calls_may_be_made_any_more() {
         work(&mut victim, "run");
         let status = once(&["status", "-p", &pid]);
         let output_text = String::from_utf8_lossy(&status.stdout);
-        assert!(output_text.contains("; 0 of 4 sites in place"), "{how}: {output_text}");
+        assert!(output_text.contains("; 0 of 5 sites in place"), "{how}: {output_text}");
     }
 }
 

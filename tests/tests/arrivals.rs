@@ -1,4 +1,4 @@
-//! ARR-1, ARR-2, ARR-3: `--all`, processes of later.
+//! ARR-1, ARR-2, ARR-3, AMG-1: `--all`, processes of later.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -102,5 +102,79 @@ fn programs_go_on_when_the_tracer_dies_while_they_start() {
         assert!(status.success(), "round {round}: {status}");
         assert!(begun.elapsed() < Duration::from_secs(20), "round {round}: {:?}", begun.elapsed());
     }
+    std::fs::remove_file(&path).expect("ours");
+}
+
+/// A control group that is removed at the end. Processes that are in it must have ended.
+struct Group(PathBuf);
+
+impl Group {
+    /// One below the first hierarchy in which we may make one.
+    fn new(name: &str) -> Result<Self, String> {
+        let mounts = std::fs::read_to_string("/proc/mounts").expect("our own");
+        let at = |line: &str| Some(line.split(' ').nth(1)?.to_owned()).filter(|_| line.contains(" cgroup2 "));
+        let at = mounts.lines().find_map(at).ok_or("no control groups of version 2 are mounted")?;
+        let group = Path::new(&at).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir(&group).map_err(|error| format!("{}: {error}", group.display()))?;
+        Ok(Self(group))
+    }
+    /// Runs a command in it.
+    fn run(&self, command: &Path, args: &str) -> std::process::ExitStatus {
+        let script =
+            format!("echo 0 > {}/cgroup.procs && exec {} {args}", self.0.display(), command.display());
+        Command::new("sh").args(["-c", &script]).stdout(Stdio::null()).status().expect("sh starts")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        std::fs::remove_dir(&self.0).expect("it is empty");
+    }
+}
+
+/// AMG-1: its neighbour runs the same file. Judge: the kernel, whose uprobe counts both, at a function that is called as
+/// often.
+#[test]
+fn only_processes_of_a_control_group_or_container_are_traced() {
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    let path = copy_of(&or_skip!(victims::plain("tree")), "tree-grouped");
+    let probe = format!("{}:leaf", path.display());
+    let inside = or_skip!(Group::new(&format!("trapline-{ID}")));
+    let outside = or_skip!(Group::new("trapline-outside"));
+    for (option, value) in
+        [("--cgroup", inside.0.display().to_string()), ("--container", ID[..12].to_owned())]
+    {
+        let tracing = or_skip!(waiting(&[option, &value, &probe]));
+        let kernel = bpf::counting(&path, oracle::offsets(&path, &["twin"])[0], 0, false);
+        assert!(inside.run(&path, "2 6").success());
+        assert!(outside.run(&path, "2 9").success());
+        let report = tracing.stop();
+        assert_eq!(report.hits("leaf"), 2 * 6 * 3, "{option}: {}", report.errors);
+        match kernel {
+            Ok(kernel) => assert_eq!(kernel.runs(), 2 * (6 + 9) * 3, "{option}: {}", report.errors),
+            Err(why) => println!("SKIPPED the kernel's count: {why}"),
+        }
+    }
+    std::fs::remove_file(&path).expect("ours");
+}
+
+/// Those that descend from a process, and those of a user.
+#[test]
+fn only_processes_below_one_or_of_a_user_are_traced() {
+    let path = copy_of(&or_skip!(victims::plain("tree")), "tree-below");
+    let probe = format!("{}:leaf", path.display());
+    let mut shell = Command::new("sh");
+    let shell = shell.args(["-c", "read line; exec \"$0\" 2 5"]).arg(&path);
+    let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("sh starts");
+    let tracing = or_skip!(waiting(&["--tree", &shell.id().to_string(), "--uid", "root", &probe]));
+    let other = Command::new(&path).args(["2", "7"]).stdout(Stdio::null()).status().expect("it runs");
+    drop(shell.stdin.take());
+    assert!(other.success() && shell.wait().expect("ours").success());
+    let report = tracing.stop();
+    assert_eq!(report.hits("leaf"), 2 * 5 * 3, "{}", report.errors);
+    let nobody = or_skip!(waiting(&["--uid", "nobody", &probe]));
+    assert!(Command::new(&path).args(["1", "3"]).stdout(Stdio::null()).status().expect("it runs").success());
+    let report = nobody.stop();
+    assert_eq!(report.total_hits(), 0, "{}", report.errors);
     std::fs::remove_file(&path).expect("ours");
 }

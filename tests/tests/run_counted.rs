@@ -69,12 +69,15 @@ fn the_target_counts_what_the_interpreter_counts() {
             "uretprobe:F:leaf { @h[retval % 3] = hist((int32)retval) } uprobe:F:work { @x = sum(arg1 << 60) }",
             0,
         ),
-        // Beside blocks that are interpreted, also at the same site.
+        // Beside blocks that are interpreted, also at the same site. No names of threads, which may have ended unread.
         (
-            "uprobe:F:work { @last[comm] = arg1 } uprobe:F:work { @k[arg0] = count() } uprobe:F:leaf { @m = max(arg0) }",
+            "uprobe:F:work { @last[strftime(\"%Y\", 0)] = arg1 } uprobe:F:work { @k[arg0] = count() } uprobe:F:leaf { @m = max(arg0) }",
             1,
         ),
-        ("uprobe:F:work { @k[arg0] = count() } uretprobe:F:work { @twice = count(); @x[comm] = 1 }", 1),
+        (
+            "uprobe:F:work { @k[arg0] = count() } uretprobe:F:work { @twice = count(); @x[strftime(\"%Y\", 0)] = 1 }",
+            1,
+        ),
         (
             "uretprobe:F:leaf { @r = count() } uretprobe:F:leaf { @q = hist(retval) } uprobe:F:* { @all[func] = count() }",
             0,

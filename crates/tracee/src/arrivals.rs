@@ -55,6 +55,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::ambush::Ambush;
+use crate::among::Among;
 use crate::auxv;
 use crate::bell::Bell;
 use crate::living;
@@ -114,17 +115,19 @@ struct Shared {
     /// Ends A.
     end: Bell,
     ended: AtomicBool,
+    /// Processes that are wanted.
+    among: Among,
     arrived: Mutex<Vec<Arrival>>,
     /// Rings for each arrival.
     news: Bell,
 }
 
 impl Arrivals {
-    /// Starts without files. From now on the calling thread, and those it starts, are not stopped by Ctrl-Z.
+    /// Starts without files, for these processes. From now on the calling thread, and those it starts, are not stopped by Ctrl-Z.
     ///
     /// # Errors
     /// When the kernel grants no permission events: without CAP_SYS_ADMIN, or without support.
-    pub fn start() -> io::Result<Self> {
+    pub fn start(among: Among) -> io::Result<Self> {
         // Each process under trace takes some. Without the right to raise the limit, the reserve protects others.
         drop(limit::raise(DESCRIPTORS));
         let group = Arc::new(Group::new()?);
@@ -134,6 +137,7 @@ impl Arrivals {
             group: Mutex::new(Some(Arc::clone(&group))),
             end,
             ended: AtomicBool::new(false),
+            among,
             arrived: Mutex::default(),
             news,
         });
@@ -222,7 +226,8 @@ fn attend(shared: &Arc<Shared>, group: &Arc<Group>) {
 fn hold(shared: &Arc<Shared>, opening: &Opening) -> Option<JoinHandle<()>> {
     let (tid, executes) = (opening.tid, opening.executes);
     let status = ThreadStatus::parse(&fs::read(format!("/proc/{tid}/status")).unwrap_or_default());
-    if status.tgid == std::process::id() || status.tgid <= 1 || is_of_ours(status.tracer) {
+    let is_ours = status.tgid == std::process::id() || is_of_ours(status.tracer);
+    if is_ours || status.tgid <= 1 || !shared.among.has(status.tgid) {
         return None;
     }
     if !executes && !is_loading(status.tgid, tid) {

@@ -14,6 +14,7 @@
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 mod ambush;
+mod among;
 mod arrivals;
 mod auxv;
 mod batch;
@@ -67,6 +68,7 @@ use x86_64 as native;
 
 #[cfg(target_arch = "aarch64")]
 pub use aarch64::{Spare, is_emulated};
+pub use among::{Among, AmongError};
 pub use arrivals::{Arrival, Arrivals};
 pub use batch::{Batch, BatchOptions, BatchReport, Event, RemoteCaller, Served, StopReport, StoppedAll};
 pub use bell::Bell;

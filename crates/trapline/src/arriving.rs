@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use trapline_image::ProbeSpec;
-use trapline_tracee::{Arrival, Arrivals, Process};
+use trapline_tracee::{Among, Arrival, Arrivals, Process};
 
 use crate::modules::{is_short_name, mapped};
 
@@ -34,6 +34,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Arriving {
     arrivals: Arrivals,
+    among: Among,
     begun: Instant,
     /// Whether processes are still to be looked for once more.
     again: bool,
@@ -44,13 +45,13 @@ impl Arriving {
     ///
     /// # Errors
     /// Why processes of later cannot be traced; what to do.
-    pub(crate) fn start(specs: &[ProbeSpec]) -> Result<Self, String> {
-        let arrivals = Arrivals::start().map_err(|error| {
+    pub(crate) fn start(specs: &[ProbeSpec], among: &Among) -> Result<Self, String> {
+        let arrivals = Arrivals::start(among.clone()).map_err(|error| {
             format!(
                 "programs that start later are not traced, as the kernel grants no permission events: {error}; run as root (CAP_SYS_ADMIN), or use -f or -c"
             )
         })?;
-        let new = Self { arrivals, begun: Instant::now(), again: true };
+        let new = Self { arrivals, among: among.clone(), begun: Instant::now(), again: true };
         let usual: BTreeSet<PathBuf> =
             specs.iter().filter_map(|spec| spec.file.as_deref()).flat_map(usual).collect();
         for path in usual {
@@ -81,6 +82,10 @@ impl Arriving {
             Some(format!("processes that map {} later are not traced: {error}", one.mapping.path))
         };
         files.filter_map(mark).collect()
+    }
+    /// Processes that are wanted.
+    pub(crate) const fn among(&self) -> &Among {
+        &self.among
     }
     /// Who has arrived since the last call.
     pub(crate) fn take(&self) -> Vec<Arrival> {

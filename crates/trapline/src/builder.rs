@@ -368,7 +368,7 @@ impl Builder {
         let durations = Durations { outermost: self.outermost, ..Durations::default() };
         let filters = self.filters.iter().cloned().map(Arc::new).collect();
         SessionRequest {
-            waits: self.follow || self.wait || self.target == Target::All,
+            waits: self.follow || self.wait || matches!(self.target, Target::All(_)),
             specs: self.specs.clone(),
             hit_action,
             returns: self.returns,

@@ -84,7 +84,7 @@ pub(crate) fn list(target: &Target, requested: &SessionRequest) -> Result<Listin
             let program = find_program(program).ok_or_else(missing)?;
             list_files(&mut files, requested, Some(&program), &mut listing)?;
         }
-        Target::Any | Target::All => list_files(&mut files, requested, None, &mut listing)?,
+        Target::Any | Target::All(_) => list_files(&mut files, requested, None, &mut listing)?,
     }
     if listing.listed.is_empty() {
         return Err(Error::NoMatch { misses: listing.notices });

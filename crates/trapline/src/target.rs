@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 
 use trapline_image::ProbeSpec;
-use trapline_tracee::{Process, by_name};
+use trapline_tracee::{Among, Process, by_name};
 
 use crate::error::Error;
 use crate::modules::mapped;
@@ -20,8 +20,8 @@ pub enum Target {
     #[default]
     Any,
     /// The same, and every process that maps such a file later, from its first instruction there. Root alone can
-    /// have that; otherwise it is the same as [`Any`](Self::Any), with a notice.
-    All,
+    /// have that; otherwise later ones are not traced, with a notice. Of all processes, those that are [`Among`] these.
+    All(Among),
     /// These processes, and all that have one of these names.
     Running {
         /// Process ids.
@@ -82,7 +82,11 @@ pub(crate) fn resolve(
     specs: &[ProbeSpec],
     notices: &mut Vec<String>,
 ) -> Result<Vec<Process>, Error> {
-    let Target::Running { pids, names } = target else { return mapping_processes(specs) };
+    let (pids, names) = match target {
+        Target::Running { pids, names } => (pids, names),
+        Target::All(among) => return mapping_processes(specs, among),
+        Target::Any | Target::Launch(_) => return mapping_processes(specs, &Among::default()),
+    };
     let mut seen = HashSet::new();
     let mut processes = Vec::new();
     let pids: Vec<u32> = pids.iter().copied().filter(|&pid| seen.insert(pid)).collect();
@@ -115,8 +119,8 @@ pub(crate) fn resolve(
     Ok(processes)
 }
 
-/// Every process that maps a file which a probe names.
-pub(crate) fn mapping_processes(specs: &[ProbeSpec]) -> Result<Vec<Process>, Error> {
+/// Every process among these that maps a file which a probe names.
+pub(crate) fn mapping_processes(specs: &[ProbeSpec], among: &Among) -> Result<Vec<Process>, Error> {
     if let Some(spec) = specs.iter().find(|spec| spec.file.is_none()) {
         return Err(Error::NoTarget { probe: spec.text.clone() });
     }
@@ -135,7 +139,7 @@ pub(crate) fn mapping_processes(specs: &[ProbeSpec]) -> Result<Vec<Process>, Err
     };
     let me = std::process::id();
     let found: Vec<Process> = all_pids()
-        .filter(|&pid| pid != me)
+        .filter(|&pid| pid != me && among.has(pid))
         .filter_map(|pid| Process::open(pid).ok())
         .filter(maps_one)
         .collect();

@@ -28,7 +28,7 @@ fn checked(args: &Graph, mut session: Session) -> Result<Session, Error> {
     if let Some(misses) = sites.clone().find_map(|site| no_call(site)).map(|why| vec![why]) {
         return Err(Error::NoMatch { misses });
     }
-    let later = args.run.follow || matches!(args.run.target, Target::Launch(_) | Target::All);
+    let later = args.run.follow || matches!(args.run.target, Target::Launch(_) | Target::All(_));
     if later || sites.any(|site| nearness(&args.root, site).is_some()) {
         return Ok(session);
     }

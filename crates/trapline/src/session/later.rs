@@ -3,7 +3,7 @@
 //! In: arrivals (`crate::arriving`). Out: processes under trace; notices, and processes that are not probed.
 //! Invariants: SES-2. Does not: choose the files to wait for.
 
-use trapline_tracee::{Arrival, Process, TargetError};
+use trapline_tracee::{Among, Arrival, Process, TargetError};
 
 use super::processes::{Processes, has_ours};
 use crate::arriving::Arriving;
@@ -12,8 +12,8 @@ use crate::target::mapping_processes;
 impl Processes {
     /// Waits for processes of later, or notes why that is not possible. Before those that are there are looked for,
     /// so that none comes in between.
-    pub(super) fn wait_for_later(&mut self) {
-        match Arriving::start(&self.requested.specs) {
+    pub(super) fn wait_for_later(&mut self, among: &Among) {
+        match Arriving::start(&self.requested.specs, among) {
             Ok(arriving) => self.arriving = Some(arriving),
             Err(why) => self.notices.push(why),
         }
@@ -44,7 +44,8 @@ impl Processes {
             }
         }
         if again {
-            let found = mapping_processes(&self.requested.specs).unwrap_or_default();
+            let among = self.arriving.as_ref().map(|arriving| arriving.among().clone()).unwrap_or_default();
+            let found = mapping_processes(&self.requested.specs, &among).unwrap_or_default();
             found.into_iter().for_each(|process| self.add_running(Ok(process)));
         }
         self.notices.extend(self.following.take_strayed());

@@ -81,8 +81,8 @@ impl Processes {
         if let Target::Launch(words) = target {
             return self.launch(words);
         }
-        if *target == Target::All {
-            self.wait_for_later();
+        if let Target::All(among) = target {
+            self.wait_for_later(among);
         }
         self.attach(target)?;
         if self.arriving.is_some() && self.check().is_err() {

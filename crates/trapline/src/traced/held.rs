@@ -139,7 +139,7 @@ impl Held {
             let image = &module.file.image;
             let has_names = is_library || image.is_static() && !image.is_go();
             let mut holds = if has_names { named(image, module.basename()) } else { Vec::new() };
-            if !is_library {
+            if !is_library && (one.is_program || known.is_some()) {
                 holds.extend(own_calls(&module.file, facts, &holds));
             }
             holds.extend(loads.and_then(|loads| rendezvous_of(image, loads)));

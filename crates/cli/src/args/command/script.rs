@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use trapline::Returns;
+use trapline::{Among, Returns};
 
 /// Where a script comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub(crate) struct Script {
     pub(crate) allow_unsafe: bool,
     /// Which probes are used.
     pub(crate) probe_filter: Option<String>,
+    /// Without a process and a command: which of all processes are probed.
+    pub(crate) among: Among,
     /// The process, as typed.
     pub(crate) pid: Option<String>,
     /// The command that is run, in words.

@@ -2,10 +2,10 @@
 //!
 //! In: what the parts of a command line find wrong. Out: one sentence each. Does not: print.
 
-use trapline::Returns;
 use trapline::error::SpecError;
 use trapline::filter::{FilterError, Misread};
 use trapline::watch::{ExprError, WatchSpecError};
+use trapline::{AmongError, Returns};
 
 use super::signature::SignatureError;
 use super::units::UnitError;
@@ -38,6 +38,12 @@ pub(crate) enum UsageError {
         /// What is wrong with it.
         why: SpecError,
     },
+    /// A rule about processes cannot be used.
+    #[error(transparent)]
+    Among(#[from] AmongError),
+    /// There is no such user.
+    #[error("--uid: no user `{0}` in /etc/passwd; a number will do")]
+    NoUser(String),
     /// A signature is wrong.
     #[error("cannot read the signature in `{text}`: {why}")]
     Signature {

@@ -7,15 +7,19 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use trapline::probes::{Pattern, ProbeKind};
-use trapline::{ProbeSpec, Returns, Target};
+use trapline::{Among, ProbeSpec, Returns, Target};
 
 use super::error::UsageError;
 use super::units;
 use super::words::split_words;
 use crate::args::command::{Ends, Run};
 use crate::args::sink::Sink;
-use crate::args::typed::{Common, TypedEnds, TypedReturns, TypedTarget};
+use crate::args::typed::{Common, TypedAmong, TypedEnds, TypedReturns, TypedTarget};
 use crate::report::format::Format;
+
+/// Why options that choose among all processes stand alone.
+pub(super) const CHOOSES: &str =
+    "--cgroup, --container, --uid and --tree choose among all processes; leave out -p, -n and the command";
 
 /// A run, for a verb that writes text and the formats in `offered`.
 pub(super) fn run(texts: &[String], typed: Common, offered: &[Format]) -> Result<Run, UsageError> {
@@ -54,6 +58,10 @@ pub(super) fn ends(typed: &TypedEnds) -> Result<Ends, UsageError> {
 /// The processes to trace.
 pub(super) fn target(typed: TypedTarget) -> Result<Target, UsageError> {
     let running = !typed.pids.is_empty() || !typed.names.is_empty();
+    let among = among(typed.among)?;
+    if !among.is_all() && (running || typed.command.is_some() || !typed.words.is_empty()) {
+        return Err(UsageError::Conflict(CHOOSES));
+    }
     let words = match typed.command {
         Some(command) => Some(split_words(&command)?.into_iter().map(OsString::from).collect::<Vec<_>>()),
         None if typed.words.is_empty() => None,
@@ -66,9 +74,37 @@ pub(super) fn target(typed: TypedTarget) -> Result<Target, UsageError> {
         Some(words) if words.is_empty() => Err(UsageError::EmptyCommand),
         Some(words) => Ok(Target::Launch(words)),
         None if running => Ok(Target::Running { pids: typed.pids, names: typed.names }),
-        None if typed.all => Ok(Target::All),
+        None if typed.all || !among.is_all() => Ok(Target::All(among)),
         None => Ok(Target::Any),
     }
+}
+
+/// Which of all processes are meant.
+pub(super) fn among(typed: TypedAmong) -> Result<Among, UsageError> {
+    let mut among = Among::default();
+    for folder in typed.groups {
+        among = among.group(&folder)?;
+    }
+    for id in typed.containers {
+        among = among.container(&id)?;
+    }
+    for user in typed.users {
+        among = among.user(uid(&user).ok_or(UsageError::NoUser(user))?);
+    }
+    for pid in typed.roots {
+        among = among.below(pid)?;
+    }
+    Ok(among)
+}
+
+/// The id of a user, given as a number, or by a name of /etc/passwd.
+fn uid(user: &str) -> Option<u32> {
+    let named = || {
+        let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let id = |line: &str| line.split(':').nth(2)?.parse().ok();
+        users.lines().find(|line| line.split(':').next() == Some(user)).and_then(id)
+    };
+    user.parse().ok().or_else(named)
 }
 
 /// Parses each probe.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use trapline::Returns;
 
 use super::error::UsageError;
+use super::run::{CHOOSES, among};
 use super::words::split_words;
 use crate::args::command::{Input, Script};
 use crate::args::typed::{TypedReturns, TypedScript};
@@ -35,6 +36,10 @@ pub(super) fn script(typed: TypedScript) -> Result<Script, UsageError> {
     let (named, unnamed): (Vec<String>, Vec<String>) =
         typed.after.into_iter().partition(|word| word.starts_with("--"));
     let named = named.iter().map(|word| word.trim_start_matches('-').to_owned()).collect();
+    let among = among(typed.among)?;
+    if !among.is_all() && (typed.pid.is_some() || typed.command.is_some()) {
+        return Err(UsageError::Conflict(CHOOSES));
+    }
     let command = typed.command.map(|command| split_words(&command)).transpose()?;
     Ok(Script {
         input,
@@ -43,6 +48,7 @@ pub(super) fn script(typed: TypedScript) -> Result<Script, UsageError> {
         headers: typed.include,
         allow_unsafe: typed.allow_unsafe,
         probe_filter: typed.probe_filter,
+        among,
         pid: typed.pid,
         command,
         debug_folders: typed.debuginfo,

@@ -17,7 +17,7 @@ pub(super) fn watch(typed: TypedWatch) -> Result<Watch, UsageError> {
     let places = typed.places.iter().map(place).collect::<Result<_, _>>()?;
     let forks = typed.target.follow;
     let target = target(typed.target)?;
-    if matches!(target, Target::Any | Target::All) {
+    if matches!(target, Target::Any | Target::All(_)) {
         return Err(UsageError::Conflict(
             "watch needs a process: give one with -p or -n, or start a command with -c or behind --",
         ));

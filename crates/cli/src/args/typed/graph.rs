@@ -37,7 +37,7 @@ pub(crate) struct TypedGraph {
 }
 
 /// What is of no use to a recording.
-const LIVE: [&str; 20] = [
+const LIVE: [&str; 24] = [
     "below",
     "pids",
     "names",
@@ -45,6 +45,10 @@ const LIVE: [&str; 20] = [
     "words",
     "follow",
     "wait",
+    "groups",
+    "containers",
+    "users",
+    "roots",
     "each",
     "ret",
     "maxactive",

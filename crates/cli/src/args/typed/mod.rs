@@ -31,7 +31,7 @@ pub(crate) use lat::TypedLat;
 pub(crate) use once::{TypedDemo, TypedDoctor, TypedList, TypedPids};
 pub(crate) use record::{TypedDump, TypedRecord, TypedReplay, TypedReport, TypedSort};
 pub(crate) use script::TypedScript;
-pub(crate) use shared::{Common, TypedBy, TypedEnds, TypedFilter, TypedReturns, TypedTarget};
+pub(crate) use shared::{Common, TypedAmong, TypedBy, TypedEnds, TypedFilter, TypedReturns, TypedTarget};
 pub(crate) use stack::{TypedStack, TypedUnwind};
 pub(crate) use top::TypedTop;
 pub(crate) use trace::TypedTrace;

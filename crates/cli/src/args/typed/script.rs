@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::TypedReturns;
 use super::help::sections;
+use super::{TypedAmong, TypedReturns};
 
 /// Run a script in bpftrace's language
 ///
@@ -34,6 +34,8 @@ pub(crate) struct TypedScript {
     /// Probe this process alone
     #[arg(short = 'p', long = "pid", value_name = "PID", help_heading = "Targets")]
     pub(crate) pid: Option<String>,
+    #[command(flatten)]
+    pub(crate) among: TypedAmong,
     /// Run this command, and end with it
     #[arg(short = 'c', long = "cmd", value_name = "CMD", help_heading = "Targets")]
     pub(crate) command: Option<String>,

@@ -27,6 +27,8 @@ pub(crate) struct TypedTarget {
     /// a slash is looked for in PATH, in the loader's folders, and in the processes that are there.
     #[arg(long = "all", conflicts_with_all = ["pids", "names", "command", "words"])]
     pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) among: TypedAmong,
     /// Run this command, and trace it from its start.
     ///
     /// The text is split into words as a shell does, with quotes; nothing is expanded. The command keeps standard
@@ -44,6 +46,23 @@ pub(crate) struct TypedTarget {
     /// Run this command; the same as -c, word by word
     #[arg(last = true, value_name = "CMD", conflicts_with = "command")]
     pub(crate) words: Vec<OsString>,
+}
+
+/// Which of all processes are traced.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct TypedAmong {
+    /// Of all processes, now and later, trace those in this control group and below: a folder below /sys/fs/cgroup
+    #[arg(long = "cgroup", value_name = "DIR", help_heading = "Targets")]
+    pub(crate) groups: Vec<PathBuf>,
+    /// Of all processes, now and later, trace those in this container: its id, 12 digits or more
+    #[arg(long = "container", value_name = "ID", help_heading = "Targets")]
+    pub(crate) containers: Vec<String>,
+    /// Of all processes, now and later, trace those of this user: a number or a name
+    #[arg(long = "uid", value_name = "USER", help_heading = "Targets")]
+    pub(crate) users: Vec<String>,
+    /// Of all processes, now and later, trace this one and those that descend from it
+    #[arg(long = "tree", value_name = "PID", help_heading = "Targets")]
+    pub(crate) roots: Vec<u32>,
 }
 
 /// The options of each tracing verb.

@@ -45,7 +45,7 @@ pub(crate) struct TypedTrace {
 }
 
 /// What is of no use to a recording.
-const LIVE: [&str; 18] = [
+const LIVE: [&str; 22] = [
     "probes",
     "pids",
     "names",
@@ -53,6 +53,10 @@ const LIVE: [&str; 18] = [
     "words",
     "follow",
     "wait",
+    "groups",
+    "containers",
+    "users",
+    "roots",
     "entry_only",
     "ret",
     "maxactive",

@@ -48,7 +48,7 @@ pub(crate) struct Request<'a> {
 impl<'a> Request<'a> {
     /// What all verbs ask for.
     pub(crate) fn new(run: &'a Run) -> Self {
-        let pace = if run.follow || run.target == Target::All { ROUND } else { TICK };
+        let pace = if run.follow || matches!(run.target, Target::All(_)) { ROUND } else { TICK };
         Self { run, builder: run.builder(), timed: false, pace, interval: run.interval, notice: None }
     }
     /// With the ends of calls, if `timed`, seen in this way.

@@ -12,7 +12,7 @@ use trapline::calls::{KeptPointer, KeptText};
 use trapline::filter::Filter;
 use trapline::report::Refused;
 use trapline::stacks::Unwinding;
-use trapline::{Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
+use trapline::{Among, Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
 use trapline_script::native::Processes;
 use trapline_script::{Machine, Probe, Program};
 
@@ -191,7 +191,8 @@ impl Probing {
         if parsed.is_empty() {
             return Ok(None);
         }
-        let builder = Session::builder().target(target(pid, command)).probes(parsed).filters(filters);
+        let builder =
+            Session::builder().target(target(pid, command, &args.among)).probes(parsed).filters(filters);
         let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING).returns(args.returns);
         let builder = builder.actions(actions).maps(ran.tables()).names(ran.namer());
         let builder = builder.debug_folders(&args.debug_folders);
@@ -299,10 +300,10 @@ fn processes(pid: Option<u32>, command: Option<&[String]>) -> Processes {
 }
 
 /// The processes that are probed.
-pub(super) fn target(pid: Option<u32>, command: Option<&[String]>) -> Target {
+pub(super) fn target(pid: Option<u32>, command: Option<&[String]>, among: &Among) -> Target {
     match (pid, command) {
         (_, Some(words)) => Target::Launch(words.iter().map(OsString::from).collect()),
         (Some(pid), None) => Target::Running { pids: vec![pid], names: Vec::new() },
-        (None, None) => Target::All,
+        (None, None) => Target::All(among.clone()),
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use trapline::Among;
 use trapline::watch::{Accessed, WatchSession, WatchSpec};
 use trapline_script::{Hit, Probe, Program};
 
@@ -59,7 +60,7 @@ impl Watched {
         let specs = blocks.keys().map(|text| text.parse::<WatchSpec>());
         let specs: Result<Vec<WatchSpec>, _> = specs.collect();
         let specs = specs.map_err(|error| said(format!("watchpoint: {error}")))?;
-        let builder = WatchSession::builder().target(target(pid, command)).places(specs);
+        let builder = WatchSession::builder().target(target(pid, command, &Among::default())).places(specs);
         let session = builder.start(&mut |_| {}).map_err(|error| said(error.without_advice().to_string()))?;
         Ok(Some(Self { session, blocks, ahead, count }))
     }
