@@ -13,7 +13,7 @@ use crate::error::PatchError;
 use crate::foreign::{Changed, inspect};
 use crate::install::attach;
 use crate::install::delivery::{fault_handlers, handles};
-use crate::loading::{Tickets, answer, tickets};
+use crate::loading::{Tickets, answer, answer_next, tickets};
 use crate::memory::segment::Segment;
 use crate::remove::detach::detach;
 use crate::remove::free::{Freed, free_removed};
@@ -146,6 +146,10 @@ impl Attached {
     #[must_use]
     pub fn tickets(&self) -> Tickets {
         tickets(&self.batches)
+    }
+    /// Lets the next one pass, for which all was looked at already.
+    pub fn answer_next(&self) {
+        answer_next(&self.batches);
     }
     /// Whether threads wait there at all.
     #[must_use]

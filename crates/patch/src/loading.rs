@@ -35,6 +35,9 @@
 //! - *A batch of L4 needs a thread for calls*: C is fit, as any thread in our code.
 //! - *A signal's handler runs in C meanwhile*: C waits on when it returns. If the handler loads a library, it waits
 //!   with a later ticket, and C's own is answered with it.
+//! - *C has waited at its first rendezvous in another way* (`tracee`'s `ambush`), and T has looked meanwhile: the first
+//!   ticket is answered before C goes on. If T was so slow that C had gone on before, that answer is one too many, and
+//!   the next library is not waited for.
 //! - *T removes its patches between L2 and L5*: removal writes the greatest number when the sites hold the file's
 //!   bytes. So does a tracer that cleans up after a dead one.
 
@@ -73,6 +76,13 @@ pub(crate) fn tickets(batches: &Batches) -> Tickets {
         }
     }
     tickets
+}
+
+/// Answers the next ticket of each segment before it is drawn.
+pub(crate) fn answer_next(batches: &Batches) {
+    for view in batches.segments.iter().map(crate::Segment::view) {
+        view.set(at::LOOKED, view.get(at::LOADED) + 1);
+    }
 }
 
 /// Step L5.

@@ -13,7 +13,8 @@
 //! | A2 | tracer | writes a jump to it over the loader's function, in one write | the program waits a second or two |
 //! | | | | at its rendezvous, goes on, and never waits again |
 //! | A3 | program | comes there: passes while libraries are being mapped | – |
-//! | A4 | program | all are mapped: says that it has arrived, in the padding of its `r_debug`; waits | as A2 |
+//! | A4 | program | all are mapped: says that it has arrived, in the padding of its `r_debug`; waits, | as A2 |
+//! | | | asleep if it has no filter of system calls | |
 //! | A5 | tracer | sees that; the program counts as [parked](crate::park) | as A2 |
 //! | A6 | tracer | puts the function back, so that it can be probed as any other | it goes on by itself, and returns |
 //! | A7 | tracer | stops it, puts the padding back, sends it to the function | it returns from there |
@@ -36,6 +37,7 @@ use std::time::{Duration, Instant};
 use crate::auxv::{AT_PHDR, Auxv};
 use crate::native::park::{AMBUSH, AMBUSH_ALIVE, LEAP, ambush, leap};
 use crate::rendezvous::{Rendezvous, holds_sanitizer};
+use crate::status::{Seccomp, ThreadStatus};
 use crate::stuck::Stuck;
 use crate::sys::signals;
 use crate::waiting::{Keeper, end_of_vdso, memory, write};
@@ -56,6 +58,13 @@ pub(crate) struct Ambush {
     list: u64,
     memory: File,
     keeper: Option<Keeper>,
+}
+
+/// Whether no filter forbids a process system calls. The main thread's filter is that of the loader's call.
+fn may_call(pid: u32) -> bool {
+    let status = std::fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = ThreadStatus::parse(&status);
+    status.tgid != 0 && status.seccomp == Seccomp::Off
 }
 
 /// How far a program has come.
@@ -90,7 +99,7 @@ impl Ambush {
         let mut under = [0; LEAP];
         memory.read_exact_at(&mut under, at).ok()?;
         let jump = leap(at, under, code)?;
-        write(&memory, code, &ambush(list)).ok()?;
+        write(&memory, code, &ambush(list, may_call(pid))).ok()?;
         // Before the first wait, so that the word changes from its beginning.
         let keeper = Keeper::start(memory.try_clone().ok()?, code + AMBUSH_ALIVE).ok();
         write(&memory, at, &jump).ok()?;

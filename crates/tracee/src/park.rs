@@ -162,6 +162,11 @@ impl Parked {
         let Arrived { pid, entry, at, len, said, keeper } = ambush.arrived();
         Self { pid, entry, at, saved: vec![0; len], regs: None, said: Some(said), keeper }
     }
+    /// Whether it waits at its loader's rendezvous, where it will go on.
+    #[must_use]
+    pub const fn is_at_rendezvous(&self) -> bool {
+        self.said.is_some()
+    }
     /// Its pid.
     #[must_use]
     pub const fn pid(&self) -> u32 {
@@ -195,6 +200,8 @@ impl Parked {
             write(&memory(self.pid)?, said, &0u32.to_le_bytes())?;
         }
         if there {
+            // It may have been stopped in its sleep.
+            regs.leave_call();
             regs = self.regs.as_deref().copied().unwrap_or(regs);
             regs.set_pc(self.entry);
             regs.write(self.pid)?;

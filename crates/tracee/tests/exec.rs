@@ -100,6 +100,10 @@ fn a_batch_in_a_followed_process_and_an_exec_do_not_wait_for_each_other() {
     });
 }
 
+fn stop_all(process: &Process) -> Result<usize, TargetError> {
+    Batch::run(process, BatchOptions::default(), |batch| Ok(batch.stop_all(&|_| None)?.threads().len()))?
+}
+
 /// TGT-17: each batch has the threads of a shell that starts programs all the time. Judge: the shell, which starts so
 /// many.
 #[test]
@@ -120,7 +124,12 @@ fn no_program_is_missed_while_batches_are_at_work() {
             match event {
                 Followed::AtEntry(parked) => {
                     programs += 1;
+                    let pid = parked.pid();
                     follower.resume(parked).expect("it can be let go");
+                    // It ends while its threads are being stopped. If its end is lost, the shell waits for ever.
+                    while let Ok(process) = Process::open(pid)
+                        && stop_all(&process.with_follower(follower.thread())).is_ok()
+                    {}
                 }
                 other => {
                     assert!(matches!(other, Followed::Born { .. } | Followed::Exited { .. }), "{other:?}")
@@ -131,10 +140,7 @@ fn no_program_is_missed_while_batches_are_at_work() {
             break status;
         }
         assert!(Instant::now() < deadline, "it hangs; {programs} programs, {stops} stops");
-        let stopped = Batch::run(&shell, BatchOptions::default(), |batch| {
-            Ok::<_, TargetError>(batch.stop_all(&|_| None)?.threads().len())
-        });
-        match stopped.and_then(|stopped| stopped) {
+        match stop_all(&shell) {
             Ok(threads) => stops += threads,
             Err(error) => assert!(matches!(error, TargetError::Gone { .. }), "{error}"),
         }

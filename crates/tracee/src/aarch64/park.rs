@@ -26,7 +26,7 @@ pub(crate) const AMBUSH_ALIVE: u64 = 0;
 pub(crate) const LEAP: usize = 4;
 
 /// None.
-pub(crate) const fn ambush(_list: u64) -> [u8; AMBUSH] {
+pub(crate) const fn ambush(_list: u64, _may_call: bool) -> [u8; AMBUSH] {
     []
 }
 

@@ -67,6 +67,10 @@ impl Regs {
     pub const fn set_pc(&mut self, pc: u64) {
         self.now.pc = pc;
     }
+    /// Lets a thread that was stopped in a call go on without making it again.
+    pub(crate) const fn leave_call(&mut self) {
+        self.call = None;
+    }
     /// The stack pointer.
     #[must_use]
     pub const fn sp(&self) -> u64 {

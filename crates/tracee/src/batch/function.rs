@@ -113,10 +113,13 @@ impl<'b, 'p, 'a> FunctionCall<'b, 'p, 'a> {
         let process = self.serving.process();
         let refuse = |why: &str| Err(TargetError::NoCaller { pid: process.pid(), why: why.to_owned() });
         let Ok(regs) = self.serving.tracees().regs(tid) else { return refuse("a thread ended") };
+        let in_own = || self.function.own.iter().any(|code| code.contains(&regs.pc()));
         let outside = match regs.call() {
+            // It may sleep there.
+            _ if self.is_at_entry(tid) => in_own(),
             Some((libc::SYS_read, args)) => is_no_file(process, args[0]),
             Some((nr, args)) => waits_outside(nr, &args),
-            None => self.function.own.iter().any(|code| code.contains(&regs.pc())),
+            None => in_own(),
         };
         if !outside && self.is_at_entry(tid) {
             return refuse("at its entry point its C library may not be ready for that");

@@ -162,9 +162,7 @@ impl<'p> Serving<'p> {
             match wait::peek(tid) {
                 Ok(Some(stop)) => self.answer(stop, guard, served).map_err(fail)?,
                 // It never stops again, and the kernel reports its end only when all others have ended.
-                Ok(None) if self.is_dead_main(tid) => {
-                    self.tracees.forget(tid);
-                }
+                Ok(None) if self.is_dead_main(tid) => self.tracees.set_aside(tid),
                 Ok(None) => {}
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
                     self.tracees.forget(tid);
@@ -260,7 +258,7 @@ impl<'p> Serving<'p> {
     }
     fn until_held(&mut self, tid: u32, guard: Guard<'_>) -> Result<(), TargetError> {
         if self.is_dead_main(tid) {
-            self.tracees.forget(tid);
+            self.tracees.set_aside(tid);
             return Err(TargetError::NoCaller { pid: tid, why: "its main thread has ended".to_owned() });
         }
         let fail = |e| TargetError::system(tid, "stop a thread", e);

@@ -63,6 +63,8 @@ pub(super) struct Tracees<'p> {
     hold_children: bool,
     /// They are followed: none is detached.
     followed: bool,
+    /// Threads that are traced and never stop again, each with its process.
+    aside: Vec<(u32, u32)>,
     /// All threads of the process are to be stopped, those that are born now too.
     stopping: bool,
     /// Number of threads of the process that were seized so far.
@@ -72,7 +74,15 @@ pub(super) struct Tracees<'p> {
 impl<'p> Tracees<'p> {
     /// None yet.
     pub(super) fn new(process: &'p Process, hold_children: bool) -> Self {
-        Self { process, known: HashMap::new(), hold_children, followed: false, stopping: false, seized: 0 }
+        Self {
+            process,
+            known: HashMap::new(),
+            hold_children,
+            followed: false,
+            aside: Vec::new(),
+            stopping: false,
+            seized: 0,
+        }
     }
     /// These threads of the process, which the calling thread traces already and goes on to trace.
     pub(super) fn of_follower(process: &'p Process, hold_children: bool, threads: &[u32]) -> Self {
@@ -217,6 +227,10 @@ impl<'p> Tracees<'p> {
     pub(super) fn forget(&mut self, tid: u32) -> Option<u32> {
         self.known.remove(&tid).map(|t| t.tgid)
     }
+    /// Removes a main thread that has ended while others live. Its end is still to be reported, to whoever follows.
+    pub(super) fn set_aside(&mut self, tid: u32) {
+        self.aside.extend(self.known.remove(&tid).map(|tracee| (tid, tracee.tgid)));
+    }
     /// Removes the threads that a process lost by executing a program.
     pub(super) fn keep_only_main(&mut self, pid: u32) {
         self.known.retain(|&tid, tracee| tracee.tgid != pid || tid == pid);
@@ -301,7 +315,8 @@ impl<'p> Tracees<'p> {
     }
     /// All traced threads, each with its process.
     pub(super) fn all(&self) -> Vec<(u32, u32)> {
-        self.known.iter().map(|(&tid, tracee)| (tid, tracee.tgid)).collect()
+        let known = self.known.iter().map(|(&tid, tracee)| (tid, tracee.tgid));
+        known.chain(self.aside.iter().copied()).collect()
     }
     /// Lets a held child run on. With `keep` it stays seized. Without it is detached, unless it is followed.
     pub(super) fn release(&mut self, child: u32, keep: bool) -> Result<(), TargetError> {

@@ -83,56 +83,68 @@ pub(crate) fn waiting(entry: u64) -> [u8; LEN] {
 }
 
 /// Length of [`ambush`] in bytes.
-pub(crate) const AMBUSH: usize = 88;
+pub(crate) const AMBUSH: usize = 120;
 /// Offset in it of the word that shows that the tracer lives.
-pub(crate) const AMBUSH_ALIVE: u64 = 72;
+pub(crate) const AMBUSH_ALIVE: u64 = 88;
 /// Bytes of the jump to it.
 pub(crate) const LEAP: usize = 5;
+/// Number of sleeps between two looks at that word, and the length of each.
+const SLEEPS: u32 = 1000;
+const SLEEP: Duration = Duration::from_millis(1);
+const NANOSLEEP: u8 = libc::SYS_nanosleep as u8;
 
 /// Code in place of a loader's function that only returns ([`crate::ambush`]). `list`: the address of its
 /// `r_debug`. When that says that all libraries are mapped, it says that it was reached, and waits as long as the
-/// word at [`AMBUSH_ALIVE`] changes.
+/// word at [`AMBUSH_ALIVE`] changes. `may_call`: no filter forbids system calls, so it sleeps in between, and takes no
+/// CPU from others; else it spins.
 ///
 /// ```text
-///   + 0     rax = [+ 80];  ret if [rax + 4] = 2, or [rax + 8] = 0, or [rax + 24] is not 0
-///   + 26    [rax + 4] = 1
-///   + 33    rcx = [+ 72], edx = turns
-///   + 45    edx -= 1 until it is 0
-///   + 51    + 33 again if [+ 72] differs from rcx
-///   + 60    [rax + 4] = 2;  ret
-///   + 72    the word that the tracer changes
-///   + 80    list
+///   + 0     r8 = [+ 96];  ret if [r8 + 4] = 2, or [r8 + 8] = 0, or [r8 + 24] is not 0
+///   + 28    [r8 + 4] = 1
+///   + 36    r9 = [+ 88], r10d = turns
+///   + 49    a sleep, or a pause;  r10d -= 1;  until it is 0
+///   + 70    + 36 again if [+ 88] differs from r9
+///   + 79    [r8 + 4] = 2;  ret
+///   + 88    the word that the tracer changes
+///   + 96    list
+///   + 104   the length of a sleep: seconds, nanoseconds
 ///
-///   uses    rax, rcx, rdx and flags, as any function may; no stack
+///   uses    rax, rcx, rsi, rdi, r8 to r11 and flags, as any function may; no stack
 /// ```
-pub(crate) fn ambush(list: u64) -> [u8; AMBUSH] {
+pub(crate) fn ambush(list: u64, may_call: bool) -> [u8; AMBUSH] {
     let mut code = [0x90; AMBUSH];
-    let turns = turns().to_le_bytes();
+    let turns = if may_call { SLEEPS } else { turns() }.to_le_bytes();
+    // lea rdi, [rip -> 104]; xor esi, esi; mov eax, nanosleep; syscall
+    let sleep = [0x48, 0x8d, 0x3d, 48, 0, 0, 0, 0x31, 0xf6, 0xb8, NANOSLEEP, 0, 0, 0, 0x0f, 0x05];
+    let mut pause = [0x90; 16];
+    pause[..2].copy_from_slice(&[0xf3, 0x90]);
     let parts: [&[u8]; 16] = [
-        &[0x48, 0x8b, 0x05, 73, 0, 0, 0], // 0: mov rax, [rip -> 80]
-        &[0x83, 0x78, 0x04, 2, 0x74, 54], // 7: cmp dword [rax + 4], 2; 11: je 67
-        &[0x48, 0x83, 0x78, 0x08, 0],     // 13: cmp qword [rax + 8], 0
-        &[0x74, 47],                      // 18: je 67
-        &[0x83, 0x78, 0x18, 0, 0x75, 41], // 20: cmp dword [rax + 24], 0; 24: jne 67
-        &[0xc7, 0x40, 0x04, 1, 0, 0, 0],  // 26: mov dword [rax + 4], 1
-        &[0x48, 0x8b, 0x0d, 32, 0, 0, 0], // 33: mov rcx, [rip -> 72]
-        &[0xba],                          // 40: mov edx, turns
-        &turns,                           // 41
-        &[0xf3, 0x90],                    // 45: pause
-        &[0xff, 0xca],                    // 47: dec edx
-        &[0x75, 0xfa],                    // 49: jnz 45
-        &[0x48, 0x3b, 0x0d, 14, 0, 0, 0], // 51: cmp rcx, [rip -> 72]
-        &[0x75, 0xe5],                    // 58: jne 33
-        &[0xc7, 0x40, 0x04, 2, 0, 0, 0],  // 60: mov dword [rax + 4], 2
-        &[0xc3],                          // 67: ret
+        &[0x4c, 0x8b, 0x05, 89, 0, 0, 0],       // 0: mov r8, [rip -> 96]
+        &[0x41, 0x83, 0x78, 0x04, 2, 0x74, 73], // 7: cmp dword [r8 + 4], 2; 12: je 87
+        &[0x49, 0x83, 0x78, 0x08, 0],           // 14: cmp qword [r8 + 8], 0
+        &[0x74, 66],                            // 19: je 87
+        &[0x41, 0x83, 0x78, 0x18, 0, 0x75, 59], // 21: cmp dword [r8 + 24], 0; 26: jne 87
+        &[0x41, 0xc7, 0x40, 0x04, 1, 0, 0, 0],  // 28: mov dword [r8 + 4], 1
+        &[0x4c, 0x8b, 0x0d, 45, 0, 0, 0],       // 36: mov r9, [rip -> 88]
+        &[0x41, 0xba],                          // 43: mov r10d, turns
+        &turns,                                 // 45
+        if may_call { &sleep } else { &pause }, // 49
+        &[0x41, 0xff, 0xca],                    // 65: dec r10d
+        &[0x75, 0xeb],                          // 68: jnz 49
+        &[0x4c, 0x3b, 0x0d, 11, 0, 0, 0],       // 70: cmp r9, [rip -> 88]
+        &[0x75, 0xd5],                          // 77: jne 36
+        &[0x41, 0xc7, 0x40, 0x04, 2, 0, 0, 0],  // 79: mov dword [r8 + 4], 2
+        &[0xc3],                                // 87: ret
     ];
     let mut at = 0;
     for part in parts {
         code[at..at + part.len()].copy_from_slice(part);
         at += part.len();
     }
-    code[72..80].fill(0);
-    code[80..].copy_from_slice(&list.to_le_bytes());
+    code[88..96].fill(0);
+    code[96..104].copy_from_slice(&list.to_le_bytes());
+    code[104..112].fill(0);
+    code[112..].copy_from_slice(&u64::from(SLEEP.subsec_nanos()).to_le_bytes());
     code
 }
 
@@ -156,7 +168,7 @@ pub(crate) fn leap(at: u64, bytes: [u8; LEAP], to: u64) -> Option<[u8; LEAP]> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ALIVE, LEN, waiting};
+    use super::{ALIVE, AMBUSH, AMBUSH_ALIVE, LEN, ambush, waiting};
 
     #[test]
     fn turns_take_about_a_second() {
@@ -173,5 +185,25 @@ mod tests {
         assert_eq!(50 + i64::from(rel(46)), LEN as i64 - 8);
         assert_eq!((28 + i32::from(code[27] as i8), 44 + i32::from(code[43] as i8)), (19, 0));
         assert_eq!(code[64..], 0x1122_3344_5566_7788_u64.to_le_bytes());
+    }
+
+    /// Each displacement, by the picture at its head.
+    #[test]
+    fn an_ambush_names_its_own_words_and_its_end() {
+        for may_call in [false, true] {
+            let code = ambush(0x1122_3344_5566_7788, may_call);
+            let rel = |at: usize| {
+                at as i64 + 4 + i64::from(i32::from_le_bytes(code[at..at + 4].try_into().expect("4")))
+            };
+            let short = |at: usize| at as i64 + 2 + i64::from(code[at + 1] as i8);
+            assert_eq!((rel(3), rel(39), rel(73)), (96, AMBUSH_ALIVE as i64, AMBUSH_ALIVE as i64));
+            assert_eq!((short(12), short(19), short(26)), (87, 87, 87));
+            assert_eq!((short(68), short(77), code[87]), (49, 36, 0xc3));
+            assert_eq!(code[96..104], 0x1122_3344_5566_7788_u64.to_le_bytes());
+            if may_call {
+                assert_eq!((rel(52), &code[63..65]), (104, &[0x0f, 0x05][..]));
+            }
+            assert_eq!(code.len(), AMBUSH);
+        }
     }
 }

@@ -60,6 +60,10 @@ impl Regs {
     pub const fn set_pc(&mut self, pc: u64) {
         self.0.rip = pc;
     }
+    /// Lets a thread that was stopped in a call go on without making it again.
+    pub(crate) const fn leave_call(&mut self) {
+        self.0.orig_rax = u64::MAX;
+    }
     /// The stack pointer.
     #[must_use]
     pub const fn sp(&self) -> u64 {

@@ -147,7 +147,7 @@ impl Processes {
             return Err(error.with_follow(true));
         }
         let may = self.may_follow(pid);
-        self.following.let_go(parked, may).map_err(failed)?;
+        self.let_go(parked, may).map_err(failed)?;
         self.notices.extend(self.following.take_strayed());
         Ok(())
     }
@@ -286,11 +286,18 @@ impl Processes {
             self.probe_program(pid, process);
         }
         let may = self.may_follow(pid);
-        if let Err(error) = self.following.let_go(parked, may)
+        if let Err(error) = self.let_go(parked, may)
             && Process::open(pid).is_ok()
         {
             self.notices.push(format!("process {pid} could not be let go: {error}"));
         }
+    }
+    fn let_go(&mut self, parked: Parked, may: bool) -> std::io::Result<()> {
+        if parked.is_at_rendezvous() {
+            let of_it = |traced: &&Traced| traced.pid() == parked.pid() && traced.ended.is_none();
+            self.traced.iter().filter(of_it).for_each(Traced::is_at_rendezvous);
+        }
+        self.following.let_go(parked, may)
     }
     /// Probes a program that a process has begun to run.
     fn probe_program(&mut self, pid: u32, process: Result<Process, TargetError>) {

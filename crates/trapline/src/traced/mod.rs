@@ -242,6 +242,10 @@ impl Traced {
     pub(crate) fn holds(&self) -> bool {
         self.ended.is_none() && self.prober.patches.hold()
     }
+    /// The process waits at its loader's rendezvous, and goes on there next.
+    pub(crate) fn is_at_rendezvous(&self) {
+        self.prober.patches.attached.answer_next();
+    }
     /// Whether a thread has loaded libraries, and waits until these were looked at.
     pub(crate) fn loads(&self) -> bool {
         self.ended.is_none() && !self.prober.patches.tickets().is_empty()
