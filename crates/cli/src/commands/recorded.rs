@@ -12,12 +12,12 @@ use trapline::saved::{SavedError, Step};
 
 use super::record::End;
 use super::{Failure, Outcome};
-use crate::args::command::record::{Form, Shown};
+use crate::args::command::record::{Form, Selection, Shown};
 use crate::args::ready::record::FILE;
 use crate::args::sink::Sink;
 use crate::output::{Output, OutputError, print_line};
 use crate::report::number::grouped;
-use crate::report::recorded::{Chrome, Replay, Text, Totals, Tree};
+use crate::report::recorded::{Chrome, Replay, Selected, Text, Totals, Tree};
 
 /// Bytes that are read and written at once.
 const AT_ONCE: usize = 1 << 20;
@@ -37,15 +37,16 @@ pub(crate) fn run(args: &Shown) -> Result<Outcome, Failure> {
     };
     let output = Output::open(&Sink { output: file, ..Sink::default() }, false)?;
     let mut reading = Reading { recorded, output, name: name.to_string() };
+    let selection = &args.selection;
     let shown = match &args.form {
-        Form::Replay { depth, tid } => reading.show(&mut Replay::new(*depth, *tid)),
-        Form::Report(sort) => reading.show(&mut Totals::new(*sort)),
+        Form::Replay => reading.choose(selection, &mut Replay::default()),
+        Form::Report(sort) => reading.choose(selection, &mut Totals::new(*sort)),
         Form::Graph { root, depth } => match root.parse() {
-            Ok(root) => reading.show(&mut Tree::below(root, *depth)),
+            Ok(root) => reading.choose(selection, &mut Tree::below(root, *depth)),
             Err(why) => return Err(Failure::Other(format!("cannot read `{root}`: {why}"))),
         },
-        Form::Chrome(_) => reading.show(&mut Chrome::default()),
-        Form::Flame(_) => reading.show(&mut Tree::folded()),
+        Form::Chrome(_) => reading.choose(selection, &mut Chrome::default()),
+        Form::Flame(_) => reading.choose(selection, &mut Tree::folded()),
     };
     match shown {
         Ok(true) | Err(OutputError::Gone) => Ok(Outcome::Done),
@@ -62,6 +63,13 @@ struct Reading {
 }
 
 impl Reading {
+    /// Shows what is selected; returns whether the recording was complete.
+    fn choose<T: Visit + Text>(&mut self, selection: &Selection, text: &mut T) -> Result<bool, OutputError> {
+        match selection.is_all() {
+            true => self.show(text),
+            false => self.show(&mut Selected::new(selection.clone(), text)),
+        }
+    }
     /// Shows all of it; returns whether it was complete.
     fn show<T: Visit + Text>(&mut self, text: &mut T) -> Result<bool, OutputError> {
         self.output.bytes(text.head().as_bytes())?;

@@ -4,6 +4,7 @@
 
 use super::error::UsageError;
 use super::run::{ends, is_function, run};
+use super::selection::selection;
 use crate::args::command::record::{Form, Record, Shown, Sort};
 use crate::args::sink::Sink;
 use crate::args::typed::{Common, TypedDump, TypedRecord, TypedReplay, TypedReport, TypedSort};
@@ -55,27 +56,32 @@ fn size(text: &str) -> Option<u32> {
     u32::try_from(bytes).ok()
 }
 
-/// Converts `replay`.
-pub(super) fn replay(typed: TypedReplay) -> Shown {
-    let form = Form::Replay { depth: typed.depth.unwrap_or(usize::MAX), tid: typed.tid };
-    Shown { dir: typed.dir, form }
+/// Checks and converts `replay`.
+pub(super) fn replay(typed: TypedReplay) -> Result<Shown, UsageError> {
+    let selection = selection(&typed.selection, typed.depth.depth)?;
+    Ok(Shown { dir: typed.dir, selection, form: Form::Replay })
 }
 
-/// Converts `report`.
-pub(super) fn report(typed: TypedReport) -> Shown {
-    let sort = match typed.sort {
+/// Checks and converts `report`.
+pub(super) fn report(typed: TypedReport) -> Result<Shown, UsageError> {
+    let selection = selection(&typed.selection, typed.depth.depth)?;
+    Ok(Shown { dir: typed.dir, selection, form: Form::Report(sort(typed.sort)) })
+}
+
+const fn sort(typed: TypedSort) -> Sort {
+    match typed {
         TypedSort::Total => Sort::Total,
         TypedSort::Own => Sort::Own,
         TypedSort::Call => Sort::Calls,
         TypedSort::Func => Sort::Name,
-    };
-    Shown { dir: typed.dir, form: Form::Report(sort) }
+    }
 }
 
-/// Converts `dump`.
-pub(super) fn dump(typed: TypedDump) -> Shown {
+/// Checks and converts `dump`.
+pub(super) fn dump(typed: TypedDump) -> Result<Shown, UsageError> {
+    let selection = selection(&typed.selection, typed.depth.depth)?;
     let form = if typed.chrome { Form::Chrome(typed.output) } else { Form::Flame(typed.output) };
-    Shown { dir: typed.dir, form }
+    Ok(Shown { dir: typed.dir, selection, form })
 }
 
 #[cfg(test)]

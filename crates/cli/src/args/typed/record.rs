@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, ValueEnum};
 
 use super::help::{ONCE, TRACED, sections};
+use super::selection::{TypedDepth, TypedSelection};
 use super::shared::{TypedEnds, TypedTarget};
 
 /// Record every call of a whole program, and look later
@@ -64,12 +65,10 @@ pub(crate) struct TypedReplay {
     /// Folder of the recording
     #[arg(value_name = "DIR", default_value = DIR)]
     pub(crate) dir: PathBuf,
-    /// Show only N levels
-    #[arg(long, value_name = "N")]
-    pub(crate) depth: Option<usize>,
-    /// Show only this thread
-    #[arg(long, value_name = "TID")]
-    pub(crate) tid: Option<u32>,
+    #[command(flatten)]
+    pub(crate) depth: TypedDepth,
+    #[command(flatten)]
+    pub(crate) selection: TypedSelection,
 }
 
 /// Show calls, total time and own time of each function of a recording
@@ -84,6 +83,10 @@ pub(crate) struct TypedReport {
     /// What to sort by
     #[arg(short, long, value_name = "KEY", value_enum, default_value = "total")]
     pub(crate) sort: TypedSort,
+    #[command(flatten)]
+    pub(crate) depth: TypedDepth,
+    #[command(flatten)]
+    pub(crate) selection: TypedSelection,
 }
 
 /// `--sort`
@@ -118,6 +121,10 @@ pub(crate) struct TypedDump {
     /// Write to FILE [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) depth: TypedDepth,
+    #[command(flatten)]
+    pub(crate) selection: TypedSelection,
 }
 
 const RECORD: &str = "\

@@ -4,11 +4,13 @@
 
 mod chrome;
 mod replay;
+mod selection;
 mod totals;
 mod tree;
 
 pub(crate) use chrome::Chrome;
 pub(crate) use replay::Replay;
+pub(crate) use selection::Selected;
 pub(crate) use totals::Totals;
 pub(crate) use tree::Tree;
 

@@ -12,8 +12,6 @@ use crate::report::digits::padded;
 /// The lines of `replay`.
 #[derive(Debug)]
 pub(crate) struct Replay {
-    depth: usize,
-    tid: Option<u32>,
     names: Names,
     threads: Vec<u32>,
     /// By thread: a call that has begun, and whose line is not written yet.
@@ -22,15 +20,15 @@ pub(crate) struct Replay {
     lines: Vec<u8>,
 }
 
-impl Replay {
-    pub(crate) fn new(depth: usize, tid: Option<u32>) -> Self {
+impl Default for Replay {
+    fn default() -> Self {
         let ticks = Ticks { start: 0, ns: 1.0 };
         let (names, threads) = (Names::default(), Vec::new());
-        Self { depth, tid, names, threads, waiting: Vec::new(), ticks, lines: Vec::new() }
+        Self { names, threads, waiting: Vec::new(), ticks, lines: Vec::new() }
     }
-    fn is_shown(&self, call: &Begun) -> bool {
-        call.depth < self.depth && self.tid.is_none_or(|tid| self.threads.get(call.thread) == Some(&tid))
-    }
+}
+
+impl Replay {
     /// A line: `{took:>10} [{tid:>7}] | {indent}{before}{name}{after}`.
     fn line(&mut self, took: Option<u64>, call: &Begun, before: &str, after: &str) {
         let lines = &mut self.lines;
@@ -84,16 +82,11 @@ impl Visit for Replay {
         self.ticks = ticks;
     }
     fn begun(&mut self, call: &Begun) {
-        if self.is_shown(call) {
-            self.open(call.thread);
-            self.waiting[call.thread] = Some(*call);
-        }
+        self.open(call.thread);
+        self.waiting[call.thread] = Some(*call);
     }
     fn ended(&mut self, ended: &Ended) {
         let call = &ended.call;
-        if !self.is_shown(call) {
-            return;
-        }
         let took = match ended.how {
             CallEnd::Unfinished | CallEnd::Entered => None,
             CallEnd::Returned | CallEnd::TailCall => {
