@@ -22,6 +22,9 @@ pub(crate) struct Record {
     pub(crate) lossless: bool,
     /// Bytes of each CPU's buffer.
     pub(crate) buffer: u32,
+    /// Functions that are not recorded: with fewer bytes of code than this, and these.
+    pub(crate) least_bytes: u64,
+    pub(crate) without: Vec<ProbeSpec>,
 }
 
 /// A recording, and what is shown of it.
@@ -50,10 +53,13 @@ pub(crate) struct Selection {
     pub(crate) least: Duration,
     /// The threads; all if there is none.
     pub(crate) tids: Vec<u32>,
+    /// Times since the begin of the recording, between which it is read.
+    pub(crate) since: Duration,
+    pub(crate) until: Option<Duration>,
 }
 
 impl Selection {
-    /// Whether nothing is left out.
+    /// Whether all calls that are read are shown.
     pub(crate) fn is_all(&self) -> bool {
         let lists = [&self.only, &self.without, &self.callers_of];
         lists.iter().all(|list| list.is_empty())
@@ -63,11 +69,24 @@ impl Selection {
     }
 }
 
+/// Two recordings that are compared.
+#[derive(Debug)]
+pub(crate) struct Diff {
+    /// The folders.
+    pub(crate) dirs: [PathBuf; 2],
+    /// The calls that count.
+    pub(crate) selection: Selection,
+    /// What it is sorted by.
+    pub(crate) sort: Sort,
+    /// Both recordings' own sums are shown, too.
+    pub(crate) full: bool,
+}
+
 /// What is shown of a recording.
 #[derive(Debug)]
 pub(crate) enum Form {
     /// `replay`: calls as they happened.
-    Replay,
+    Replay(Fields),
     /// `report`: a line for each function.
     Report(Sort),
     /// `graph --from`: the tree below a function.
@@ -81,6 +100,22 @@ pub(crate) enum Form {
     Chrome(Option<PathBuf>),
     /// `dump --flame`: folded stacks.
     Flame(Option<PathBuf>),
+}
+
+/// What stands before each line of `replay`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fields {
+    /// Time since the begin of the recording.
+    pub(crate) elapsed: bool,
+    /// Time from entry to return.
+    pub(crate) duration: bool,
+    /// The thread.
+    pub(crate) tid: bool,
+}
+
+impl Fields {
+    /// Nothing.
+    pub(crate) const NONE: Self = Self { elapsed: false, duration: false, tid: false };
 }
 
 /// What a report is sorted by; the most first, but names in their order.

@@ -116,8 +116,11 @@ pub(crate) enum UsageError {
         "`{0}` is at exits, where arguments are no longer known; write only `() -> TYPE`, or probe the function"
     )]
     ArgumentsAtReturn(String),
+    /// A size of functions is wrong.
+    #[error("--size-filter `{0}` is no number of bytes; write 100, or 1K")]
+    SizeFilter(String),
     /// An option names functions.
-    #[error("{option}: `{text}` is no function of a recording; write a name or a pattern, such as 'store*' or libc:malloc")]
+    #[error("{option}: `{text}` is no function; write a name or a pattern, such as 'store*' or libc:malloc")]
     NoFunction {
         /// The option.
         option: &'static str,
@@ -125,7 +128,9 @@ pub(crate) enum UsageError {
         text: String,
     },
     /// The option chooses among the calls of a recording.
-    #[error("{0} chooses among the calls of a recording; make one with trapline record, and name it with --from DIR")]
+    #[error(
+        "{0} chooses among the calls of a recording; make one with trapline record, and name it with --from DIR"
+    )]
     NeedsRecording(&'static str),
     /// `graph` needs calls of functions.
     #[error("`{0}` has no calls; graph takes functions: PATH:func")]

@@ -15,8 +15,8 @@ mod once;
 pub(crate) mod prototype;
 pub(crate) mod record;
 mod run;
-mod selection;
 mod script;
+mod selection;
 pub(crate) mod signature;
 mod stack;
 pub(crate) mod threads;
@@ -42,6 +42,8 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Command, UsageError> {
         Verb::Record(typed) => record::record(typed).map(Command::Record),
         Verb::Replay(typed) => record::replay(typed).map(Command::Recorded),
         Verb::Report(typed) => record::report(typed).map(Command::Recorded),
+        Verb::Diff(typed) => record::diff(typed).map(Command::Diff),
+        Verb::Info(typed) => Ok(Command::Info(typed.dir)),
         Verb::Dump(typed) => record::dump(typed).map(Command::Recorded),
         Verb::Stack(typed) => stack::stack(typed, look).map(Command::Stack),
         Verb::Top(typed) => top::top(typed).map(Command::Top),

@@ -30,7 +30,9 @@ pub(crate) use graph::TypedGraph;
 pub(crate) use hist::TypedHist;
 pub(crate) use lat::TypedLat;
 pub(crate) use once::{TypedDemo, TypedDoctor, TypedList, TypedPids};
-pub(crate) use record::{TypedDump, TypedRecord, TypedReplay, TypedReport, TypedSort};
+pub(crate) use record::{
+    TypedDiff, TypedDump, TypedField, TypedInfo, TypedRecord, TypedReplay, TypedReport, TypedSort,
+};
 pub(crate) use script::TypedScript;
 pub(crate) use selection::TypedSelection;
 pub(crate) use shared::{Common, TypedBy, TypedEnds, TypedFilter, TypedReturns, TypedTarget};
@@ -97,6 +99,8 @@ pub(crate) enum Verb {
     Record(TypedRecord),
     Replay(TypedReplay),
     Report(TypedReport),
+    Diff(TypedDiff),
+    Info(TypedInfo),
     Dump(TypedDump),
     Stack(TypedStack),
     Top(TypedTop),

@@ -20,6 +20,12 @@ pub(crate) struct TypedSelection {
     /// Show only this thread; may be given more than once
     #[arg(long = "tid", value_name = "TID", value_delimiter = ',', help_heading = SHOWN)]
     pub(crate) tids: Vec<u32>,
+    /// Read the recording from this time after its begin (1.5s, 20ms); what is before is not read
+    #[arg(long, value_name = "TIME", help_heading = SHOWN)]
+    pub(crate) since: Option<String>,
+    /// Read the recording until this time after its begin
+    #[arg(long, value_name = "TIME", help_heading = SHOWN)]
+    pub(crate) until: Option<String>,
 }
 
 impl TypedSelection {
@@ -31,6 +37,8 @@ impl TypedSelection {
             (!self.caller.is_empty(), "--caller"),
             (self.time_filter.is_some(), "--time-filter"),
             (!self.tids.is_empty(), "--tid"),
+            (self.since.is_some(), "--since"),
+            (self.until.is_some(), "--until"),
         ];
         all.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
     }

@@ -201,7 +201,7 @@ impl<T: Visit> Visit for Selected<'_, T> {
 }
 
 impl<T: Text> Text for Selected<'_, T> {
-    fn head(&self) -> &'static str {
+    fn head(&self) -> String {
         self.to.head()
     }
     fn lines(&mut self) -> &mut Vec<u8> {

@@ -15,7 +15,7 @@ struct Call {
     function: usize,
     begin: u64,
     end: u64,
-    below: Vec<Call>,
+    below: Vec<Self>,
 }
 
 /// Numbers that look random, and are the same each time.
@@ -131,6 +131,8 @@ fn selected(tree: &Call, asked: Asked) -> Vec<String> {
         depth: asked.depth,
         least: Duration::from_nanos(asked.least),
         tids: Vec::new(),
+        since: Duration::ZERO,
+        until: None,
     };
     let mut seen = Seen::default();
     let mut selected = Selected::new(selection, &mut seen);
@@ -180,6 +182,8 @@ fn the_least_time_is_that_which_is_shown() {
             depth: usize::MAX,
             least: Duration::from_nanos(least),
             tids: Vec::new(),
+            since: Duration::ZERO,
+            until: None,
         };
         let mut seen = Seen::default();
         let mut selected = Selected::new(selection, &mut seen);
