@@ -1,6 +1,8 @@
 //! The targets: each is a corpus and a function over bytes.
 
+use std::io::Cursor;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use trapline::recorded::{Begun, Ended, Recorded, Visit};
 use trapline::saved::{Saved, Step, example, reseal};
@@ -475,10 +477,16 @@ fn recording(bytes: &[u8]) {
 }
 
 fn recorded(bytes: &[u8]) {
-    let Ok(mut recorded) = Recorded::open(bytes) else { return };
-    let mut calls = Calls::default();
-    while let Ok(Step::Round { .. }) = recorded.round(&mut calls) {}
-    assert!(calls.begun == calls.ended && calls.begun <= bytes.len() / 8, "more than there was");
+    // As a whole, and between two times that the input itself says.
+    let time = |at: usize| Duration::from_nanos(u64::from(bytes.get(at).copied().unwrap_or(0)) << 4);
+    let (since, until) = (time(bytes.len() / 3), time(bytes.len() / 2));
+    for (since, until) in [(Duration::ZERO, None), (since, None), (since, Some(since + until))] {
+        let Ok(recorded) = Recorded::open(Cursor::new(bytes)) else { return };
+        let (mut recorded, mut calls) = (recorded.between(since, until), Calls::default());
+        while let Ok(Step::Round { .. }) = recorded.round(&mut calls) {}
+        assert!(calls.begun == calls.ended && calls.begun <= bytes.len() / 8, "more than there was");
+        assert!(recorded.totals().passed <= bytes.len() as u64, "more was passed over than there was");
+    }
 }
 
 fn saved(bytes: &[u8]) {

@@ -19,6 +19,7 @@ pub mod histograms;
 pub mod native;
 pub mod oracle;
 pub mod programs;
+pub mod recordings;
 pub mod running;
 pub mod script;
 pub mod scripts;

@@ -1,38 +1,19 @@
-//! REC-3: `record`, and what `report` and `replay` show of it, beside the program's own counts, `count` and uftrace. WAIT-1,
+//! REC-3: `record`, and what `report` and `replay` show of it, beside the program's own counts and `count`. WAIT-1,
 //! WAIT-2, WAIT-3, SAV-2: the tracer is stopped, interrupted or killed, and the target is killed, at any moment. The target goes
 //! on within the bound, and the file can be read.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use trapline_tests::{or_skip, skip, tracing, victims};
+use trapline_tests::recordings::{self, Folder};
+use trapline_tests::{or_skip, tracing, victims};
 
 /// Longest wait of a target without a sign of its tracer, and what a busy machine may add.
 const BOUND_US: u64 = 1_050_000;
 const SLACK_US: u64 = 1_500_000;
-
-/// A folder for a recording, which is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("trapline-record-{name}-{}", std::process::id()));
-        std::fs::remove_dir_all(&path).ok();
-        Self(path)
-    }
-    fn text(&self) -> &str {
-        self.0.to_str().expect("a plain name")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
 
 /// `trapline record` of a command, as it runs.
 struct Recording {
@@ -80,13 +61,7 @@ impl Recording {
 /// Calls by function, as `report` shows them.
 fn calls(folder: &Folder) -> (BTreeMap<String, u64>, Output) {
     let output = tracing::once(&["report", "-s", "func", folder.text()]);
-    let text = tracing::out(&output);
-    let row = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, _, _, _, calls, name] = words[..] else { return None };
-        Some((name.to_owned(), calls.parse().ok()?))
-    };
-    (text.lines().skip(2).filter_map(row).collect(), output)
+    (recordings::calls(&tracing::out(&output)).into_iter().collect(), output)
 }
 
 /// Lines of `replay` by thread: each call's end belongs to the call that began last.
@@ -308,83 +283,3 @@ fn a_full_disk_ends_the_recording_and_not_the_target() {
     assert_eq!(printed["mid"], 400_000);
     assert!(printed["longest_us"] < BOUND_US + SLACK_US, "{printed:?}");
 }
-
-/// REC-3: uftrace's replay of the same program has the same calls, in the same order and nesting.
-#[test]
-fn rec_3_the_replay_is_uftraces() {
-    if Command::new("uftrace").arg("--version").output().is_err() {
-        skip!("uftrace is not installed");
-    }
-    let folder = Folder::new("uftrace");
-    std::fs::create_dir(&folder.0).expect("a folder");
-    let (program, source) = (folder.0.join("program"), folder.0.join("program.c"));
-    std::fs::write(&source, PROGRAM).expect("written");
-    let built =
-        Command::new("cc").args(["-O1", "-pg", "-fno-inline", "-o"]).arg(&program).arg(&source).output();
-    match built {
-        Ok(output) if output.status.success() => {}
-        _ => skip!("cc does not build with -pg"),
-    }
-    let theirs = folder.0.join("theirs");
-    let uftrace = |verb: &[&str]| {
-        let mut command = Command::new("uftrace");
-        command.args(verb).args(["--no-pager", "--no-event", "--no-libcall", "-d"]).arg(&theirs);
-        command
-    };
-    let recorded = uftrace(&["record"]).arg(&program).output().expect("it runs");
-    assert!(recorded.status.success(), "{}", tracing::errors(&recorded));
-    let replayed = uftrace(&["replay", "-f", "none"]).output().expect("it runs");
-    let theirs = shape(&tracing::out(&replayed));
-    let ours = folder.0.join("ours");
-    let (ours, program) = (ours.to_str().expect("plain"), program.to_str().expect("plain"));
-    let words = [
-        "record",
-        "-q",
-        "--lossless",
-        "-o",
-        ours,
-        "main",
-        "tree",
-        "odd",
-        "even",
-        "leaf",
-        "again",
-        "--",
-        program,
-    ];
-    let recorded = tracing::once(&words);
-    assert!(recorded.status.success(), "{}", tracing::errors(&recorded));
-    let lines = tracing::out(&tracing::once(&["replay", ours]));
-    let lines: Vec<&str> = lines.lines().skip(1).filter_map(|line| Some(line.split_once(" | ")?.1)).collect();
-    assert!(theirs.len() > 100, "{theirs:?}");
-    assert_eq!(shape(&lines.join("\n")), theirs);
-}
-
-/// Names and nesting, without what uftrace writes besides.
-fn shape(text: &str) -> Vec<String> {
-    let lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let bare = |line: &str| {
-        let call = line.trim_start();
-        let depth = (line.len() - call.len()) / 2;
-        format!("{depth} {}", call.replace("; /*", " /*"))
-    };
-    let all: Vec<String> = lines.map(bare).collect();
-    let least =
-        all.iter().filter_map(|line| line.split_once(' ')?.0.parse::<usize>().ok()).min().unwrap_or(0);
-    let moved = |line: &String| {
-        let (depth, call) = line.split_once(' ')?;
-        Some(format!("{} {call}", depth.parse::<usize>().ok()? - least))
-    };
-    all.iter().filter_map(moved).collect()
-}
-
-const PROGRAM: &str = r#"
-#define KEEP __asm__ volatile("" ::: "memory")
-int even(int n);
-int leaf(int n) { KEEP; return n + 1; }
-int odd(int n) { int got = n == 0 ? 0 : even(n - 1); KEEP; return got; }
-int even(int n) { int got = n == 0 ? 1 : odd(n - 1); KEEP; return got; }
-int tree(int n) { int got = n == 0 ? leaf(n) : tree(n - 1) + leaf(n) + tree(n - 1); KEEP; return got; }
-int again(int n) { for (int nth = 0; nth < n; nth++) { leaf(nth); odd(nth); } KEEP; return n; }
-int main(void) { int sum = tree(5) + again(9) + even(6); KEEP; return sum == 0; }
-"#;

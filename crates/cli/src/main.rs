@@ -44,6 +44,8 @@ fn main() -> ExitCode {
         Command::Graph(args) => commands::graph::run(args),
         Command::Record(args) => commands::record::run(args),
         Command::Recorded(args) => commands::recorded::run(args),
+        Command::Diff(args) => commands::recorded::diff(args),
+        Command::Info(dir) => commands::recorded::info(dir),
         Command::Calls(args) => commands::trace::run(args),
         Command::Recording(args) => commands::recording::run(args),
         Command::Stack(args) => commands::stack::run(args),

@@ -98,6 +98,15 @@ impl Reading {
     /// Nothing is known.
     pub const START: Self = Self { thread: None, epoch: 0 };
 
+    /// What is known behind a context. Nothing, if the word is none.
+    #[must_use]
+    pub fn behind(context: u64) -> Self {
+        let mut reading = Self::START;
+        if context & ((1 << KIND_BITS) - 1) == CONTEXT {
+            reading.next(context, 0);
+        }
+        reading
+    }
     /// The thread of the next record, unless a context comes first.
     #[must_use]
     pub const fn thread(&self) -> Option<u32> {

@@ -23,7 +23,7 @@ use crate::maps::{MapTable, Namer};
 use crate::prototypes::{self, ProbedFunction};
 use crate::report::By;
 use crate::session::{Session, Setup};
-use crate::session_request::{HitAction, ProbeAction, SessionRequest};
+use crate::session_request::{HitAction, LeftOut, ProbeAction, SessionRequest};
 use crate::stacks::Unwinding;
 use crate::target::Target;
 
@@ -49,6 +49,7 @@ pub struct Builder {
     ring: Option<u32>,
     compact: bool,
     lossless: bool,
+    left_out: LeftOut,
     filters: Vec<Filter>,
     texts: Vec<u16>,
     floats: Vec<Floats>,
@@ -274,6 +275,12 @@ impl Builder {
         self.maps = maps;
         self
     }
+    /// Probes no functions with fewer bytes of code than that, and none that these specifications mean, though probes mean them.
+    #[must_use]
+    pub fn leave_out(mut self, least_bytes: u64, without: Vec<ProbeSpec>) -> Self {
+        self.left_out = LeftOut { least_bytes, without };
+        self
+    }
     /// Starts recording entries and returns of functions as single words: which function, when, and by which thread, and
     /// nothing else. [`Session::save`] takes them, and [`Recorded`](crate::recorded::Recorded) reads them;
     /// [`Session::calls`] does not. With `lossless`, a thread that finds its ring full waits for that, for at most a second
@@ -387,6 +394,7 @@ impl Builder {
             actions: self.actions.clone(),
             debug_folders: Arc::clone(&self.debug_folders),
             most: None,
+            left_out: self.left_out.clone(),
         }
     }
 }

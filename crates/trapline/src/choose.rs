@@ -180,7 +180,7 @@ pub(crate) fn choose(
     fresh: &[Mapped],
     matched: &mut HashSet<usize>,
 ) -> Chosen {
-    let places = NamedSites::at_most(requested.most);
+    let places = NamedSites::at_most(requested.most).without(&requested.left_out);
     let mut search = Search {
         process,
         requested,

@@ -172,23 +172,23 @@ impl ProbeFacts {
     }
 }
 
-/// Probes by segment and number.
+/// Probes by segment and number. A recording may leave out as many numbers as it likes, so each costs one word only.
 #[derive(Debug, Default)]
-pub(crate) struct Probes(Vec<Vec<Option<ProbeFacts>>>);
+pub(crate) struct Probes(Vec<Vec<Option<Box<ProbeFacts>>>>);
 
 impl Probes {
     /// Adds one.
     pub(crate) fn set(&mut self, segment: usize, probe: u32, known: ProbeFacts) {
-        *place(&mut self.0, segment, probe) = Some(known);
+        *place(&mut self.0, segment, probe) = Some(Box::new(known));
     }
     /// Changes all of them.
-    pub(crate) fn each_mut(&mut self, each: impl FnMut(&mut ProbeFacts)) {
-        self.0.iter_mut().flatten().flatten().for_each(each);
+    pub(crate) fn each_mut(&mut self, mut each: impl FnMut(&mut ProbeFacts)) {
+        self.0.iter_mut().flatten().flatten().for_each(|known| each(known));
     }
     /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u32, &ProbeFacts)> {
         self.0.iter().enumerate().flat_map(|(segment, of)| {
-            (0..).zip(of).filter_map(move |(probe, known)| Some((segment, probe, known.as_ref()?)))
+            (0..).zip(of).filter_map(move |(probe, known)| Some((segment, probe, known.as_deref()?)))
         })
     }
     /// One more than the highest number in a segment.
@@ -196,7 +196,7 @@ impl Probes {
         self.0.get(segment).map_or(0, Vec::len)
     }
     pub(crate) fn get(&self, segment: usize, probe: u32) -> Option<&ProbeFacts> {
-        self.0.get(segment)?.get(probe as usize)?.as_ref()
+        self.0.get(segment)?.get(probe as usize)?.as_deref()
     }
 }
 

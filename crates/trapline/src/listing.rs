@@ -217,7 +217,8 @@ pub(crate) fn file_modules(
     program: Option<&Path>,
     notices: &mut Vec<String>,
 ) -> Result<(Vec<Module>, NamedSites), Error> {
-    let (mut modules, mut places) = (Vec::<Module>::new(), NamedSites::at_most(requested.most));
+    let (mut modules, mut places) =
+        (Vec::<Module>::new(), NamedSites::at_most(requested.most).without(&requested.left_out));
     for spec in &requested.specs {
         let path = match (&spec.file, program) {
             (Some(file), _) => find_file(file).ok_or_else(|| no_file(file, &spec.text))?,

@@ -57,6 +57,17 @@ pub(crate) struct SessionRequest {
     pub(crate) debug_folders: Arc<[PathBuf]>,
     /// Once more places than this are found, searching may stop: one more shows as much as all of them.
     pub(crate) most: Option<usize>,
+    /// Functions that are not probed, though probes mean them.
+    pub(crate) left_out: LeftOut,
+}
+
+/// Functions that are not probed, though probes mean them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LeftOut {
+    /// Those with fewer bytes of code than this.
+    pub(crate) least_bytes: u64,
+    /// Those that these mean.
+    pub(crate) without: Vec<ProbeSpec>,
 }
 
 /// What a session that records does at the hits of one of its probes.

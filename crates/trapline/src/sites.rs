@@ -18,9 +18,9 @@ use trapline_tracee::Process;
 
 use crate::error::nearest;
 use crate::filter::Filter;
-use crate::modules::Module;
+use crate::modules::{Module, is_short_name};
 use crate::report::Refused;
-use crate::session_request::HitAction;
+use crate::session_request::{HitAction, LeftOut};
 use crate::values::Values;
 
 /// A site that a probe means.
@@ -72,6 +72,7 @@ pub(crate) struct NamedSites {
     pub(crate) slot: u32,
     /// Limit on a glob: it is followed no further than to one site beyond this number.
     most: Option<usize>,
+    left_out: LeftOut,
 }
 
 /// A site in a function.
@@ -88,10 +89,25 @@ struct Selected {
 /// Why a specification found nothing in one module.
 pub(crate) type Miss = NoMatch;
 
+impl LeftOut {
+    /// Whether a function of a module is one of them.
+    fn has(&self, bytes: u64, named: &[String], module: &Module) -> bool {
+        let is_in = |spec: &ProbeSpec| {
+            let is_file = |wanted: &String| *wanted == module.called || is_short_name(&module.called, wanted);
+            spec.file.as_ref().is_none_or(is_file) && named.iter().any(|name| spec.means(name))
+        };
+        bytes < self.least_bytes || self.without.iter().any(is_in)
+    }
+}
+
 impl NamedSites {
     /// No sites yet. A glob that means more than `most` sites is followed to one more than that.
     pub(crate) fn at_most(most: Option<usize>) -> Self {
         Self { most, ..Self::default() }
+    }
+    /// The same, but for some functions.
+    pub(crate) fn without(self, left_out: &LeftOut) -> Self {
+        Self { left_out: left_out.clone(), ..self }
     }
     /// Adds the sites that a specification means in one module.
     pub(crate) fn select(
@@ -113,6 +129,9 @@ impl NamedSites {
             }
             let function = file.image.function(selected.function);
             let named = names(&file.image, function, one.basename());
+            if self.left_out.has(function.len, &named, one) {
+                continue;
+            }
             // This leads back to the probe as it was typed.
             let typed = match &spec.func {
                 Pattern::Address(at) => Some(format!("{}:{:#x}", one.called, at.0)),

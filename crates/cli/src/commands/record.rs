@@ -22,7 +22,7 @@ use crate::report::summary;
 const BUSY: usize = 1 << 15;
 
 /// The note of the first block.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Begin {
     /// Version of the program that wrote it.
     pub(crate) version: String,
@@ -47,7 +47,10 @@ pub(crate) fn is_of_words(note: &[u8]) -> bool {
 /// Runs `record`.
 pub(crate) fn run(args: &Record) -> Result<Outcome, Failure> {
     let is_new = !args.run.dry_run && create(&args.dir)?;
-    let start = |builder: Builder| builder.ring(args.buffer).record_words(args.lossless);
+    let start = |builder: Builder| {
+        let builder = builder.leave_out(args.least_bytes, args.without.clone());
+        builder.ring(args.buffer).record_words(args.lossless)
+    };
     let request = Request::new(&args.run).ends(args.ends, true).often(true).reports(false);
     let outcome = request.run(start, &mut Writer { args });
     if is_new && outcome.is_err() {

@@ -1,4 +1,4 @@
-//! `replay`, `report`, `dump` and `graph --from`: show what `record` wrote.
+//! `replay`, `report`, `dump`, `graph --from`, `diff` and `info`: show what `record` wrote.
 //!
 //! In: a folder with a recording, which anyone may have written. Out: lines, a table, a tree or a file's text. Invariant:
 //! everything that can be shown is shown before an error behind it is reported, and the exit status is then 1. Does not:
@@ -6,47 +6,51 @@
 
 use std::fs::File;
 use std::io::BufReader;
+use std::path::Path;
+use std::time::Duration;
 
 use trapline::recorded::{Recorded, Visit};
 use trapline::saved::{SavedError, Step};
 
-use super::record::End;
+use super::record::{Begin, End};
 use super::{Failure, Outcome};
-use crate::args::command::record::{Form, Shown};
+use crate::args::command::record::{Diff, Form, Selection, Shown, Sort};
 use crate::args::ready::record::FILE;
 use crate::args::sink::Sink;
 use crate::output::{Output, OutputError, print_line};
 use crate::report::number::grouped;
-use crate::report::recorded::{Chrome, Replay, Text, Totals, Tree};
+use crate::report::recorded::diff::{Side, table};
+use crate::report::recorded::info::{About, lines};
+use crate::report::recorded::{Chrome, Replay, Selected, Text, Totals, Tree};
 
 /// Bytes that are read and written at once.
 const AT_ONCE: usize = 1 << 20;
+/// Bytes that are read at once where blocks are passed over.
+const A_PAGE: usize = 1 << 12;
 
-/// Runs one of these verbs.
+/// Runs `replay`, `report`, `dump` or `graph --from`.
 pub(crate) fn run(args: &Shown) -> Result<Outcome, Failure> {
-    let path = args.dir.join(FILE);
-    let name = path.display();
-    let cannot = |why: &dyn std::fmt::Display| {
-        Failure::Other(format!("cannot read {name}: {why}; make a recording with trapline record"))
-    };
-    let file = File::open(&path).map_err(|error| cannot(&error))?;
-    let recorded = Recorded::open(BufReader::with_capacity(AT_ONCE, file)).map_err(|error| cannot(&error))?;
+    let selection = &args.selection;
+    let mut reading = Reading::open(&args.dir, (selection.since, selection.until))?;
     let file = match &args.form {
         Form::Chrome(file) | Form::Flame(file) => file.clone(),
         _ => None,
     };
-    let output = Output::open(&Sink { output: file, ..Sink::default() }, false)?;
-    let mut reading = Reading { recorded, output, name: name.to_string() };
+    let mut output = Output::open(&Sink { output: file, ..Sink::default() }, false)?;
     let shown = match &args.form {
-        Form::Replay { depth, tid } => reading.show(&mut Replay::new(*depth, *tid)),
-        Form::Report(sort) => reading.show(&mut Totals::new(*sort)),
+        Form::Replay(fields) => reading.choose(selection, &mut Replay::new(*fields), &mut output),
+        Form::Report(sort) => reading.choose(selection, &mut Totals::new(*sort), &mut output),
         Form::Graph { root, depth } => match root.parse() {
-            Ok(root) => reading.show(&mut Tree::below(root, *depth)),
+            Ok(root) => reading.choose(selection, &mut Tree::below(root, *depth), &mut output),
             Err(why) => return Err(Failure::Other(format!("cannot read `{root}`: {why}"))),
         },
-        Form::Chrome(_) => reading.show(&mut Chrome::default()),
-        Form::Flame(_) => reading.show(&mut Tree::folded()),
+        Form::Chrome(_) => reading.choose(selection, &mut Chrome::default(), &mut output),
+        Form::Flame(_) => reading.choose(selection, &mut Tree::folded(), &mut output),
     };
+    outcome(shown)
+}
+
+fn outcome(shown: Result<bool, OutputError>) -> Result<Outcome, Failure> {
     match shown {
         Ok(true) | Err(OutputError::Gone) => Ok(Outcome::Done),
         Ok(false) => Ok(Outcome::Failed),
@@ -54,47 +58,118 @@ pub(crate) fn run(args: &Shown) -> Result<Outcome, Failure> {
     }
 }
 
+/// Runs `diff`.
+pub(crate) fn diff(args: &Diff) -> Result<Outcome, Failure> {
+    let mut totals = [Totals::new(args.sort), Totals::new(args.sort)];
+    let mut output = Output::open(&Sink::default(), false)?;
+    let (mut sides, mut is_whole) = (Vec::new(), true);
+    for (dir, totals) in args.dirs.iter().zip(&mut totals) {
+        let mut reading = Reading::open(dir, (args.selection.since, args.selection.until))?;
+        let step = reading.read(&mut Selected::new(args.selection.clone(), totals), |_| Ok(()));
+        is_whole &= step.map(|step| reading.close(step))?;
+        let ticks = reading.recorded.ticks();
+        sides.push(Side { name: dir.display().to_string(), command: reading.begin().command, totals, ticks });
+    }
+    let Ok(sides) = <[Side<'_>; 2]>::try_from(sides) else { return Ok(Outcome::Failed) };
+    outcome(output.bytes(table(&sides, args.sort, args.full).as_bytes()).map(|()| is_whole))
+}
+
+/// Runs `info`.
+pub(crate) fn info(dir: &Path) -> Result<Outcome, Failure> {
+    let Reading { recorded, name } = Reading::open(dir, (Duration::MAX, None))?;
+    let bytes = std::fs::metadata(dir.join(FILE)).map_or(0, |meta| meta.len());
+    let mut reading = Reading { recorded: recorded.without_words(), name };
+    let step = reading.read(&mut Totals::new(Sort::Name), |_| Ok(()))?;
+    let end = match &step {
+        Ok(Step::End(_)) => "whole".to_owned(),
+        Ok(Step::Cut(at)) => format!("ends at byte {at} without its end mark"),
+        Ok(Step::Round { .. }) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    let summary = match &step {
+        Ok(Step::End(note)) => serde_json::from_slice::<End>(note).map(|end| end.summary).unwrap_or_default(),
+        _ => String::new(),
+    };
+    let (begin, path) = (reading.begin(), reading.name.clone());
+    let Begin { version, command, lossless } = begin;
+    let about = About { path, bytes, version, command, lossless, end, summary };
+    let mut output = Output::open(&Sink::default(), false)?;
+    let shown = output.bytes(lines(&about, &reading.recorded).as_bytes());
+    outcome(shown.map(|()| matches!(step, Ok(Step::End(_)))))
+}
+
 /// A recording that is being shown.
 struct Reading {
     recorded: Recorded<BufReader<File>>,
-    output: Output,
     name: String,
 }
 
 impl Reading {
-    /// Shows all of it; returns whether it was complete.
-    fn show<T: Visit + Text>(&mut self, text: &mut T) -> Result<bool, OutputError> {
-        self.output.bytes(text.head().as_bytes())?;
-        let step = loop {
-            let step = self.recorded.round(text);
-            self.write(text, AT_ONCE)?;
+    /// Opens the file in a folder, to read what is between two times.
+    fn open(dir: &Path, (since, until): (Duration, Option<Duration>)) -> Result<Self, Failure> {
+        let path = dir.join(FILE);
+        let name = path.display().to_string();
+        let cannot = |why: &dyn std::fmt::Display| {
+            Failure::Other(format!("cannot read {name}: {why}; make a recording with trapline record"))
+        };
+        let file = File::open(&path).map_err(|error| cannot(&error))?;
+        let at_once = if since.is_zero() && until.is_none() { AT_ONCE } else { A_PAGE };
+        let recorded =
+            Recorded::open(BufReader::with_capacity(at_once, file)).map_err(|error| cannot(&error))?;
+        Ok(Self { recorded: recorded.between(since, until), name })
+    }
+    /// What its first block says; nothing, if another program wrote it.
+    fn begin(&self) -> Begin {
+        serde_json::from_slice(self.recorded.note()).unwrap_or_default()
+    }
+    /// Reads all of it. `each` comes behind each round.
+    fn read<T: Visit>(
+        &mut self,
+        visit: &mut T,
+        mut each: impl FnMut(&mut T) -> Result<(), OutputError>,
+    ) -> Result<Result<Step, SavedError>, OutputError> {
+        loop {
+            let step = self.recorded.round(visit);
+            each(visit)?;
             match step {
                 Ok(Step::Round { .. }) => {}
-                other => break other,
+                other => return Ok(other),
             }
-        };
-        text.end(self.recorded.ticks());
-        self.write(text, 0)?;
-        Ok(self.close(step))
-    }
-    /// Writes what there is, if it is that much.
-    fn write(&mut self, text: &mut dyn Text, least: usize) -> Result<(), OutputError> {
-        let lines = text.lines();
-        if lines.len() > least {
-            self.output.bytes(lines)?;
-            lines.clear();
         }
-        Ok(())
+    }
+    /// Shows what is selected; returns whether the recording was complete.
+    fn choose<T: Visit + Text>(
+        &mut self,
+        selection: &Selection,
+        text: &mut T,
+        output: &mut Output,
+    ) -> Result<bool, OutputError> {
+        match selection.is_all() {
+            true => self.show(text, output),
+            false => self.show(&mut Selected::new(selection.clone(), text), output),
+        }
+    }
+    /// Shows all of it; returns whether it was complete.
+    fn show<T: Visit + Text>(&mut self, text: &mut T, output: &mut Output) -> Result<bool, OutputError> {
+        output.bytes(text.head().as_bytes())?;
+        let step = self.read(text, |text| write(output, text, AT_ONCE))?;
+        text.end(self.recorded.ticks());
+        write(output, text, 0)?;
+        Ok(self.close(step))
     }
     /// Says what a reader should know about the recording itself.
     fn close(&self, step: Result<Step, SavedError>) -> bool {
         let (totals, name) = (self.recorded.totals(), &self.name);
+        let unpaired = match totals.lost {
+            0 => "returns are left out: their calls began before they were recorded",
+            _ => "returns are left out: their calls began before they were recorded, or the entry is missing",
+        };
         let notes = [
             (
                 totals.lost,
                 "entries and exits are missing, which found their buffer full: record with --lossless, or a larger --buffer",
             ),
-            (totals.unpaired, "returns were of calls without a recorded entry"),
+            (totals.unpaired, unpaired),
             (totals.skipped, "words of the file say nothing"),
         ];
         for (many, what) in notes.into_iter().filter(|(many, _)| *many > 0) {
@@ -122,4 +197,14 @@ impl Reading {
             }
         }
     }
+}
+
+/// Writes what there is, if it is more than that.
+fn write(output: &mut Output, text: &mut dyn Text, least: usize) -> Result<(), OutputError> {
+    let lines = text.lines();
+    if lines.len() > least {
+        output.bytes(lines)?;
+        lines.clear();
+    }
+    Ok(())
 }

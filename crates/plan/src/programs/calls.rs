@@ -41,22 +41,14 @@ use trapline_code::{Builder, Compare, Compute, Memory, Place, Program, Target, U
 use trapline_record::calls::{
     CONTEXT, EPOCH_BITS, STACK_BITS, THREAD_BITS, THREAD_SHIFT, TIME_BITS, TIME_SHIFT, WORDS_SHIFT,
 };
-use trapline_record::ring::{HEAD, SLOTS, TAIL};
+use trapline_record::ring::{HEAD, SLOTS};
 
-use super::records::{Part, input};
+use super::records::{Part, input, ring_of};
 
 /// C1. Hands on the ring.
 pub(super) fn find(cpus: u32, stride: u64, full: u32) -> Result<Program, Unsound> {
     let mut builder = Builder::new();
-    let cpu = builder.input(input::CPU);
-    builder.branch(Compare::AboveEqual, cpu, Value::Number(cpus.into()), Target::Outcome(Part::NO_CPU));
-    let rings = builder.pointer(input::RINGS, Memory::Mine);
-    let offset = builder.compute(Compute::Multiply, cpu, Value::Number(stride));
-    let (ring, offset) = (builder.var(), builder.in_var(offset));
-    builder.set_address(ring, Place { base: rings, index: Some((offset, 0)), offset: 0 });
-    let head = builder.load(Place::at(ring, HEAD as i32));
-    let tail = builder.load(Place::at(ring, TAIL as i32));
-    let used = builder.compute(Compute::Subtract, head, tail);
+    let (ring, _, used) = ring_of(&mut builder, cpus, stride);
     let used = builder.compute(Compute::ShiftRight, used, Value::Number(WORDS_SHIFT.into()));
     builder.branch(Compare::AboveEqual, used, Value::Number(full.into()), Target::Outcome(Part::NO_ROOM));
     builder.hand_on(&[ring])

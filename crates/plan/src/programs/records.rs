@@ -41,7 +41,7 @@
 //!
 //! Does not: look for a ring that is free (L1 to L3), read the clock, know how long texts are.
 
-use trapline_code::{Builder, Compare, Compute, Memory, Place, Program, Target, Unsound, Value};
+use trapline_code::{Builder, Compare, Compute, Memory, Place, Program, Target, Unsound, Value, Var};
 use trapline_record::ring::{FIRST_VALUE, HEAD, LOCKED, RingArea, SLOTS, TAIL};
 use trapline_record::stack::USED;
 
@@ -154,8 +154,8 @@ impl Part {
     }
 }
 
-fn find((cpus, stride, full): (u32, u64, u32)) -> Result<Program, Unsound> {
-    let mut builder = Builder::new();
+/// The CPU's ring, its head, and head - tail. Without a ring for that CPU: outcome 1.
+pub(super) fn ring_of(builder: &mut Builder, cpus: u32, stride: u64) -> (Var, Value, Value) {
     let cpu = builder.input(input::CPU);
     builder.branch(Compare::AboveEqual, cpu, Value::Number(cpus.into()), Target::Outcome(Part::NO_CPU));
     let rings = builder.pointer(input::RINGS, Memory::Mine);
@@ -165,6 +165,12 @@ fn find((cpus, stride, full): (u32, u64, u32)) -> Result<Program, Unsound> {
     let head = builder.load(Place::at(ring, HEAD as i32));
     let tail = builder.load(Place::at(ring, TAIL as i32));
     let used = builder.compute(Compute::Subtract, head, tail);
+    (ring, head, used)
+}
+
+fn find((cpus, stride, full): (u32, u64, u32)) -> Result<Program, Unsound> {
+    let mut builder = Builder::new();
+    let (ring, head, used) = ring_of(&mut builder, cpus, stride);
     builder.branch(Compare::AboveEqual, used, Value::Number(full.into()), Target::Outcome(Part::NO_ROOM));
     let head = builder.in_var(head);
     builder.hand_on(&[ring, head])

@@ -8,7 +8,7 @@ use trapline_record::ring::RecordKind;
 use crate::decode::{Clock, ProbeFacts, Probes};
 use crate::report::{Site, Tactic};
 use crate::saved::frame::{Kind, Put};
-use crate::saved::tables::{Loss, Round, Table, begin, end, put_losses, put_names};
+use crate::saved::tables::{Loss, Round, Table, WordsHead, begin, end, put_losses, put_names};
 use crate::values::Values;
 
 pub(super) const CLOCK: Clock = (1000, 0.5);
@@ -31,16 +31,21 @@ pub(super) fn table() -> Vec<u8> {
     Table { process: 0, pid: 7, name: "demo".to_owned(), exits_name_no_thread: false, probes }.put()
 }
 
-fn record(kind: RecordKind, probe: u64, place: u64, time: u64) -> u64 {
+pub(super) fn record(kind: RecordKind, probe: u64, place: u64, time: u64) -> u64 {
     time << TIME_SHIFT | probe << PROBE_SHIFT | place << 4 | kind as u64
 }
-const fn context(tid: u64, time: u64) -> u64 {
+pub(super) const fn context(tid: u64, time: u64) -> u64 {
     time >> TIME_BITS << TIME_BITS | tid << THREAD_SHIFT | CONTEXT
 }
 
 pub(super) fn words(ring: u32, from: u64, words: &[u64]) -> Vec<u8> {
+    block_of(WordsHead { ring, from, taken: u64::MAX, ..WordsHead::default() }, words)
+}
+
+/// A block with a head that says anything.
+pub(super) fn block_of(head: WordsHead, words: &[u64]) -> Vec<u8> {
     let mut block = Put::block(Kind::Words);
-    block.u32(0).u32(0).u32(ring).u32(0).u64(from);
+    head.put(&mut block);
     for word in words {
         block.u64(*word);
     }

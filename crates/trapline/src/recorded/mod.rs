@@ -9,11 +9,13 @@
 //! | part | what |
 //! |---|---|
 //! | `saved::blocks` | whole blocks of the file |
+//! | `range` | which blocks and records are read, by time |
 //! | `read` | blocks by kind; who is recorded; rounds |
 //! | `streams` | the words of each ring, one after another; all rings in the order of time |
 //! | `stacks` | entries and exits of a thread as calls |
 
 mod example;
+mod range;
 mod read;
 mod stacks;
 mod streams;
@@ -87,6 +89,8 @@ pub struct Totals {
     pub calls: u64,
     /// Words, contexts included: eight bytes each.
     pub words: u64,
+    /// Bytes of words that were passed over, since they are outside of what was asked for.
+    pub passed: u64,
     /// Records that found their ring full, or no ring, as far as they are noted: entries and exits.
     pub lost: u64,
     /// Exits of calls that began before the recording, or whose entry was lost.

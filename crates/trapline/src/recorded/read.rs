@@ -4,17 +4,18 @@
 //! round hands on what happened before the previous round began, as in `pairing`. Invariants: REC-3, REC-4, SAV-1, SAV-2.
 //! Does not: merge rings, or put entries and exits together.
 
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::time::Duration;
 
+use super::range::Range;
 use super::stacks::{Stack, Visit};
 use super::streams::{Piece, Streams};
 use super::{Function, Process, Thread, Ticks, Totals};
 use crate::decode::Clock;
 use crate::quick::Quick;
-use crate::saved::blocks::Blocks;
+use crate::saved::blocks::{Blocks, Head};
 use crate::saved::frame::{Get, Kind};
-use crate::saved::tables::{Loss, Round, Table, get_losses, get_names};
+use crate::saved::tables::{Loss, Round, Table, WordsHead, get_losses, get_names};
 use crate::saved::{SavedError, Step};
 
 /// Most processes of a file, rings of it, and threads.
@@ -43,7 +44,9 @@ pub struct Recorded<R> {
     /// Tick at which the previous round began.
     begun: u64,
     is_over: bool,
+    range: Range,
     words: u64,
+    passed: u64,
 }
 
 /// Processes, functions and threads.
@@ -62,7 +65,7 @@ struct Who {
     skipped: u64,
 }
 
-impl<R: Read> Recorded<R> {
+impl<R: Read + Seek> Recorded<R> {
     /// Reads the file's head and first block.
     ///
     /// # Errors
@@ -78,8 +81,21 @@ impl<R: Read> Recorded<R> {
             who: Who::default(),
             begun: begin.clock.0,
             is_over: false,
+            range: Range::ALL,
             words: 0,
+            passed: 0,
         })
+    }
+    /// Hands on what was recorded between two times since the begin, as if nothing else had been. Blocks without such
+    /// records are passed over.
+    #[must_use]
+    pub fn between(self, since: Duration, until: Option<Duration>) -> Self {
+        Self { range: Range::new(since, until), ..self }
+    }
+    /// Passes over all words, so that only what stands beside them is read.
+    #[must_use]
+    pub fn without_words(self) -> Self {
+        Self { range: Range::NONE, ..self }
     }
     /// Reads on to the end of a round, and hands on what is complete by then.
     ///
@@ -94,7 +110,7 @@ impl<R: Read> Recorded<R> {
     }
     fn blocks_of_round(&mut self, visit: &mut dyn Visit) -> Result<Step, SavedError> {
         loop {
-            let Some(kind) = self.blocks.next()? else {
+            let Some(kind) = self.next()? else {
                 if self.is_over {
                     return Ok(Step::Cut(self.blocks.at.1));
                 }
@@ -133,6 +149,8 @@ impl<R: Read> Recorded<R> {
                         return Ok(Step::Round { last: true });
                     };
                     let before = std::mem::replace(&mut self.begun, until);
+                    // What is in later rounds happened behind it.
+                    self.range.pass(before, self.ticks());
                     self.hand_on(before, visit);
                     return Ok(Step::Round { last: false });
                 }
@@ -145,6 +163,28 @@ impl<R: Read> Recorded<R> {
             }
         }
     }
+    /// Reads the next block that is not passed over.
+    fn next(&mut self) -> Result<Option<Kind>, SavedError> {
+        while let Some(head) = self.blocks.head()? {
+            if !self.is_outside(&head)? {
+                return Ok(self.blocks.contents(&head)?.then_some(head.kind));
+            }
+            if !self.blocks.pass(&head)? {
+                return Ok(None);
+            }
+            self.passed += head.len;
+        }
+        Ok(None)
+    }
+    /// Whether a block has no words that may be handed on.
+    fn is_outside(&mut self, head: &Head) -> Result<bool, SavedError> {
+        if head.kind != Kind::Words || self.range == Range::ALL {
+            return Ok(false);
+        }
+        let is_there = self.blocks.peek(head, WordsHead::BYTES as u64)?;
+        let words = WordsHead::get(&mut Get(&self.blocks.block)).filter(|_| is_there);
+        Ok(words.is_some_and(|words| self.range.is_outside(words.taken, self.ticks())))
+    }
     fn probes(&mut self, visit: &mut dyn Visit) -> Result<(), SavedError> {
         let table = Table::get(&self.blocks.block);
         let table = table.ok_or_else(|| self.blocks.damaged("is no table of probes"))?;
@@ -152,26 +192,27 @@ impl<R: Read> Recorded<R> {
     }
     fn words(&mut self) -> Result<(), SavedError> {
         let mut get = Get(&self.blocks.block);
-        let head = [get.u32(), get.u32(), get.u32(), get.u32()];
-        let from = get.u64();
-        let [Some(process), Some(segment), Some(ring), Some(_)] = head else {
-            return Err(self.blocks.damaged("holds no words"));
-        };
-        let whole = get.0.len().is_multiple_of(8) && (process as usize) < self.who.processes.len();
-        let Some(from) = from.filter(|_| whole && self.streams.len() < MOST_RINGS) else {
+        let head = WordsHead::get(&mut get).filter(|head| {
+            let is_known = (head.process as usize) < self.who.processes.len();
+            is_known && get.0.len().is_multiple_of(8) && self.streams.len() < MOST_RINGS
+        });
+        let Some(WordsHead { process, segment, ring, from, context, .. }) = head else {
             return Err(self.blocks.damaged("holds no words"));
         };
         self.words += get.0.len() as u64 / 8;
-        let piece = Piece { from, floor: self.begun, bytes: get.0.to_vec() };
+        let piece = Piece { from, floor: self.begun, context, bytes: get.0.to_vec() };
         self.streams.push((process, segment, ring), piece);
         Ok(())
     }
     fn hand_on(&mut self, until: u64, visit: &mut dyn Visit) {
         visit.clock(self.ticks());
+        let (from, to) = self.range.ticks(self.ticks());
         let Self { streams, who, .. } = self;
         who.last.resize(streams.len(), None);
         streams.take(until, |ring, (process, segment, _), record| {
-            who.take(ring, (process, segment), record, visit);
+            if record.ticks >= from && record.ticks <= to {
+                who.take(ring, (process, segment), record, visit);
+            }
         });
     }
     /// Hands on all that is left, and ends all calls.
@@ -210,6 +251,15 @@ impl<R> Recorded<R> {
         let thread = self.who.threads.get(thread)?;
         self.who.known.get(thread.process)?.names.get(&thread.tid)?.as_deref()
     }
+    /// Threads of a process whose first records were saved, with their names.
+    pub fn named_threads(&self, process: usize) -> Vec<(u32, Option<&str>)> {
+        let known = self.who.known.get(process).into_iter();
+        known.flat_map(|known| &known.names).map(|(tid, name)| (*tid, name.as_deref())).collect()
+    }
+    /// Tick at which the last round so far began.
+    pub const fn last_round(&self) -> u64 {
+        self.begun
+    }
     /// The clock, as exactly as it is known by now.
     pub const fn ticks(&self) -> Ticks {
         Ticks { start: self.clock.0, ns: self.clock.1 }
@@ -221,6 +271,7 @@ impl<R> Recorded<R> {
         Totals {
             calls,
             words: self.words,
+            passed: self.passed,
             lost: lost.fold(0, u64::wrapping_add),
             unpaired,
             skipped: skipped + self.streams.skipped(),

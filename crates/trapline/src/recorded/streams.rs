@@ -20,6 +20,8 @@ pub(super) struct Piece {
     pub(super) from: u64,
     /// A tick at which the ring was empty, at the latest since the piece before.
     pub(super) floor: u64,
+    /// The ring's last context before it; 0 if none is known.
+    pub(super) context: u64,
     pub(super) bytes: Vec<u8>,
 }
 
@@ -55,8 +57,8 @@ impl Stream {
         self.next = None;
         while let Some(piece) = self.pieces.front() {
             if self.at == 0 && piece.from != self.expected {
-                // The ring was taken up again elsewhere.
-                self.reading = Reading::START;
+                // The ring was taken up again elsewhere, or pieces were passed over.
+                self.reading = Reading::behind(piece.context);
             }
             let words = piece.bytes.as_chunks::<8>().0;
             let (from, floor) = (self.at, piece.floor);

@@ -1,6 +1,7 @@
 //! What a recording of words says, and every way in which it may be damaged.
 
 use std::collections::BTreeMap;
+use std::io::Cursor;
 
 use super::example::{CLOCK, example, round, table, words};
 use super::{Begun, Ended, Function, Process, Recorded, Thread, Visit};
@@ -11,8 +12,8 @@ use crate::saved::{SavedError, Step};
 
 /// What was visited, as text.
 #[derive(Default)]
-struct Seen {
-    lines: Vec<String>,
+pub(super) struct Seen {
+    pub(super) lines: Vec<String>,
     names: Vec<String>,
     threads: Vec<u32>,
     open: BTreeMap<usize, Vec<usize>>,
@@ -54,7 +55,7 @@ impl Visit for Seen {
 
 fn read(file: &[u8]) -> (Seen, Result<Step, SavedError>) {
     let mut seen = Seen::default();
-    let mut recorded = match Recorded::open(file) {
+    let mut recorded = match Recorded::open(Cursor::new(file)) {
         Ok(recorded) => recorded,
         Err(error) => return (seen, Err(error)),
     };
@@ -85,7 +86,7 @@ fn rec_3_calls_are_within_calls_whichever_ring_their_records_were_in() {
         "8 0 f } 2200 unfinished",
     ];
     assert_eq!(seen.lines, expected);
-    let mut recorded = Recorded::open(&file[..]).expect("a file");
+    let mut recorded = Recorded::open(Cursor::new(&file)).expect("a file");
     let mut seen = Seen::default();
     while !matches!(recorded.round(&mut seen), Ok(Step::End(_))) {}
     let totals = recorded.totals();

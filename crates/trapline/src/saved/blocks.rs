@@ -3,7 +3,7 @@
 //! In: untrusted bytes. Out: whole blocks with the right checksum, or where the file ends, or what is wrong (SAV-1, SAV-2).
 //! Does not: know what blocks hold, but for the first one.
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::time::Duration;
 
 use super::frame::{BLOCK, Get, HEAD, Kind, LONGEST, MAGIC, VERSION, sum};
@@ -20,6 +20,17 @@ pub(crate) struct Blocks<R> {
     pub(crate) block: Vec<u8>,
 }
 
+/// The head of a block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Head {
+    pub(crate) kind: Kind,
+    number: u32,
+    /// The checksum that it says.
+    stated: u32,
+    /// Bytes of the contents.
+    pub(crate) len: u64,
+}
+
 /// What the first block says.
 #[derive(Debug)]
 pub(crate) struct Begin {
@@ -27,6 +38,21 @@ pub(crate) struct Begin {
     pub(crate) began: Duration,
     pub(crate) clock: Clock,
     pub(crate) note: Vec<u8>,
+}
+
+impl<R: Read + Seek> Blocks<R> {
+    /// Passes over the rest of a block, unread but for its last byte. Returns whether it is whole.
+    pub(crate) fn pass(&mut self, head: &Head) -> Result<bool, SavedError> {
+        let rest = head.len.saturating_sub(self.block.len() as u64);
+        let unread = rest.saturating_sub(1);
+        self.from.seek_relative(i64::try_from(unread).unwrap_or(i64::MAX))?;
+        self.at.1 += unread;
+        let whole = self.fill(rest - unread, &mut Vec::new())?;
+        if !whole {
+            self.at.1 = self.from.seek(SeekFrom::End(0))?;
+        }
+        Ok(whole)
+    }
 }
 
 impl<R: Read> Blocks<R> {
@@ -73,6 +99,14 @@ impl<R: Read> Blocks<R> {
     }
     /// Reads a whole block, if there is one.
     pub(crate) fn next(&mut self) -> Result<Option<Kind>, SavedError> {
+        match self.head()? {
+            Some(head) => Ok(self.contents(&head)?.then_some(head.kind)),
+            None => Ok(None),
+        }
+    }
+    /// Reads the head of a block, if there is one.
+    pub(crate) fn head(&mut self) -> Result<Option<Head>, SavedError> {
+        self.block.clear();
         self.at.0 = self.at.1;
         let mut head = Vec::new();
         if !self.fill(BLOCK as u64, &mut head)? {
@@ -86,15 +120,23 @@ impl<R: Read> Blocks<R> {
         if len > LONGEST {
             return Err(self.damaged("is longer than any"));
         }
+        Ok(Some(Head { kind, number, stated: stated.unwrap_or(0), len }))
+    }
+    /// Reads on to so many bytes of the contents, or to their end. Returns whether there were as many.
+    pub(crate) fn peek(&mut self, head: &Head, bytes: u64) -> Result<bool, SavedError> {
         let mut block = std::mem::take(&mut self.block);
-        block.clear();
-        let whole = self.fill(len, &mut block);
+        let more = bytes.min(head.len).saturating_sub(block.len() as u64);
+        let whole = self.fill(more, &mut block);
         self.block = block;
-        if !whole? {
-            return Ok(None);
+        whole
+    }
+    /// Reads the rest of a block. Returns whether there was as much.
+    pub(crate) fn contents(&mut self, head: &Head) -> Result<bool, SavedError> {
+        if !self.peek(head, head.len)? {
+            return Ok(false);
         }
-        match Some(sum(number, &self.block)) == stated {
-            true => Ok(Some(kind)),
+        match sum(head.number, &self.block) == head.stated {
+            true => Ok(true),
             false => Err(self.damaged("has another checksum than it says")),
         }
     }

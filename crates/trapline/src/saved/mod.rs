@@ -29,8 +29,10 @@
 //! | | (what happened before the begin of the previous round is reported now); |
 //! | | number of processes that were looked at; 1 for the last round, which reports all, else 0 |
 //! | 7 `End` | a note |
-//! | 8 `Words` | process, segment, ring, 0; number of words taken before from that ring (64 bits); words of a compact ring, |
-//! | | oldest first, as [`trapline_record::calls`] has them. A file has either these or `Slots` (`crate::recorded`) |
+//! | 8 `Words` | process, segment, ring, 0; in 64 bits each: number of words taken before from that ring, the ring's last |
+//! | | context before these words (0: none is known), a tick behind which none of them was written; |
+//! | | words of a compact ring, oldest first, as [`trapline_record::calls`] has them. |
+//! | | A file has either these or `Slots` (`crate::recorded`) |
 //!
 //! `Begin` is first, `End` is last, and each comes once. A process' `Probes` come before its other blocks,
 //! and again whenever there are more probes. A thread's name comes before the `Round` of its first record.

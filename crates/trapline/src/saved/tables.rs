@@ -271,6 +271,41 @@ fn get_values(get: &mut Get<'_>) -> Option<Values> {
     Some(Values::Marked(Box::new(marked)))
 }
 
+/// What stands before the words of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct WordsHead {
+    pub(crate) process: u32,
+    pub(crate) segment: u32,
+    pub(crate) ring: u32,
+    /// Number of words that were taken from the ring before.
+    pub(crate) from: u64,
+    /// The ring's last context before them; 0 if none is known.
+    pub(crate) context: u64,
+    /// A tick behind which none of them was written.
+    pub(crate) taken: u64,
+}
+
+impl WordsHead {
+    /// Its bytes.
+    pub(crate) const BYTES: usize = 40;
+
+    pub(crate) fn put(&self, block: &mut Put) {
+        block.u32(self.process).u32(self.segment).u32(self.ring).u32(0);
+        block.u64(self.from).u64(self.context).u64(self.taken);
+    }
+    /// Writes it over the head of a block that has one.
+    pub(crate) fn fill(&self, block: &mut [u8]) {
+        let mut put = Put::default();
+        self.put(&mut put);
+        let at = block.len().saturating_sub(Self::BYTES);
+        block[at..].copy_from_slice(&put.0);
+    }
+    pub(crate) fn get(get: &mut Get<'_>) -> Option<Self> {
+        let (process, segment, ring, _) = (get.u32()?, get.u32()?, get.u32()?, get.u32()?);
+        Some(Self { process, segment, ring, from: get.u64()?, context: get.u64()?, taken: get.u64()? })
+    }
+}
+
 /// Threads by number, with their names if they have any.
 pub(crate) type Names = Vec<(u32, Option<String>)>;
 

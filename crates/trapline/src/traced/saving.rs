@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use trapline_patch::{Attached, Segment};
 use trapline_record::calls::{CONTEXT, KIND_BITS, PROBE_BITS, PROBE_SHIFT, THREAD_BITS, THREAD_SHIFT};
 use trapline_record::ring::{KIND_MASK, RecordKind};
+use trapline_tracee::TickClock;
 
 use super::rings::{Ring, Rings};
 use super::site_table::SiteTable;
@@ -20,7 +21,7 @@ use crate::decode::{Counts, Decoder, Probes, word};
 use crate::quick::Quick;
 use crate::saved::frame::{Kind as Block, Put};
 use crate::saved::pack::pack;
-use crate::saved::tables::{Loss, Table, put_losses, put_names};
+use crate::saved::tables::{Loss, Table, WordsHead, put_losses, put_names};
 
 /// How often losses are noted, for the case that the tracer dies before it notes the last ones.
 const LOSSES_EVERY: Duration = Duration::from_millis(500);
@@ -39,6 +40,8 @@ pub(super) struct Saver {
     slots: Vec<u8>,
     block: Put,
     losses: Option<(Instant, u64)>,
+    /// The last context of each compact ring, by segment and number.
+    contexts: Quick<(usize, u32), u64>,
 }
 
 impl Saver {
@@ -155,26 +158,43 @@ impl Saver {
         decoder: &mut Decoder,
         write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<Option<usize>, E> {
-        let segment = ring.segment;
+        let (segment, key) = (ring.segment, (ring.segment, ring.number));
         let mut block = std::mem::take(&mut self.block);
         block.begin(Block::Words);
-        block.u32(number).u32(segment as u32).u32(ring.number).u32(0).u64(0);
+        let mut head =
+            WordsHead { process: number, segment: segment as u32, ring: ring.number, ..WordsHead::default() };
+        head.put(&mut block);
         let (begin, mut words) = (block.0.len(), 0);
+        head.context = self.contexts.get(&key).copied().unwrap_or(0);
         let Decoder { probes, read, .. } = decoder;
         let whole = ring.empty_words(&mut block.0, |before, bytes| {
-            bytes[begin - 8..begin].copy_from_slice(&before.to_le_bytes());
-            words += self.note_words(segment, &bytes[begin..], probes, read);
+            // Their clock was read before they were published, and so before they were taken.
+            (head.from, head.taken) = (before, TickClock::ticks());
+            head.fill(&mut bytes[..begin]);
+            let (some, context) = self.note_words(segment, &bytes[begin..], probes, read);
+            words += some;
+            head.context = context.unwrap_or(head.context);
             Put::close(bytes);
             write(bytes)
         });
         self.block = block;
-        Ok(whole?.then_some(words))
+        let whole = whole?;
+        // A ring that is taken up again elsewhere has no context that is known.
+        self.contexts.insert(key, if whole { head.context } else { 0 });
+        Ok(whole.then_some(words))
     }
-    /// Counts words that are about to be written, and notes their threads. Returns the number of words.
-    fn note_words(&mut self, segment: usize, bytes: &[u8], probes: &Probes, read: &mut Counts) -> usize {
+    /// Counts words that are about to be written, and notes their threads. Returns the number of words, and the last
+    /// context among them.
+    fn note_words(
+        &mut self,
+        segment: usize,
+        bytes: &[u8],
+        probes: &Probes,
+        read: &mut Counts,
+    ) -> (usize, Option<u64>) {
         let known = probes.len_of(segment);
         let counts = read.of(segment, known);
-        let words = bytes.as_chunks::<8>().0;
+        let (words, mut context) = (bytes.as_chunks::<8>().0, None);
         for word in words {
             let word = u64::from_le_bytes(*word);
             match word & ((1 << KIND_BITS) - 1) {
@@ -185,6 +205,7 @@ impl Saver {
                     }
                 }
                 CONTEXT => {
+                    context = Some(word);
                     let tid = (word >> THREAD_SHIFT) as u32 & ((1 << THREAD_BITS) - 1);
                     if self.last != Some(tid) {
                         self.last = Some(tid);
@@ -196,7 +217,7 @@ impl Saver {
                 _ => {}
             }
         }
-        words.len()
+        (words.len(), context)
     }
     /// Writes the names of threads that are new.
     pub(super) fn save_names<E>(

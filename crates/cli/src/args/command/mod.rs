@@ -53,6 +53,10 @@ pub(crate) enum Command {
     Record(record::Record),
     /// `replay`, `report`, `dump`, `graph --from`
     Recorded(record::Shown),
+    /// `diff`
+    Diff(record::Diff),
+    /// `info`, of a folder.
+    Info(PathBuf),
     /// `stack`
     Stack(stack::Stacks),
     /// `top`

@@ -1,8 +1,11 @@
 //! What `record`, and the verbs that show its recordings, ask for.
 //!
-//! In: plain values. Out: [`Record`], [`Shown`]. Does not: open files.
+//! In: plain values. Out: [`Record`], [`Shown`], [`Selection`]. Does not: open files.
 
 use std::path::PathBuf;
+use std::time::Duration;
+
+use trapline::ProbeSpec;
 
 use super::run::{Ends, Run};
 
@@ -19,6 +22,9 @@ pub(crate) struct Record {
     pub(crate) lossless: bool,
     /// Bytes of each CPU's buffer.
     pub(crate) buffer: u32,
+    /// Functions that are not recorded: with fewer bytes of code than this, and these.
+    pub(crate) least_bytes: u64,
+    pub(crate) without: Vec<ProbeSpec>,
 }
 
 /// A recording, and what is shown of it.
@@ -26,20 +32,61 @@ pub(crate) struct Record {
 pub(crate) struct Shown {
     /// The folder.
     pub(crate) dir: PathBuf,
+    /// The calls that are shown.
+    pub(crate) selection: Selection,
     /// What is shown.
     pub(crate) form: Form,
+}
+
+/// Which calls are shown. An empty list asks for nothing.
+#[derive(Debug, Clone)]
+pub(crate) struct Selection {
+    /// Only calls of these functions, and what is within them.
+    pub(crate) only: Vec<ProbeSpec>,
+    /// No calls of these functions, and nothing within them.
+    pub(crate) without: Vec<ProbeSpec>,
+    /// Only calls of these functions, and those that they are within.
+    pub(crate) callers_of: Vec<ProbeSpec>,
+    /// Number of levels; behind a call of `only`, it begins again.
+    pub(crate) depth: usize,
+    /// Least duration.
+    pub(crate) least: Duration,
+    /// The threads; all if there is none.
+    pub(crate) tids: Vec<u32>,
+    /// Times since the begin of the recording, between which it is read.
+    pub(crate) since: Duration,
+    pub(crate) until: Option<Duration>,
+}
+
+impl Selection {
+    /// Whether all calls that are read are shown.
+    pub(crate) fn is_all(&self) -> bool {
+        let lists = [&self.only, &self.without, &self.callers_of];
+        lists.iter().all(|list| list.is_empty())
+            && self.depth == usize::MAX
+            && self.least.is_zero()
+            && self.tids.is_empty()
+    }
+}
+
+/// Two recordings that are compared.
+#[derive(Debug)]
+pub(crate) struct Diff {
+    /// The folders.
+    pub(crate) dirs: [PathBuf; 2],
+    /// The calls that count.
+    pub(crate) selection: Selection,
+    /// What it is sorted by.
+    pub(crate) sort: Sort,
+    /// Both recordings' own sums are shown, too.
+    pub(crate) full: bool,
 }
 
 /// What is shown of a recording.
 #[derive(Debug)]
 pub(crate) enum Form {
     /// `replay`: calls as they happened.
-    Replay {
-        /// Number of levels.
-        depth: usize,
-        /// The one thread.
-        tid: Option<u32>,
-    },
+    Replay(Fields),
     /// `report`: a line for each function.
     Report(Sort),
     /// `graph --from`: the tree below a function.
@@ -53,6 +100,22 @@ pub(crate) enum Form {
     Chrome(Option<PathBuf>),
     /// `dump --flame`: folded stacks.
     Flame(Option<PathBuf>),
+}
+
+/// What stands before each line of `replay`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fields {
+    /// Time since the begin of the recording.
+    pub(crate) elapsed: bool,
+    /// Time from entry to return.
+    pub(crate) duration: bool,
+    /// The thread.
+    pub(crate) tid: bool,
+}
+
+impl Fields {
+    /// Nothing.
+    pub(crate) const NONE: Self = Self { elapsed: false, duration: false, tid: false };
 }
 
 /// What a report is sorted by; the most first, but names in their order.

@@ -122,6 +122,22 @@ pub(crate) enum UsageError {
         "`{0}` is at exits, where arguments are no longer known; write only `() -> TYPE`, or probe the function"
     )]
     ArgumentsAtReturn(String),
+    /// A size of functions is wrong.
+    #[error("--size-filter `{0}` is no number of bytes; write 100, or 1K")]
+    SizeFilter(String),
+    /// An option names functions.
+    #[error("{option}: `{text}` is no function; write a name or a pattern, such as 'store*' or libc:malloc")]
+    NoFunction {
+        /// The option.
+        option: &'static str,
+        /// As typed.
+        text: String,
+    },
+    /// The option chooses among the calls of a recording.
+    #[error(
+        "{0} chooses among the calls of a recording; make one with trapline record, and name it with --from DIR"
+    )]
+    NeedsRecording(&'static str),
     /// `graph` needs calls of functions.
     #[error("`{0}` has no calls; graph takes functions: PATH:func")]
     GraphNotAFunction(String),

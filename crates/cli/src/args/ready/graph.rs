@@ -8,6 +8,7 @@ use trapline::probes::Pattern;
 use super::error::UsageError;
 use super::prototype::{Look, split};
 use super::run::{ends, is_function};
+use super::selection::selection;
 use crate::args::command::Command;
 use crate::args::command::record::{Form, Shown};
 use crate::args::graph::Graph;
@@ -18,11 +19,15 @@ use crate::args::typed::TypedGraph;
 pub(super) fn graph(mut typed: TypedGraph, look: Look<'_>) -> Result<Command, UsageError> {
     let Some(dir) = typed.from.take() else { return live(typed, look).map(Command::Graph) };
     let form = Form::Graph { root: typed.root, depth: typed.depth.unwrap_or(usize::MAX) };
-    Ok(Command::Recorded(Shown { dir, form }))
+    let selection = selection(&typed.selection, None)?;
+    Ok(Command::Recorded(Shown { dir, selection, form }))
 }
 
 fn live(typed: TypedGraph, look: Look<'_>) -> Result<Graph, UsageError> {
-    let TypedGraph { root, mut below, each, depth, ends, common, from: _ } = typed;
+    let TypedGraph { root, mut below, each, depth, ends, common, from: _, selection } = typed;
+    if let Some(option) = selection.given() {
+        return Err(UsageError::NeedsRecording(option));
+    }
     if below.is_empty() {
         let file = root.parse::<ProbeSpec>().ok().and_then(|spec| spec.file);
         below.push(file.map_or_else(|| "*".to_owned(), |file| format!("{file}:*")));

@@ -16,6 +16,7 @@ pub(crate) mod prototype;
 pub(crate) mod record;
 mod run;
 mod script;
+mod selection;
 pub(crate) mod signature;
 mod stack;
 pub(crate) mod threads;
@@ -39,9 +40,11 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Command, UsageError> {
         Verb::Trace(typed) => trace::trace(typed, look),
         Verb::Graph(typed) => graph::graph(typed, look),
         Verb::Record(typed) => record::record(typed).map(Command::Record),
-        Verb::Replay(typed) => Ok(Command::Recorded(record::replay(typed))),
-        Verb::Report(typed) => Ok(Command::Recorded(record::report(typed))),
-        Verb::Dump(typed) => Ok(Command::Recorded(record::dump(typed))),
+        Verb::Replay(typed) => record::replay(typed).map(Command::Recorded),
+        Verb::Report(typed) => record::report(typed).map(Command::Recorded),
+        Verb::Diff(typed) => record::diff(typed).map(Command::Diff),
+        Verb::Info(typed) => Ok(Command::Info(typed.dir)),
+        Verb::Dump(typed) => record::dump(typed).map(Command::Recorded),
         Verb::Stack(typed) => stack::stack(typed, look).map(Command::Stack),
         Verb::Top(typed) => top::top(typed).map(Command::Top),
         Verb::Watch(typed) => watch::watch(typed).map(Command::Watch),

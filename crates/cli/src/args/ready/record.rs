@@ -4,9 +4,12 @@
 
 use super::error::UsageError;
 use super::run::{ends, is_function, run};
-use crate::args::command::record::{Form, Record, Shown, Sort};
+use super::selection::{functions, selection};
+use crate::args::command::record::{Diff, Fields, Form, Record, Shown, Sort};
 use crate::args::sink::Sink;
-use crate::args::typed::{Common, TypedDump, TypedRecord, TypedReplay, TypedReport, TypedSort};
+use crate::args::typed::{
+    Common, TypedDiff, TypedDump, TypedField, TypedRecord, TypedReplay, TypedReport, TypedSort,
+};
 use crate::report::format::Format;
 
 /// Name of the file in a recording's folder.
@@ -39,43 +42,69 @@ pub(super) fn record(typed: TypedRecord) -> Result<Record, UsageError> {
         run.sink = Sink { format: Format::Saved, json: false, output, quiet: typed.quiet };
     }
     let buffer = size(&typed.buffer).ok_or(UsageError::Buffer(typed.buffer))?;
-    Ok(Record { run, dir: typed.output, ends: ends(&typed.ends)?, lossless: typed.lossless, buffer })
+    let least_bytes = match typed.size_filter {
+        Some(text) => bytes(&text).ok_or(UsageError::SizeFilter(text))?,
+        None => 0,
+    };
+    let without = functions("--unpatch", &typed.unpatch)?;
+    let (ends, lossless) = (ends(&typed.ends)?, typed.lossless);
+    Ok(Record { run, dir: typed.output, ends, lossless, buffer, least_bytes, without })
 }
 
 /// Bytes: a number, and K, M or G behind it.
-fn size(text: &str) -> Option<u32> {
+fn bytes(text: &str) -> Option<u64> {
     let (number, shift) = match text.char_indices().last()? {
         (at, 'k' | 'K') => (&text[..at], 10),
         (at, 'm' | 'M') => (&text[..at], 20),
         (at, 'g' | 'G') => (&text[..at], 30),
         _ => (text, 0),
     };
-    let bytes = number.parse::<u64>().ok()?.checked_shl(shift)?;
-    let bytes = bytes.checked_next_power_of_two().filter(|bytes| (LEAST..=MOST).contains(bytes))?;
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// The same as a power of two, within the limits of a buffer.
+fn size(text: &str) -> Option<u32> {
+    let bytes = bytes(text)?.checked_next_power_of_two().filter(|bytes| (LEAST..=MOST).contains(bytes))?;
     u32::try_from(bytes).ok()
 }
 
-/// Converts `replay`.
-pub(super) fn replay(typed: TypedReplay) -> Shown {
-    let form = Form::Replay { depth: typed.depth.unwrap_or(usize::MAX), tid: typed.tid };
-    Shown { dir: typed.dir, form }
+/// Checks and converts `replay`.
+pub(super) fn replay(typed: TypedReplay) -> Result<Shown, UsageError> {
+    let selection = selection(&typed.selection, typed.depth.depth)?;
+    let has = |field| typed.fields.contains(&field);
+    if has(TypedField::None) && typed.fields.len() > 1 {
+        return Err(UsageError::Conflict("--output-fields: none stands alone"));
+    }
+    let [elapsed, duration, tid] = [TypedField::Elapsed, TypedField::Duration, TypedField::Tid].map(has);
+    Ok(Shown { dir: typed.dir, selection, form: Form::Replay(Fields { elapsed, duration, tid }) })
 }
 
-/// Converts `report`.
-pub(super) fn report(typed: TypedReport) -> Shown {
-    let sort = match typed.sort {
+/// Checks and converts `report`.
+pub(super) fn report(typed: TypedReport) -> Result<Shown, UsageError> {
+    let selection = selection(&typed.selection, typed.depth.depth)?;
+    Ok(Shown { dir: typed.dir, selection, form: Form::Report(sort(typed.sort)) })
+}
+
+const fn sort(typed: TypedSort) -> Sort {
+    match typed {
         TypedSort::Total => Sort::Total,
         TypedSort::Own => Sort::Own,
         TypedSort::Call => Sort::Calls,
         TypedSort::Func => Sort::Name,
-    };
-    Shown { dir: typed.dir, form: Form::Report(sort) }
+    }
 }
 
-/// Converts `dump`.
-pub(super) fn dump(typed: TypedDump) -> Shown {
+/// Checks and converts `diff`.
+pub(super) fn diff(typed: TypedDiff) -> Result<Diff, UsageError> {
+    let selection = selection(&typed.selection, typed.depth.depth)?;
+    Ok(Diff { dirs: [typed.base, typed.other], selection, sort: sort(typed.sort), full: typed.full })
+}
+
+/// Checks and converts `dump`.
+pub(super) fn dump(typed: TypedDump) -> Result<Shown, UsageError> {
+    let selection = selection(&typed.selection, typed.depth.depth)?;
     let form = if typed.chrome { Form::Chrome(typed.output) } else { Form::Flame(typed.output) };
-    Shown { dir: typed.dir, form }
+    Ok(Shown { dir: typed.dir, selection, form })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::help::{TRACED, sections};
+use super::selection::TypedSelection;
 use super::shared::{Common, TypedEnds};
 
 /// The call tree below a function, with durations
@@ -30,6 +31,8 @@ pub(crate) struct TypedGraph {
     /// Show only N levels below FUNC
     #[arg(long, value_name = "N", help_heading = "Tree")]
     pub(crate) depth: Option<usize>,
+    #[command(flatten)]
+    pub(crate) selection: TypedSelection,
     #[command(flatten)]
     pub(crate) ends: TypedEnds,
     #[command(flatten)]

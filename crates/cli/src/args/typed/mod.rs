@@ -12,6 +12,7 @@ mod lat;
 mod once;
 mod record;
 mod script;
+mod selection;
 mod shared;
 mod stack;
 mod top;
@@ -29,8 +30,11 @@ pub(crate) use graph::TypedGraph;
 pub(crate) use hist::TypedHist;
 pub(crate) use lat::TypedLat;
 pub(crate) use once::{TypedDemo, TypedDoctor, TypedList, TypedPids};
-pub(crate) use record::{TypedDump, TypedRecord, TypedReplay, TypedReport, TypedSort};
+pub(crate) use record::{
+    TypedDiff, TypedDump, TypedField, TypedInfo, TypedRecord, TypedReplay, TypedReport, TypedSort,
+};
 pub(crate) use script::TypedScript;
+pub(crate) use selection::TypedSelection;
 pub(crate) use shared::{Common, TypedAmong, TypedBy, TypedEnds, TypedFilter, TypedReturns, TypedTarget};
 pub(crate) use stack::{TypedStack, TypedUnwind};
 pub(crate) use top::TypedTop;
@@ -95,6 +99,8 @@ pub(crate) enum Verb {
     Record(TypedRecord),
     Replay(TypedReplay),
     Report(TypedReport),
+    Diff(TypedDiff),
+    Info(TypedInfo),
     Dump(TypedDump),
     Stack(TypedStack),
     Top(TypedTop),

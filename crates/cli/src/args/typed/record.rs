@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, ValueEnum};
 
 use super::help::{ONCE, TRACED, sections};
+use super::selection::{TypedDepth, TypedSelection};
 use super::shared::{TypedEnds, TypedTarget};
 
 /// Record every call of a whole program, and look later
@@ -32,6 +33,12 @@ pub(crate) struct TypedRecord {
     /// Bytes of each CPU's buffer, with K, M or G after the number, up to 1G
     #[arg(long, value_name = "SIZE", default_value = "16M", help_heading = "Recording")]
     pub(crate) buffer: String,
+    /// Do not record functions with less than BYTES of code; with K or M after the number. Their calls cost nothing
+    #[arg(short = 'Z', long, value_name = "BYTES", help_heading = "Recording")]
+    pub(crate) size_filter: Option<String>,
+    /// Do not record this function, though PROBE means it; may be given more than once
+    #[arg(short = 'U', long, value_name = "FUNC", help_heading = "Recording")]
+    pub(crate) unpatch: Vec<String>,
     #[command(flatten)]
     pub(crate) ends: TypedEnds,
     /// Stop after this time: seconds, or with a unit (500ms, 2m)
@@ -64,12 +71,13 @@ pub(crate) struct TypedReplay {
     /// Folder of the recording
     #[arg(value_name = "DIR", default_value = DIR)]
     pub(crate) dir: PathBuf,
-    /// Show only N levels
-    #[arg(long, value_name = "N")]
-    pub(crate) depth: Option<usize>,
-    /// Show only this thread
-    #[arg(long, value_name = "TID")]
-    pub(crate) tid: Option<u32>,
+    /// What stands before each call
+    #[arg(short = 'f', long = "output-fields", value_name = "FIELD", value_enum, value_delimiter = ',', default_values = ["duration", "tid"])]
+    pub(crate) fields: Vec<TypedField>,
+    #[command(flatten)]
+    pub(crate) depth: TypedDepth,
+    #[command(flatten)]
+    pub(crate) selection: TypedSelection,
 }
 
 /// Show calls, total time and own time of each function of a recording
@@ -84,6 +92,23 @@ pub(crate) struct TypedReport {
     /// What to sort by
     #[arg(short, long, value_name = "KEY", value_enum, default_value = "total")]
     pub(crate) sort: TypedSort,
+    #[command(flatten)]
+    pub(crate) depth: TypedDepth,
+    #[command(flatten)]
+    pub(crate) selection: TypedSelection,
+}
+
+/// `--output-fields`
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TypedField {
+    /// Seconds since the begin of the recording, as --since takes them
+    Elapsed,
+    /// Time from entry to return
+    Duration,
+    /// Number of the thread
+    Tid,
+    /// Nothing
+    None,
 }
 
 /// `--sort`
@@ -98,6 +123,42 @@ pub(crate) enum TypedSort {
     Call,
     /// Name
     Func,
+}
+
+/// Compare two recordings, function by function
+///
+/// Shows how much longer the calls of each function took in B than in A, and how many more there were: as uftrace report --diff
+/// does. A difference without a sign of `-` says that B has more.
+#[derive(Args, Debug, Clone)]
+#[command(after_long_help = sections(DIFF, ONCE))]
+pub(crate) struct TypedDiff {
+    /// Folder of the recording to compare with
+    #[arg(value_name = "A")]
+    pub(crate) base: PathBuf,
+    /// Folder of the other recording
+    #[arg(value_name = "B")]
+    pub(crate) other: PathBuf,
+    /// What to sort by; the largest differences first
+    #[arg(short, long, value_name = "KEY", value_enum, default_value = "total")]
+    pub(crate) sort: TypedSort,
+    /// Show what both recordings have, too
+    #[arg(long)]
+    pub(crate) full: bool,
+    #[command(flatten)]
+    pub(crate) depth: TypedDepth,
+    #[command(flatten)]
+    pub(crate) selection: TypedSelection,
+}
+
+/// Show what a recording is of: its command, processes, threads and size
+///
+/// The calls themselves are not read, so this is quick for large recordings.
+#[derive(Args, Debug, Clone)]
+#[command(after_long_help = sections(INFO, ONCE))]
+pub(crate) struct TypedInfo {
+    /// Folder of the recording
+    #[arg(value_name = "DIR", default_value = DIR)]
+    pub(crate) dir: PathBuf,
 }
 
 /// Write a recording in the form of other programs
@@ -118,6 +179,10 @@ pub(crate) struct TypedDump {
     /// Write to FILE [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) depth: TypedDepth,
+    #[command(flatten)]
+    pub(crate) selection: TypedSelection,
 }
 
 const RECORD: &str = "\
@@ -150,6 +215,23 @@ What it prints:
 Examples:
   By own time:
     trapline report -s self calls";
+
+const DIFF: &str = "\
+What it prints:
+    Total time     Self time         Calls   Function
+     -1.204 us     +0.310 us            -2   price
+  What B has less (-) or more (+) than A.
+
+Examples:
+  Two versions of a program:
+    trapline record -o old -- ./shop-1 100
+    trapline record -o new -- ./shop-2 100
+    trapline diff old new";
+
+const INFO: &str = "\
+Examples:
+  What was recorded, and whether calls are missing:
+    trapline info calls";
 
 const DUMP: &str = "\
 Examples:

@@ -76,8 +76,8 @@ impl Visit for Chrome {
 }
 
 impl Text for Chrome {
-    fn head(&self) -> &'static str {
-        "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n"
+    fn head(&self) -> String {
+        "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n".to_owned()
     }
     fn lines(&mut self) -> &mut Vec<u8> {
         &mut self.lines

@@ -3,12 +3,16 @@
 //! In: calls as they begin and end. Out: bytes to be written, and the rest at the end. Does not: read or write files.
 
 mod chrome;
+pub(crate) mod diff;
+pub(crate) mod info;
 mod replay;
+mod selection;
 mod totals;
 mod tree;
 
 pub(crate) use chrome::Chrome;
 pub(crate) use replay::Replay;
+pub(crate) use selection::Selected;
 pub(crate) use totals::Totals;
 pub(crate) use tree::Tree;
 
@@ -19,8 +23,8 @@ use super::visible;
 /// A text that grows while a recording is read.
 pub(crate) trait Text {
     /// What stands before all else.
-    fn head(&self) -> &'static str {
-        ""
+    fn head(&self) -> String {
+        String::new()
     }
     /// What is to be written next. The caller empties it.
     fn lines(&mut self) -> &mut Vec<u8>;

@@ -7,13 +7,13 @@ use trapline::calls::CallEnd;
 use trapline::recorded::{Begun, Ended, Function, Process, Thread, Ticks, Visit};
 
 use super::{Names, Text};
+use crate::args::command::record::Fields;
 use crate::report::digits::padded;
 
 /// The lines of `replay`.
 #[derive(Debug)]
 pub(crate) struct Replay {
-    depth: usize,
-    tid: Option<u32>,
+    fields: Fields,
     names: Names,
     threads: Vec<u32>,
     /// By thread: a call that has begun, and whose line is not written yet.
@@ -23,24 +23,37 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    pub(crate) fn new(depth: usize, tid: Option<u32>) -> Self {
+    pub(crate) fn new(fields: Fields) -> Self {
         let ticks = Ticks { start: 0, ns: 1.0 };
         let (names, threads) = (Names::default(), Vec::new());
-        Self { depth, tid, names, threads, waiting: Vec::new(), ticks, lines: Vec::new() }
+        Self { fields, names, threads, waiting: Vec::new(), ticks, lines: Vec::new() }
     }
-    fn is_shown(&self, call: &Begun) -> bool {
-        call.depth < self.depth && self.tid.is_none_or(|tid| self.threads.get(call.thread) == Some(&tid))
-    }
-    /// A line: `{took:>10} [{tid:>7}] | {indent}{before}{name}{after}`.
-    fn line(&mut self, took: Option<u64>, call: &Begun, before: &str, after: &str) {
-        let lines = &mut self.lines;
-        match took {
-            Some(ns) => push_duration(lines, ns),
-            None => lines.extend_from_slice(&[b' '; 10]),
+    /// A line of what happened at a tick: `{elapsed:>15} {took:>10} [{tid:>7}] | {indent}{before}{name}{after}`, with those
+    /// fields that are asked for.
+    fn line(&mut self, at: u64, took: Option<u64>, call: &Begun, before: &str, after: &str) {
+        let (lines, fields) = (&mut self.lines, self.fields);
+        if fields.elapsed {
+            let ns = self.ticks.since_begin(at);
+            padded(lines, ns / 1_000_000_000, 5, b' ');
+            lines.push(b'.');
+            padded(lines, ns % 1_000_000_000, 9, b'0');
+            lines.push(b' ');
         }
-        lines.extend_from_slice(b" [");
-        padded(lines, self.threads.get(call.thread).copied().unwrap_or(0).into(), 7, b' ');
-        lines.extend_from_slice(b"] | ");
+        if fields.duration {
+            match took {
+                Some(ns) => push_duration(lines, ns),
+                None => lines.extend_from_slice(&[b' '; 10]),
+            }
+            lines.push(b' ');
+        }
+        if fields.tid {
+            lines.push(b'[');
+            padded(lines, self.threads.get(call.thread).copied().unwrap_or(0).into(), 7, b' ');
+            lines.extend_from_slice(b"] ");
+        }
+        if fields != Fields::NONE {
+            lines.extend_from_slice(b"| ");
+        }
         lines.resize(lines.len() + 2 * call.depth, b' ');
         for part in [before, self.names.get(call.function), after] {
             lines.extend_from_slice(part.as_bytes());
@@ -50,7 +63,7 @@ impl Replay {
     /// Writes the line of the call that has begun last: it has calls within it.
     fn open(&mut self, thread: usize) {
         if let Some(call) = self.waiting.get_mut(thread).and_then(Option::take) {
-            self.line(None, &call, "", "() {");
+            self.line(call.begin, None, &call, "", "() {");
         }
     }
 }
@@ -84,33 +97,34 @@ impl Visit for Replay {
         self.ticks = ticks;
     }
     fn begun(&mut self, call: &Begun) {
-        if self.is_shown(call) {
-            self.open(call.thread);
-            self.waiting[call.thread] = Some(*call);
-        }
+        self.open(call.thread);
+        self.waiting[call.thread] = Some(*call);
     }
     fn ended(&mut self, ended: &Ended) {
         let call = &ended.call;
-        if !self.is_shown(call) {
-            return;
-        }
         let took = match ended.how {
             CallEnd::Unfinished | CallEnd::Entered => None,
             CallEnd::Returned | CallEnd::TailCall => {
-                let at = |tick| self.ticks.since_begin(tick);
-                Some(at(ended.end).saturating_sub(at(call.begin)))
+                Some(self.ticks.nanos(ended.end.saturating_sub(call.begin)))
             }
         };
         match self.waiting[call.thread].take() {
-            Some(_) => self.line(took, call, "", "();"),
-            None => self.line(took, call, "} /* ", " */"),
+            Some(_) => self.line(call.begin, took, call, "", "();"),
+            None => self.line(ended.end, took, call, "} /* ", " */"),
         }
     }
 }
 
 impl Text for Replay {
-    fn head(&self) -> &'static str {
-        "# duration       tid     function\n"
+    fn head(&self) -> String {
+        let Fields { elapsed, duration, tid } = self.fields;
+        if self.fields == Fields::NONE {
+            return String::new();
+        }
+        let parts = [(elapsed, "     elapsed    "), (duration, " duration  "), (tid, "     tid     ")];
+        let parts: String =
+            parts.into_iter().filter_map(|(is_shown, part)| is_shown.then_some(part)).collect();
+        format!("#{}function\n", &parts)
     }
     fn lines(&mut self) -> &mut Vec<u8> {
         &mut self.lines

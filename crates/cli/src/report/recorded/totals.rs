@@ -12,12 +12,12 @@ use super::{Names, Text};
 use crate::args::command::record::Sort;
 use crate::report::number::duration;
 
-/// The sums of one function.
+/// The sums of one function: calls, and ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Sums {
-    calls: u64,
-    total: u64,
-    own: u64,
+pub(super) struct Sums {
+    pub(super) calls: u64,
+    pub(super) total: u64,
+    pub(super) own: u64,
 }
 
 /// The table of `report`.
@@ -34,7 +34,7 @@ impl Totals {
         Self { sort, names: Names::default(), sums: Vec::new(), lines: Vec::new() }
     }
     /// Sums by name: several processes may have a function, and it may have been probed more than once.
-    fn by_name(&self) -> Vec<(&str, Sums)> {
+    pub(super) fn by_name(&self) -> HashMap<&str, Sums> {
         let mut all: HashMap<&str, Sums> = HashMap::new();
         for (function, sums) in self.sums.iter().enumerate().filter(|(_, sums)| sums.calls > 0) {
             let all = all.entry(self.names.get(function)).or_default();
@@ -42,7 +42,10 @@ impl Totals {
             all.total += sums.total;
             all.own += sums.own;
         }
-        let mut rows: Vec<_> = all.into_iter().collect();
+        all
+    }
+    fn rows(&self) -> Vec<(&str, Sums)> {
+        let mut rows: Vec<_> = self.by_name().into_iter().collect();
         rows.sort_by(|a, b| {
             let by = |of: fn(&Sums) -> u64| of(&b.1).cmp(&of(&a.1));
             let order = match self.sort {
@@ -83,7 +86,7 @@ impl Text for Totals {
         // Writing into memory does not fail.
         drop(writeln!(lines, "  Total time   Self time       Calls  Function"));
         drop(writeln!(lines, "  ==========  ==========  ==========  ===================="));
-        for (name, Sums { calls, total, own }) in self.by_name() {
+        for (name, Sums { calls, total, own }) in self.rows() {
             let [total, own] = [total, own].map(|sum| duration(ticks.nanos(sum)));
             drop(writeln!(lines, "  {total:>10}  {own:>10}  {calls:>10}  {name}"));
         }

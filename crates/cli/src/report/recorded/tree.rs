@@ -19,7 +19,6 @@ struct Node {
     function: usize,
     calls: u64,
     total: u64,
-    own: u64,
     below: Vec<usize>,
 }
 
@@ -102,7 +101,8 @@ impl Tree {
             }
             // A semicolon separates functions, and a space comes before the number.
             stack.extend(name.chars().map(|one| if matches!(one, ';' | ' ') { '_' } else { one }));
-            let own = ticks.nanos(self.nodes[node].own);
+            let within = self.nodes[node].below.iter().map(|&below| self.nodes[below].total).sum();
+            let own = ticks.nanos(self.nodes[node].total.saturating_sub(within));
             if own > 0 {
                 // Writing into memory does not fail.
                 drop(writeln!(lines, "{stack} {own}"));
@@ -132,9 +132,7 @@ impl Visit for Tree {
     }
     fn ended(&mut self, ended: &Ended) {
         let Some(node) = self.open[ended.call.thread].pop() else { return };
-        let (node, took) = (&mut self.nodes[node], ended.end - ended.call.begin);
-        node.total += took;
-        node.own += took.saturating_sub(ended.within);
+        self.nodes[node].total += ended.end - ended.call.begin;
     }
 }
 
