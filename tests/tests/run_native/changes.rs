@@ -7,7 +7,7 @@ use std::time::Duration;
 use trapline_tests::or_skip;
 use trapline_tests::running::Running;
 use trapline_tests::tracing::binary;
-use trapline_tests::victims;
+use trapline_tests::victims::{self, Variant};
 
 use super::{IN_TARGET, NOTIFY, TIMES, at, attached, beside, in_target, ours};
 
@@ -102,6 +102,33 @@ fn forked_children_add_to_their_parents_maps() {
     let all: u64 =
         maps["@c"].as_object().expect("a map").values().map(|count| count.as_u64().expect("a number")).sum();
     assert_eq!(all, 10 * TIMES);
+}
+
+/// Each child has one thread, so its number is the process'.
+#[test]
+fn forked_children_have_numbers_of_their_own() {
+    let path = or_skip!(victims::plain("family"));
+    for (more, said) in [(&[][..], false), (&["--interpret"], false), (&[], true)] {
+        let mut victim = Running::start(&path, &["inside"]);
+        let count = "uprobe:FILE:child_inside { @[pid, tid] = count(); }";
+        // Values and a stack: the hit says it.
+        let line = "uprobe:FILE:child_inside { printf(\"%d %d %d %s\", pid, tid, arg0, ustack(1)); @[pid, tid] = count(); }";
+        let script = at(if said { line } else { count }, &path);
+        let ran = ours(&mut victim, &script, more, TIMES);
+        let rows = ran.maps["@"].as_object().expect("a map");
+        assert_eq!(rows.len() as u64, TIMES, "{more:?} {}", ran.messages);
+        assert!(
+            rows.iter().all(|(key, count)| {
+                key.split_once(',').is_some_and(|(pid, tid)| pid == tid) && *count == 1
+            })
+        );
+        assert_eq!(ran.said.len() as u64, if said { TIMES } else { 0 });
+        let is_child = |line: &String| {
+            let mut numbers = line.split(' ');
+            numbers.next() == numbers.next()
+        };
+        assert!(ran.said.iter().all(is_child), "{:?}", ran.said);
+    }
 }
 
 /// SAFE-3: the tracer is killed while hits run programs; the target runs on, and can be probed again.

@@ -16,6 +16,7 @@ use trapline_tests::{or_skip, text};
 
 mod changes;
 mod keys;
+mod said;
 
 const TIMES: u64 = 10;
 /// The line that says that everything is attached.
@@ -26,6 +27,8 @@ const IN_TARGET: &str = "Run in the target: uprobe:";
 /// What a run wrote: its maps by name, and its messages.
 struct Ran {
     maps: Value,
+    /// What `printf` wrote.
+    said: Vec<String>,
     messages: String,
     /// What the victim says of its calls.
     printed: Printed,
@@ -78,10 +81,12 @@ fn beside_while(
     }
     let printed = run(victim, child.id());
     assert!(interrupt(&mut child).success(), "{}", read(&errors));
-    let mut maps = json!({});
+    let (mut maps, mut said) = (json!({}), Vec::new());
     for line in read(&output).lines() {
         let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
-        if line["type"] != "attached_probes" {
+        if line["type"] == "printf" {
+            said.extend(line["data"].as_str().map(str::to_owned));
+        } else if line["type"] != "attached_probes" {
             let named = line["data"].as_object().into_iter().flatten();
             named.for_each(|(name, map)| maps[name] = map.clone());
         }
@@ -89,7 +94,7 @@ fn beside_while(
     let messages = read(&errors);
     fs::remove_file(&output).ok();
     fs::remove_file(&errors).ok();
-    Ran { maps, messages, printed }
+    Ran { maps, said, messages, printed }
 }
 
 fn signal(pid: u32, which: &str) {
