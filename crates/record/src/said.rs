@@ -75,7 +75,7 @@ mod tests {
         let shape = bytes.put(shape);
         let area = MapArea { lines: 1, bytes, ..MapArea::default() };
         let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
-        let (view, all) = (View::new(&words), [0..area.len()]);
+        let (view, all) = (View::new(&words), std::iter::once(0..area.len()).collect::<Vec<_>>());
         let put = |nth: u64, state: u64| {
             let entry = FIRST + nth * shape.stride();
             (0..4).for_each(|word| _ = view.set(entry + shape.key(word as usize), nth * 10 + word));

@@ -15,7 +15,7 @@ use trapline_script::{Clock, Hit, Machine, Probe, Program, Stream, Style, World}
 use super::host::{Host, Timer};
 use super::places::Event;
 use super::probing::Probing;
-use super::said::Line;
+use super::said::{Line, Waiting};
 use super::stop::{Stop, said, say};
 use super::watched::Watched;
 use super::{bench, own};
@@ -48,7 +48,8 @@ struct Running<'a> {
     child: Option<Child>,
     probing: Option<Probing>,
     watched: Option<Watched>,
-    /// When what hits said is taken the next time.
+    /// What hits said, and when it is taken the next time.
+    said: Waiting,
     said_due: Instant,
     /// Notices that were written.
     told: Vec<String>,
@@ -78,6 +79,7 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
         child: None,
         probing: None,
         watched: None,
+        said: Waiting::default(),
         said_due: Instant::now(),
         told: Vec::new(),
         pid,
@@ -276,8 +278,8 @@ impl Running<'_> {
     }
     /// Gives maps what the target has added up and assigned so far, and writes what hits said.
     fn settle(&mut self) {
-        let Self { probing: Some(probing), machine, host, hit, .. } = self else { return };
-        for line in probing.settle(machine) {
+        let Self { probing: Some(probing), machine, host, hit, said, .. } = self else { return };
+        for line in said.add(probing.settle(machine)) {
             line.write(probing.ran.native(), machine, (hit, host));
         }
     }
@@ -305,9 +307,9 @@ impl Running<'_> {
         }
         let (mut missed, mut unknown) = (0, 0);
         if let Some(probing) = self.probing.take() {
-            let (host, hit) = (&mut self.host, &self.hit);
+            let (host, hit, said) = (&mut self.host, &self.hit, &mut self.said);
             let write = |native: &Native, machine: &mut Machine, lines: Vec<Line>| {
-                lines.iter().for_each(|line| line.write(native, machine, (hit, host)));
+                said.all(lines).iter().for_each(|line| line.write(native, machine, (hit, host)));
             };
             let (events, [without, lost], mut finished) = probing.end(&mut self.machine, write);
             unknown = without;

@@ -27,6 +27,34 @@ impl Line {
     }
 }
 
+/// Lines that wait for their turn. A look goes through a map while hits fill it, so it may find a hit's line and miss an
+/// earlier one of the same thread. That one is found by the next look. So a line waits for one look more.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    lines: Vec<Line>,
+    /// The latest time of the last look.
+    until: u64,
+}
+
+impl Waiting {
+    /// Takes what a look found. Returns the lines whose turn it is.
+    pub(super) fn add(&mut self, found: Vec<Line>) -> Vec<Line> {
+        let latest = found.last().map_or(self.until, |line| line.order.0);
+        let due = self.until;
+        self.until = due.max(latest);
+        let mut all = self.all(found);
+        self.lines = all.split_off(all.partition_point(|line| line.order.0 <= due));
+        all
+    }
+    /// The same at the end: all lines.
+    pub(super) fn all(&mut self, found: Vec<Line>) -> Vec<Line> {
+        let mut all = std::mem::take(&mut self.lines);
+        all.extend(found);
+        all.sort_by_key(|line| line.order);
+        all
+    }
+}
+
 /// The lines in what was read of maps.
 pub(super) fn said(script: &NativeScript, contents: &[MapContents], known: &Known<'_>) -> Vec<Line> {
     let mut lines = Vec::new();
