@@ -529,7 +529,8 @@ fn script(bytes: &[u8]) {
     match compile(Source::new("stdin", bytes), &ScriptOptions::default()) {
         Err(message) => assert!(message.contains("ERROR: "), "a message says that it is one: {message}"),
         Ok(compiled) => {
-            let natives = Natives::of(&compiled.program, &[], Processes { one: true, same_tids: true });
+            let natives =
+                Natives::of(&compiled.program, &[], (Processes { one: true, same_tids: true }, true));
             assert_eq!(natives.fates.len(), compiled.program.blocks.len());
         }
     }

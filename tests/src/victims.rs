@@ -33,6 +33,8 @@ pub enum Variant {
     Framed,
     /// Types as BTF, without DWARF.
     Btf,
+    /// Debug information split off into files beside it.
+    Split,
 }
 
 /// The variants that tests go through.
@@ -58,6 +60,7 @@ impl Variant {
             Self::Static => &["-O2", "-static"],
             Self::Musl => &["-O2", "-static", "-fno-pie", "-no-pie"],
             Self::Stripped => &["-O2", "-fPIE", "-pie", "-s"],
+            Self::Split => &["-O2", "-fPIE", "-pie", "-gsplit-dwarf"],
             Self::Btf => &["-O2", "-fPIE", "-pie", "-gbtf", "-Wl,--strip-debug"],
             Self::Framed => &[
                 "-O2",

@@ -10,7 +10,8 @@ use trapline_tests::fetched::Fetched;
 use trapline_tests::programs::Own;
 use trapline_tests::running::{Printed, Running};
 use trapline_tests::tracing::{self, Report, Tracing};
-use trapline_tests::{debugger, or_skip, victims};
+use trapline_tests::victims::{self, Variant};
+use trapline_tests::{debugger, or_skip};
 
 const TIMES: u64 = 5;
 
@@ -72,10 +73,19 @@ fn same(argument: &Value, gdb: &str) -> bool {
 
 #[test]
 fn names_types_and_values_are_those_that_gdb_prints() {
-    let path = or_skip!(victims::plain("values"));
-    let mut victim = Running::start(&path, &[]);
+    as_gdb_prints(&or_skip!(victims::plain("values")));
+}
+
+/// PRO-5.
+#[test]
+fn so_they_are_where_debug_information_is_split_off() {
+    as_gdb_prints(&or_skip!(victims::c("values", Variant::Split)));
+}
+
+fn as_gdb_prints(path: &Path) {
+    let mut victim = Running::start(path, &[]);
     for func in ["handle", "scale", "sums", "next_mode"] {
-        let theirs = or_skip!(by_gdb(&path, func));
+        let theirs = or_skip!(by_gdb(path, func));
         let (report, reported) = traced(&mut victim, &[func]);
         let ours = report.calls_of(func);
         assert_eq!(

@@ -66,6 +66,18 @@ impl DebugFile {
 pub trait DebugFiles {
     /// The debug file's bytes, or `None` when there is none.
     fn find(&mut self, request: &DebugFile) -> Option<Bytes>;
+    /// A way to what is split off from the image's debug information, for when it is read; `None` if it is not looked for.
+    fn split(&self) -> Option<Arc<dyn SplitFiles>> {
+        None
+    }
+}
+
+/// Finds files with debug information that is split off from an image's. The image ignores a file of another build.
+pub trait SplitFiles: fmt::Debug + Send + Sync {
+    /// The file that packs all units (`.dwp`).
+    fn package(&self) -> Option<Bytes>;
+    /// The file of one unit (`.dwo`): its name, and the folder in which the compiler ran.
+    fn unit(&self, folder: &str, name: &str) -> Option<Bytes>;
 }
 
 /// Never finds a debug file.

@@ -4,7 +4,6 @@
 //! Invariants: IMG-3: sections larger than a stated limit are not read.
 //! Does not: evaluate locations other than fixed addresses.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,11 +12,18 @@ use trapline_record::Svma;
 
 use crate::debugdata;
 use crate::elf::{Elf, Machine};
+use crate::split::Split;
 
 /// Maximum size of debug information that is read, in bytes of `.debug_info`.
-const MAX_INFO: u64 = 512 << 20;
+pub(crate) const MAX_INFO: u64 = 512 << 20;
 
 pub(crate) type Slice = EndianArcSlice<LittleEndian>;
+/// A unit, and the sections that it is in.
+pub(crate) type UnitOf<'a> = gimli::UnitRef<'a, Slice>;
+
+pub(crate) fn slice(bytes: &[u8]) -> Slice {
+    EndianArcSlice::new(Arc::from(bytes), LittleEndian)
+}
 
 /// A line of a source file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -131,6 +137,8 @@ fn near(nearest: &[String]) -> String {
 pub struct DebugInfo {
     pub(crate) dwarf: Arc<gimli::Dwarf<Slice>>,
     pub(crate) lines: Option<addr2line::Context<Slice>>,
+    /// What is split off from it.
+    pub(crate) split: Split,
     /// Whether registers have x86-64's numbers.
     pub(crate) is_x86_64: bool,
 }
@@ -142,17 +150,15 @@ impl fmt::Debug for DebugInfo {
 }
 
 impl DebugInfo {
-    pub(crate) fn read(elf: &Elf) -> Option<Self> {
+    pub(crate) fn read(elf: &Elf, split: Split) -> Option<Self> {
         if elf.section(".debug_info").is_none_or(|section| section.size > MAX_INFO) {
             return None;
         }
-        let load = |id: gimli::SectionId| {
-            let bytes: Cow<'_, [u8]> = debugdata::section(elf, id.name());
-            Ok::<Slice, gimli::Error>(EndianArcSlice::new(Arc::from(&bytes[..]), LittleEndian))
-        };
+        let load =
+            |id: gimli::SectionId| Ok::<Slice, gimli::Error>(slice(&debugdata::section(elf, id.name())));
         let dwarf = Arc::new(gimli::Dwarf::load(load).ok()?);
         let lines = addr2line::Context::from_arc_dwarf(dwarf.clone()).ok();
-        Some(Self { dwarf, lines, is_x86_64: elf.machine == Machine::X86_64 })
+        Some(Self { dwarf, lines, split, is_x86_64: elf.machine == Machine::X86_64 })
     }
     /// The source line from which an instruction was compiled.
     #[must_use]

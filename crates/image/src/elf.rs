@@ -113,6 +113,8 @@ impl Elf {
         let kind = match header.e_type.get(LE) {
             elf::ET_EXEC => ImageKind::Exec,
             elf::ET_DYN => ImageKind::Dyn,
+            // What a compiler split off is an object file.
+            elf::ET_REL if !runnable => ImageKind::Dyn,
             other => return Err(ImageError::Type(other)),
         };
         let sections = sections(data, header)?;

@@ -6,16 +6,18 @@
 
 use std::ops::Range;
 
-use gimli::{Unit, UnitOffset};
+use gimli::UnitOffset;
 use trapline_record::Svma;
 
-use crate::debuginfo::{DebugInfo, Slice};
+use crate::debuginfo::{DebugInfo, UnitOf};
 use crate::nearest::nearest_of;
 use crate::prototype::{Declared, ParameterPlace, Prototype, ValueType};
 use crate::types::MAX_CHAIN;
 
 /// Maximum number of consecutive loads.
 const MAX_LOADS: usize = 6;
+/// Members that are looked at for one field, with those of anonymous members and base classes; more are forged.
+const MAX_MEMBERS: u32 = 10_000;
 /// Number of bytes of a text that are read.
 const TEXT: u64 = 64;
 
@@ -42,7 +44,7 @@ pub enum NoField {
     /// Nothing is known about the function.
     #[error(
         "nothing that can be read is noted of the function: it has no debug information, or in a form that is not read (of link-time \
-         optimization, in type units, split off)"
+         optimization, in type units), or split off into a .dwo or .dwp file that is not found"
     )]
     NothingNoted,
     /// No argument has this name.
@@ -195,7 +197,7 @@ impl DebugInfo {
     }
     fn walk(
         &self,
-        unit: &Unit<Slice>,
+        unit: UnitOf<'_>,
         parameters: &[Declared],
         prototype: &Prototype,
         path: &str,
@@ -227,7 +229,7 @@ impl DebugInfo {
     }
     fn step_into(
         &self,
-        unit: &Unit<Slice>,
+        unit: UnitOf<'_>,
         walk: &mut Walk,
         step: &PathPart<'_>,
         reached: &str,
@@ -272,14 +274,16 @@ impl DebugInfo {
     }
     fn member(
         &self,
-        unit: &Unit<Slice>,
+        unit: UnitOf<'_>,
         walk: &mut Walk,
         of: UnitOffset,
         field: &str,
         reached: &str,
     ) -> gimli::Result<Result<(), NoField>> {
         let mut known = Vec::new();
-        let Some((offset, of, is_bits)) = self.find_member(unit, of, field, &mut known, 0)? else {
+        let mut budget = MAX_MEMBERS;
+        let found = self.find_member(unit, of, field, &mut known, (0, &mut budget))?;
+        let Some((offset, of, is_bits)) = found else {
             let nearest = nearest_of(field, known.into_iter());
             return Ok(Err(NoField::None { of: reached.to_owned(), field: field.to_owned(), nearest }));
         };
@@ -290,23 +294,25 @@ impl DebugInfo {
     /// bit-field.
     fn find_member(
         &self,
-        unit: &Unit<Slice>,
+        unit: UnitOf<'_>,
         of: UnitOffset,
         field: &str,
         known: &mut Vec<String>,
-        depth: u32,
+        (depth, budget): (u32, &mut u32),
     ) -> gimli::Result<Option<(u64, UnitOffset, bool)>> {
-        if depth > MAX_CHAIN || known.len() > 10_000 {
+        if depth > MAX_CHAIN {
             return Ok(None);
         }
         for member in self.members(unit, of)? {
+            let Some(left) = budget.checked_sub(1) else { return Ok(None) };
+            *budget = left;
             match member.name {
                 Some(name) if name == field => return Ok(Some((member.offset, member.of, member.is_bits))),
                 Some(name) => known.push(name),
                 None => {
                     let inner = self.bare(unit, member.of)?.offset();
                     if let Some((inside, of, is_bits)) =
-                        self.find_member(unit, inner, field, known, depth + 1)?
+                        self.find_member(unit, inner, field, known, (depth + 1, budget))?
                     {
                         return Ok(Some((member.offset + inside, of, is_bits)));
                     }
@@ -318,7 +324,7 @@ impl DebugInfo {
     /// The value at the end of the walk, and how many bytes of it are read.
     fn value_at(
         &self,
-        unit: &Unit<Slice>,
+        unit: UnitOf<'_>,
         mut walk: Walk,
         path: &str,
     ) -> gimli::Result<Result<FieldAccess, NoField>> {

@@ -11,15 +11,16 @@ use crate::function::Convention;
 use crate::functions::{self, Functions};
 use crate::gopclntab::{self, GoFunction, Passes};
 use crate::sources::{dynamic_table, find_debug, go_symbols, own_symbols, packed_symbols, symtab};
+use crate::split::Split;
 use crate::symbols::{Import, Pool, SymbolTable};
 use crate::unwind::{self, Fde};
 use crate::{
     Btf, Bytes, DataSymbol, DebugFiles, DebugInfo, Function, FunctionIndex, ImageError, ImageKind, Machine,
-    MarkArgument, Name, RseqSection, Segment, Source, Usdt, debugdata, demangle, dynamic, inlined, notes,
-    operands, targets,
+    MarkArgument, Name, RseqSection, Segment, Source, SplitFiles, Usdt, debugdata, demangle, dynamic,
+    inlined, notes, operands, targets,
 };
 use object::elf as constants;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use trapline_record::{FileOffset, Svma};
 
 /// A parsed file.
@@ -27,6 +28,7 @@ use trapline_record::{FileOffset, Svma};
 pub struct Image {
     elf: Elf,
     debug: Option<Elf>,
+    split: Option<Arc<dyn SplitFiles>>,
     dynamic: Dynamic,
     interp: Option<String>,
     build_id: Vec<u8>,
@@ -59,6 +61,7 @@ impl Image {
         let build_id = notes::build_id(&elf);
         let mut pool = Pool::default();
         let mut symbols = Vec::new();
+        let split = debug.split();
         let debug = find_debug(&elf, &build_id, debug);
         let imports = own_symbols(&elf, &dynamic, &mut pool, &mut symbols);
         if let Some(debug) = &debug {
@@ -75,6 +78,7 @@ impl Image {
         Ok(Self {
             elf,
             debug,
+            split,
             dynamic,
             interp,
             build_id,
@@ -255,7 +259,7 @@ impl Image {
     pub fn debug_info(&self) -> Option<DebugInfo> {
         let has = |elf: &&Elf| elf.section(".debug_info").is_some();
         let elf = self.debug.as_ref().filter(has).or_else(|| Some(&self.elf).filter(has))?;
-        DebugInfo::read(elf)
+        DebugInfo::read(elf, Split::new(self.split.clone()))
     }
     /// Functions' types from the file's `.BTF` section, or its debug file's.
     #[must_use]

@@ -32,13 +32,14 @@ mod select;
 mod shapes;
 mod sources;
 mod spec;
+mod split;
 mod symbols;
 mod targets;
 mod types;
 mod unwind;
 mod variable;
 
-pub use bytes::{Bytes, DebugFile, DebugFiles, NoDebugFiles};
+pub use bytes::{Bytes, DebugFile, DebugFiles, NoDebugFiles, SplitFiles};
 pub use data::DataSymbol;
 pub use debuginfo::{DebugInfo, Encoding, Line, NoVariable, Variable};
 pub use elf::{ImageKind, Machine, Segment};

@@ -6,10 +6,10 @@
 
 use std::cell::Cell;
 
-use gimli::{AttributeValue, Unit, UnitOffset};
+use gimli::{AttributeValue, UnitOffset};
 use trapline_record::Svma;
 
-use crate::debuginfo::{DebugInfo, Slice};
+use crate::debuginfo::{DebugInfo, Slice, UnitOf};
 use crate::prototype::ValueType;
 use crate::types::{Entry, MAX_CHAIN, member_offset};
 
@@ -68,13 +68,38 @@ pub struct FieldShape {
     pub bits: Option<(u32, u32)>,
 }
 
+/// How much a walk through types may still visit, and how deep it is.
+struct Left {
+    shapes: Cell<u32>,
+    depth: Cell<u32>,
+}
+
+impl Left {
+    const fn new() -> Self {
+        Self { shapes: Cell::new(MOST_SHAPES), depth: Cell::new(0) }
+    }
+    /// Goes into a type, unless that is too much.
+    fn enter(&self) -> bool {
+        let may = self.shapes.get() > 0 && self.depth.get() < MAX_CHAIN;
+        if may {
+            self.shapes.update(|shapes| shapes - 1);
+            self.depth.update(|depth| depth + 1);
+        }
+        may
+    }
+    /// Out of it again.
+    fn leave(&self) {
+        self.depth.update(|depth| depth - 1);
+    }
+}
+
 impl DebugInfo {
     /// The types of a function's parameters, in their order, and how C spells them.
     #[must_use]
     pub fn parameter_shapes(&self, function: Svma) -> Option<Vec<(Shape, String)>> {
         let found = self.with_function(function, |unit, entry| {
             let declared = self.parameters(unit, entry)?;
-            let left = Cell::new(MOST_SHAPES);
+            let left = Left::new();
             let one = |of| Ok((self.shape_of(unit, of, &left)?, self.spelled(unit, of, 0)?));
             declared.iter().map(|one| one.of).map(one).collect::<gimli::Result<Vec<_>>>().map(Some)
         });
@@ -84,19 +109,9 @@ impl DebugInfo {
     #[must_use]
     pub fn record_shape(&self, name: &str, function: Svma) -> Option<RecordShape> {
         let here = self.with_function(function, |unit, _| self.record_in(unit, name)).ok()?;
-        here.or_else(|| self.record_anywhere(name).ok()?)
+        here.or_else(|| self.each_unit(|unit| self.record_in(unit, name)).ok()?)
     }
-    fn record_anywhere(&self, name: &str) -> gimli::Result<Option<RecordShape>> {
-        let mut units = self.dwarf.units();
-        while let Some(header) = units.next()? {
-            let unit = self.dwarf.unit(header)?;
-            if let Some(found) = self.record_in(&unit, name)? {
-                return Ok(Some(found));
-            }
-        }
-        Ok(None)
-    }
-    fn record_in(&self, unit: &Unit<Slice>, name: &str) -> gimli::Result<Option<RecordShape>> {
+    fn record_in(&self, unit: UnitOf<'_>, name: &str) -> gimli::Result<Option<RecordShape>> {
         let mut entries = unit.entries();
         while let Some((_, entry)) = entries.next_dfs()? {
             let named = (is_record(entry) || entry.tag() == gimli::DW_TAG_typedef)
@@ -106,21 +121,25 @@ impl DebugInfo {
                 let of = self.bare(unit, entry.offset())?;
                 // `typedef struct s s;` is followed by the structure's own name, or the structure has none.
                 if is_record(&of) && of.attr_value(gimli::DW_AT_declaration)?.is_none() {
-                    return self.record(unit, of.offset(), &Cell::new(MOST_SHAPES)).map(Some);
+                    return self.record(unit, of.offset(), &Left::new()).map(Some);
                 }
             } else if named {
-                return self.record(unit, entry.offset(), &Cell::new(MOST_SHAPES)).map(Some);
+                return self.record(unit, entry.offset(), &Left::new()).map(Some);
             }
         }
         Ok(None)
     }
-    fn shape_of(&self, unit: &Unit<Slice>, of: UnitOffset, left: &Cell<u32>) -> gimli::Result<Shape> {
+    fn shape_of(&self, unit: UnitOf<'_>, of: UnitOffset, left: &Left) -> gimli::Result<Shape> {
+        if !left.enter() {
+            return Ok(Shape::Other(self.size(unit, of)?));
+        }
+        let shape = self.shape_within(unit, of, left);
+        left.leave();
+        shape
+    }
+    fn shape_within(&self, unit: UnitOf<'_>, of: UnitOffset, left: &Left) -> gimli::Result<Shape> {
         let entry = self.bare(unit, of)?;
         let bytes = self.size(unit, of)?;
-        if left.get() == 0 {
-            return Ok(Shape::Other(bytes));
-        }
-        left.set(left.get() - 1);
         Ok(match entry.tag() {
             gimli::DW_TAG_pointer_type | gimli::DW_TAG_reference_type => {
                 let to = Self::type_of(&entry)?;
@@ -151,7 +170,7 @@ impl DebugInfo {
         })
     }
     /// The name that a typedef gives to a structure without one.
-    fn typedef(&self, unit: &Unit<Slice>, mut of: UnitOffset) -> gimli::Result<Option<String>> {
+    fn typedef(&self, unit: UnitOf<'_>, mut of: UnitOffset) -> gimli::Result<Option<String>> {
         for _ in 0..MAX_CHAIN {
             let entry = unit.entry(of)?;
             if entry.tag() == gimli::DW_TAG_typedef {
@@ -165,7 +184,7 @@ impl DebugInfo {
         Ok(None)
     }
     /// What a pointer leads to. A function, or a type without definition, is nothing that has a size.
-    fn pointee(&self, unit: &Unit<Slice>, of: UnitOffset, left: &Cell<u32>) -> gimli::Result<Shape> {
+    fn pointee(&self, unit: UnitOf<'_>, of: UnitOffset, left: &Left) -> gimli::Result<Shape> {
         match self.bare(unit, of) {
             Ok(entry) if entry.tag() == gimli::DW_TAG_subroutine_type => Ok(Shape::Void),
             Ok(_) => self.shape_of(unit, of, left),
@@ -173,7 +192,7 @@ impl DebugInfo {
             Err(_) => Ok(Shape::Void),
         }
     }
-    fn record(&self, unit: &Unit<Slice>, at: UnitOffset, left: &Cell<u32>) -> gimli::Result<RecordShape> {
+    fn record(&self, unit: UnitOf<'_>, at: UnitOffset, left: &Left) -> gimli::Result<RecordShape> {
         let size = self.size(unit, at)?;
         let mut fields = Vec::new();
         let mut tree = unit.entries_tree(Some(at))?;
@@ -203,8 +222,10 @@ impl DebugInfo {
                 }
                 (None, Shape::Record(..)) => {
                     let base = self.bare(unit, of)?.offset();
-                    if left.get() > 0 && base != at {
-                        let moved = self.record(unit, base, left)?.fields.into_iter();
+                    if base != at && left.enter() {
+                        let moved = self.record(unit, base, left);
+                        left.leave();
+                        let moved = moved?.fields.into_iter();
                         fields.extend(moved.map(|field| FieldShape {
                             offset: offset.saturating_add(field.offset),
                             ..field
@@ -221,7 +242,7 @@ impl DebugInfo {
         Ok(RecordShape { fields, size })
     }
     /// A type as C spells it, the stars behind it: `const char* const`.
-    fn spelled(&self, unit: &Unit<Slice>, of: UnitOffset, depth: u32) -> gimli::Result<String> {
+    fn spelled(&self, unit: UnitOf<'_>, of: UnitOffset, depth: u32) -> gimli::Result<String> {
         let entry = unit.entry(of)?;
         let inner = |after: &str| -> gimli::Result<String> {
             let inner = match Self::type_of(&entry)? {

@@ -4,9 +4,9 @@
 //! dimensions, names. Invariants: IMG-3: types that contain themselves end each walk.
 //! Does not: follow references to other units.
 
-use gimli::{AttributeValue, DebuggingInformationEntry, Reader as _, Unit, UnitOffset};
+use gimli::{AttributeValue, DebuggingInformationEntry, Reader as _, UnitOffset};
 
-use crate::debuginfo::{DebugInfo, Encoding, Slice};
+use crate::debuginfo::{DebugInfo, Encoding, Slice, UnitOf};
 
 /// Maximum length of a chain of typedefs and qualifiers; longer ones are forged.
 pub(crate) const MAX_CHAIN: u32 = 64;
@@ -29,9 +29,9 @@ pub(crate) struct Member {
 
 impl DebugInfo {
     /// A type without typedefs and qualifiers.
-    pub(crate) fn bare<'u>(&self, unit: &'u Unit<Slice>, mut of: UnitOffset) -> gimli::Result<Entry<'u>> {
+    pub(crate) fn bare<'u>(&self, unit: UnitOf<'u>, mut of: UnitOffset) -> gimli::Result<Entry<'u>> {
         for _ in 0..MAX_CHAIN {
-            let entry = unit.entry(of)?;
+            let entry = unit.unit.entry(of)?;
             let wraps = matches!(
                 entry.tag(),
                 gimli::DW_TAG_typedef
@@ -47,7 +47,7 @@ impl DebugInfo {
         }
         Err(gimli::Error::UnexpectedNull)
     }
-    pub(crate) fn dimensions(&self, unit: &Unit<Slice>, array: UnitOffset) -> gimli::Result<Vec<u64>> {
+    pub(crate) fn dimensions(&self, unit: UnitOf<'_>, array: UnitOffset) -> gimli::Result<Vec<u64>> {
         let mut tree = unit.entries_tree(Some(array))?;
         let mut children = tree.root()?.children();
         let mut lens = Vec::new();
@@ -63,7 +63,7 @@ impl DebugInfo {
         Ok(lens)
     }
     /// Size and encoding of a type.
-    pub(crate) fn scalar(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<(u64, Encoding)> {
+    pub(crate) fn scalar(&self, unit: UnitOf<'_>, of: UnitOffset) -> gimli::Result<(u64, Encoding)> {
         let entry = self.bare(unit, of)?;
         let size = entry.attr_value(gimli::DW_AT_byte_size)?.and_then(|size| size.udata_value());
         let encoding = match entry.tag() {
@@ -89,12 +89,12 @@ impl DebugInfo {
     }
     pub(crate) fn text(
         &self,
-        unit: &Unit<Slice>,
+        unit: UnitOf<'_>,
         entry: &Entry<'_>,
         which: gimli::DwAt,
     ) -> gimli::Result<Option<String>> {
         let Some(value) = entry.attr_value(which)? else { return Ok(None) };
-        let text = self.dwarf.attr_string(unit, value)?;
+        let text = unit.attr_string(value)?;
         Ok(text.to_string().ok().map(std::borrow::Cow::into_owned))
     }
     /// The type of an entry, or the type that it refers to.
@@ -105,7 +105,7 @@ impl DebugInfo {
         })
     }
     /// Members in order, including base classes.
-    pub(crate) fn members(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<Vec<Member>> {
+    pub(crate) fn members(&self, unit: UnitOf<'_>, of: UnitOffset) -> gimli::Result<Vec<Member>> {
         let mut members = Vec::new();
         let mut tree = unit.entries_tree(Some(of))?;
         let mut children = tree.root()?.children();
@@ -125,11 +125,7 @@ impl DebugInfo {
         Ok(members)
     }
     /// The names of an enumeration's values.
-    pub(crate) fn enumerators(
-        &self,
-        unit: &Unit<Slice>,
-        of: UnitOffset,
-    ) -> gimli::Result<Vec<(String, i128)>> {
+    pub(crate) fn enumerators(&self, unit: UnitOf<'_>, of: UnitOffset) -> gimli::Result<Vec<(String, i128)>> {
         let mut names = Vec::new();
         let mut tree = unit.entries_tree(Some(of))?;
         let mut children = tree.root()?.children();
@@ -148,7 +144,7 @@ impl DebugInfo {
         Ok(names)
     }
     /// Size of a type in bytes.
-    pub(crate) fn size(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<u64> {
+    pub(crate) fn size(&self, unit: UnitOf<'_>, of: UnitOffset) -> gimli::Result<u64> {
         Ok(self.scalar(unit, of)?.0)
     }
 }

@@ -6,10 +6,10 @@
 
 use std::collections::HashMap;
 
-use gimli::{AttributeValue, Unit, UnitOffset};
+use gimli::{AttributeValue, UnitOffset};
 use trapline_record::Svma;
 
-use crate::debuginfo::{DebugInfo, NoVariable, Slice, Variable};
+use crate::debuginfo::{DebugInfo, NoVariable, Slice, UnitOf, Variable};
 use crate::nearest::nearest_of;
 use crate::types::{Entry, MAX_CHAIN, is_scope, member_offset};
 
@@ -59,7 +59,7 @@ impl DebugInfo {
         let mut search =
             Search { info: self, name: &name, found: Vec::new(), trouble: None, known: Vec::new() };
         // A malformed unit ends the walk; what was found before it stays.
-        let _ = search.units(&steps, path);
+        let _ = self.each_unit(|unit| search.unit(unit, &steps, path).map(|()| None::<()>));
         let Search { mut found, trouble, known, .. } = search;
         found.sort_by_key(|one| one.at);
         found.dedup_by_key(|one| one.at);
@@ -114,16 +114,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn units(&mut self, steps: &[PathPart], path: &str) -> gimli::Result<()> {
-        let dwarf = self.info.dwarf.clone();
-        let mut units = dwarf.units();
-        while let Some(header) = units.next()? {
-            let unit = dwarf.unit(header)?;
-            self.unit(&unit, steps, path)?;
-        }
-        Ok(())
-    }
-    fn unit(&mut self, unit: &Unit<Slice>, steps: &[PathPart], path: &str) -> gimli::Result<()> {
+    fn unit(&mut self, unit: UnitOf<'_>, steps: &[PathPart], path: &str) -> gimli::Result<()> {
         // Declarations (of class members) by offset, for the definitions that refer to them.
         let mut declared: HashMap<UnitOffset, String> = HashMap::new();
         let mut scopes = Scopes::default();
@@ -169,12 +160,12 @@ impl Search<'_> {
         }
         Ok(())
     }
-    fn is_linked_as(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<bool> {
+    fn is_linked_as(&self, unit: UnitOf<'_>, entry: &Entry<'_>) -> gimli::Result<bool> {
         Ok(self.info.text(unit, entry, gimli::DW_AT_linkage_name)?.is_some_and(|name| name == self.name))
     }
     fn variable(
         &self,
-        unit: &Unit<Slice>,
+        unit: UnitOf<'_>,
         entry: &Entry<'_>,
         typed: Option<AttributeValue<Slice>>,
         steps: &[PathPart],
@@ -199,7 +190,7 @@ impl Search<'_> {
         Ok(Ok(Variable { path: path.to_owned(), at: Svma(at.wrapping_add(place.offset)), size, encoding }))
     }
     /// The variable's address, or why it has none.
-    fn location(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<Result<u64, &'static str>> {
+    fn location(&self, unit: UnitOf<'_>, entry: &Entry<'_>) -> gimli::Result<Result<u64, &'static str>> {
         let Some(AttributeValue::Exprloc(location)) = entry.attr_value(gimli::DW_AT_location)? else {
             return Ok(Err("it lies in registers or on a stack"));
         };
@@ -208,16 +199,14 @@ impl Search<'_> {
         let second = operations.next()?;
         Ok(match (first, second) {
             (Some(gimli::Operation::Address { address }), None) => Ok(address),
-            (Some(gimli::Operation::AddressIndex { index }), None) => {
-                Ok(self.info.dwarf.address(unit, index)?)
-            }
+            (Some(gimli::Operation::AddressIndex { index }), None) => Ok(unit.address(index)?),
             (_, Some(gimli::Operation::TLS)) => Err("each thread has its own"),
             _ => Err("it lies in registers or on a stack"),
         })
     }
     fn step(
         &self,
-        unit: &Unit<Slice>,
+        unit: UnitOf<'_>,
         place: &Member,
         step: &PathPart,
     ) -> gimli::Result<Result<Member, NoVariable>> {
@@ -256,7 +245,7 @@ impl Search<'_> {
     /// bit-field.
     fn field(
         &self,
-        unit: &Unit<Slice>,
+        unit: UnitOf<'_>,
         of: UnitOffset,
         field: &str,
         known: &mut Vec<String>,
@@ -294,7 +283,7 @@ impl Search<'_> {
     }
     fn element(
         &self,
-        unit: &Unit<Slice>,
+        unit: UnitOf<'_>,
         array: &Entry<'_>,
         place: &Member,
         index: u64,

@@ -52,8 +52,9 @@ const FUNCTIONS: [&str; 14] = [
     "nodes", "listed", "nothing",
 ];
 
-fn both() -> (trapline_image::Image, DebugInfo, Btf) {
-    let image = image(&compile("gcc", "prototypes", SOURCE, &["-O2", "-g", "-gbtf", "-w"]));
+/// `name`: tests run side by side, each with a file of its own.
+fn both(name: &str) -> (trapline_image::Image, DebugInfo, Btf) {
+    let image = image(&compile("gcc", name, SOURCE, &["-O2", "-g", "-gbtf", "-w"]));
     let (debug, btf) = (image.debug_info().expect("DWARF"), image.btf().expect("BTF"));
     (image, debug, btf)
 }
@@ -78,7 +79,7 @@ fn without_news(mut prototype: Prototype) -> Prototype {
 
 #[test]
 fn both_say_the_same() {
-    let (image, debug, btf) = both();
+    let (image, debug, btf) = both("prototypes-both");
     for name in FUNCTIONS {
         let function = image.functions().iter().find(|one| image.display_name(one, "x").contains(name));
         let function = function.unwrap_or_else(|| panic!("{name}"));
@@ -90,7 +91,7 @@ fn both_say_the_same() {
 
 #[test]
 fn prototypes_are_what_the_source_says() {
-    let (_, _, btf) = both();
+    let (_, _, btf) = both("prototypes-btf");
     let full = btf.prototype("full").expect("noted");
     let places: Vec<_> = full.parameters.iter().map(|one| (one.name.as_str(), one.place)).collect();
     let general = |n| ParameterPlace::General(n);

@@ -23,6 +23,7 @@ pub mod maps;
 pub mod names;
 pub mod pages;
 pub mod ring;
+pub mod said;
 pub mod stack;
 pub mod sync;
 pub mod tally;

@@ -246,7 +246,7 @@ impl MapArea {
         }
     }
     /// Byte offset in the segment of one of them; `None` if it is not within the area.
-    fn begin(&self, map: MapShape, copy: u32) -> Option<u64> {
+    pub(crate) fn begin(&self, map: MapShape, copy: u32) -> Option<u64> {
         let (part, at) = match map.owner {
             Owner::Cpu => {
                 (self.bytes.line, u64::from(self.bytes.once) + u64::from(copy) * u64::from(self.bytes.line))

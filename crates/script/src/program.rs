@@ -35,7 +35,7 @@ pub struct Program {
 }
 
 /// A predicate and statements, at some probes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Block {
     /// Where it runs.
     pub probes: Vec<Probe>,

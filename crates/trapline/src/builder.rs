@@ -57,6 +57,7 @@ pub struct Builder {
     min: Duration,
     steps: Option<LinearBuckets>,
     maps: Vec<MapTable>,
+    follows_threads: bool,
     namer: Option<Namer>,
     actions: Vec<ProbeAction>,
     debug_folders: Arc<[PathBuf]>,
@@ -269,6 +270,12 @@ impl Builder {
         self.namer = Some(namer);
         self
     }
+    /// Reads the kernel's records about threads, so that names of threads that have ended are known. Takes descriptors of a process.
+    #[must_use]
+    pub const fn follow_threads(mut self, follows: bool) -> Self {
+        self.follows_threads = follows;
+        self
+    }
     /// Sets the maps that hits' programs write ([`Filter::runs`]); [`Session::maps`] reads them.
     #[must_use]
     pub fn maps(mut self, maps: Vec<MapTable>) -> Self {
@@ -390,6 +397,7 @@ impl Builder {
             floats: self.floats.clone(),
             ended: self.ended.clone(),
             maps: self.maps.clone(),
+            follows_threads: self.follows_threads,
             namer: self.namer.clone(),
             actions: self.actions.clone(),
             debug_folders: Arc::clone(&self.debug_folders),

@@ -9,10 +9,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use trapline_image::{Bytes, DebugFile, DebugFiles, Image};
+use trapline_image::{Bytes, Image};
 use trapline_plan::{ActionRequest, CodeMap, Scope, SystemCall, system_calls};
 use trapline_tracee::{FileId, Mapping, Process};
 
+use crate::debug_dirs::DebugDirs;
 use crate::own_threads::own_threads;
 
 /// Largest text, in bytes, that may be swept as a whole, once per file.
@@ -164,43 +165,4 @@ pub(crate) fn map(file: &File) -> io::Result<Bytes> {
     // it is written. A truncated program file would kill the processes that run it just as it would kill this
     // one.
     Ok(Bytes::new(unsafe { memmap2::Mmap::map(file)? }))
-}
-
-/// Where distributions put separate debug files, under the process' own root; and folders that the user named.
-struct DebugDirs<'a> {
-    root: &'a Path,
-    /// The file whose debug file is looked for.
-    file: &'a Path,
-    folders: &'a [PathBuf],
-}
-
-impl DebugDirs<'_> {
-    /// The debug file's name: that of the link, or the file's own with `.debug`.
-    fn name(&self, request: &DebugFile) -> PathBuf {
-        match &request.link {
-            Some((name, _)) => PathBuf::from(name),
-            None => {
-                let mut name = self.file.file_name().unwrap_or_default().to_owned();
-                name.push(".debug");
-                PathBuf::from(name)
-            }
-        }
-    }
-}
-
-impl DebugFiles for DebugDirs<'_> {
-    fn find(&mut self, request: &DebugFile) -> Option<Bytes> {
-        let inside = |path: PathBuf| self.root.join(path.strip_prefix("/").unwrap_or(&path));
-        let (store, beside) = (Path::new("/usr/lib/debug"), self.file.parent().unwrap_or(Path::new("/")));
-        let (name, by_id) = (self.name(request), request.build_id_path());
-        let id_in = |folder: &Path| by_id.as_ref().map(|path| folder.join(".build-id").join(path));
-        // A relative folder is meant from here, or from the file's own folder, as in other tools.
-        let folders = self.folders.iter().flat_map(|folder| [folder.clone(), beside.join(folder)]);
-        let named = folders.flat_map(|folder| id_in(&folder).into_iter().chain([folder.join(&name)]));
-        let stored = store.join(beside.strip_prefix("/").unwrap_or(beside)).join(&name);
-        let by_name = [beside.join(&name), beside.join(".debug").join(&name), stored];
-        let usual = id_in(store).into_iter().chain(by_name).map(inside);
-        // A file without debug information, or of another build, is none.
-        named.chain(usual).find_map(|path| map(&File::open(path).ok()?).ok())
-    }
 }

@@ -52,6 +52,7 @@ mod builder;
 pub mod calls;
 mod choose;
 pub mod cleanup;
+mod debug_dirs;
 mod decode;
 pub mod error;
 mod files;

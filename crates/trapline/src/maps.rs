@@ -2,7 +2,7 @@
 //!
 //! In: which maps there are; segments. Out: entries, with threads and probes as a reader knows them. Entries of all
 //! lines and of all segments of a process are put together: what is added up is added, of what is assigned the first
-//! one counts. Does not: write to the tables, or know what values mean.
+//! one counts. What hits say is taken (`record::said`). Does not: write to the tables otherwise, or know what values mean.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -44,9 +44,9 @@ impl MapTable {
     pub(crate) fn names_stacks(&self) -> bool {
         self.words().any(|word| *word == KeyWord::Stack)
     }
-    /// Whether its keys or values name threads by what they are called.
+    /// Whether its keys or values name threads by what they are called, or by their processes.
     pub(crate) fn names_threads(&self) -> bool {
-        self.words().any(|word| *word == KeyWord::ThreadName)
+        self.words().any(|word| matches!(word, KeyWord::ThreadName | KeyWord::Process))
     }
     fn words(&self) -> impl Iterator<Item = &KeyWord> {
         self.keys.iter().chain(&self.values)
@@ -102,6 +102,8 @@ pub enum MapKind {
     },
     /// They are assigned.
     Assigned,
+    /// Each hit puts an entry of its own, which is taken ([`MapContents::said`]).
+    Said,
 }
 
 impl MapKind {
@@ -123,7 +125,7 @@ impl MapKind {
         let extreme = if let Self::Extreme { .. } = self { into.len().saturating_sub(1) } else { into.len() };
         for (nth, (word, other)) in into.iter_mut().zip(other).enumerate() {
             *word = match self {
-                Self::Assigned => *word,
+                Self::Assigned | Self::Said => *word,
                 Self::Extreme { least, signed } if nth == extreme => {
                     let order = if signed {
                         word.cast_signed().cmp(&other.cast_signed())
@@ -147,6 +149,8 @@ pub enum KeyWord {
     Thread,
     /// The name of a thread, by its number.
     ThreadName,
+    /// The process of a thread, by the thread's number.
+    Process,
     /// A stack, by its number in its segment's table.
     Stack,
     /// A text, by its number in its segment's table.
@@ -165,6 +169,8 @@ pub enum KeyPart {
     Thread(u32),
     /// A thread's name; `None` if it ended before that was known.
     Name(Option<String>),
+    /// A thread's process: the one that was probed if it ended before that was known.
+    Process(u32),
     /// The place that was hit, and the stack; `None` if the thread ended while it stored it.
     Stack(Option<StackAt>),
     /// A text.
@@ -187,8 +193,10 @@ pub struct MapRow {
 /// What a process' maps hold.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MapContents {
-    /// All entries.
+    /// All entries, but those that hits said.
     pub rows: Vec<MapRow>,
+    /// What hits said since the last time: entries of maps that are [`MapKind::Said`].
+    pub said: Vec<MapRow>,
     /// By map: what is not in it.
     pub missed: Vec<Missed>,
     /// Hits that ran no program: a value was not known, a call went on as another function, or there was no room for a
@@ -206,6 +214,7 @@ impl MapContents {
     /// Whether anything was counted.
     pub(crate) fn has_any(&self) -> bool {
         !self.rows.is_empty()
+            || !self.said.is_empty()
             || self.unseen > 0
             || self.missed.iter().any(|missed| *missed != Missed::default())
     }
@@ -214,11 +223,16 @@ impl MapContents {
 /// A key's words, behind the segment whose stacks and texts they name; and a value's words, unless the key was deleted.
 type Words = BTreeMap<(usize, Vec<u64>), Option<Vec<u64>>>;
 
+/// Segment and map of what a hit said, and the words of its key and of its value.
+type SaidWords = ((usize, usize), Vec<u64>, Vec<u64>);
+
 /// What is in a process' tables, as hits left it.
 #[derive(Debug)]
 pub(crate) struct RawMaps<'a> {
     tables: &'a [MapTable],
     found: Vec<Words>,
+    /// What hits said.
+    said: Vec<SaidWords>,
     missed: Vec<Missed>,
     /// By segment and number.
     texts: HashMap<(usize, u64), Arc<[u8]>>,
@@ -230,7 +244,8 @@ impl<'a> RawMaps<'a> {
     /// Reads all segments.
     pub(crate) fn read(attached: &Attached, tables: &'a [MapTable]) -> Self {
         let (found, missed) = (vec![Words::new(); tables.len()], vec![Missed::default(); tables.len()]);
-        let mut maps = Self { tables, found, missed, texts: HashMap::new(), without_text: 0 };
+        let (said, texts) = (Vec::new(), HashMap::new());
+        let mut maps = Self { tables, found, said, missed, texts, without_text: 0 };
         for (nth, segment) in attached.segments().iter().enumerate() {
             let written = segment.mapped_entries();
             for (map, table) in tables.iter().enumerate() {
@@ -255,18 +270,52 @@ impl<'a> RawMaps<'a> {
         let is_of_segment = |word: &KeyWord| matches!(word, KeyWord::Stack | KeyWord::Text);
         let of = if table.words().any(is_of_segment) { nth } else { 0 };
         let found = &mut self.found[map];
+        let is_said = table.kind == MapKind::Said;
         let missed = segment.maps().read(segment.view(), (table.shape, copy), written, |key, value| {
-            table.kind.put(found, (of, key.to_vec()), value);
+            if !is_said {
+                table.kind.put(found, (of, key.to_vec()), value);
+            }
         });
         self.missed[map] = self.missed[map].plus(missed);
+    }
+    /// Takes what hits said, but what names a stack or a text that is not known yet (S3 of `record::said`). `stack`: whether a
+    /// segment's stack is known. `last`: no hit is under way any more, so nothing waits.
+    pub(crate) fn take_said(
+        &mut self,
+        attached: &Attached,
+        (stack, last): (&dyn Fn(usize, u64) -> bool, bool),
+    ) {
+        let Self { tables, said, texts, .. } = self;
+        for (nth, segment) in attached.segments().iter().enumerate() {
+            let of_hits = tables.iter().enumerate().filter(|(_, table)| table.kind == MapKind::Said);
+            for (map, table) in of_hits {
+                let is_known = |(word, is): (&u64, &KeyWord)| match is {
+                    KeyWord::Stack => stack(nth, *word),
+                    KeyWord::Text => texts.contains_key(&(nth, *word)),
+                    _ => true,
+                };
+                segment.maps().take(segment.view(), table.shape, &segment.mapped_entries(), |key, value| {
+                    let mut words = key.iter().zip(&table.keys).chain(value.iter().zip(&table.values));
+                    let takes = last || words.all(is_known);
+                    said.extend(takes.then(|| ((nth, map), key.to_vec(), value.to_vec())));
+                    takes
+                });
+            }
+        }
     }
     /// The threads in keys and values, by the numbers that they see.
     pub(crate) fn threads(&self) -> HashSet<u32> {
         let mut threads = HashSet::new();
         for (table, found) in self.tables.iter().zip(&self.found) {
-            let is_thread = |word: &KeyWord| matches!(word, KeyWord::Thread | KeyWord::ThreadName);
+            let is_thread =
+                |word: &KeyWord| matches!(word, KeyWord::Thread | KeyWord::ThreadName | KeyWord::Process);
             if !table.words().any(is_thread) {
                 continue;
+            }
+            let said = self.said.iter().filter(|((_, of), ..)| std::ptr::eq(&self.tables[*of], table));
+            for (_, key, value) in said {
+                let words = table.keys.iter().zip(key).chain(table.values.iter().zip(value));
+                threads.extend(words.filter(|(is, _)| is_thread(is)).map(|(_, word)| *word as u32));
             }
             for ((_, key), value) in found {
                 let words = table.keys.iter().zip(key).chain(table.values.iter().zip(value.iter().flatten()));
@@ -281,32 +330,35 @@ impl<'a> RawMaps<'a> {
         (pid, names): (u32, &Names),
         stack: &dyn Fn(usize, u64) -> Option<(Arc<Site>, HitStack)>,
     ) -> MapContents {
-        let mut rows = Vec::new();
         let mut stacks: HashMap<(usize, u64), Option<StackAt>> = HashMap::new();
-        for (map, (table, found)) in self.tables.iter().zip(self.found).enumerate() {
-            for ((segment, key), value) in found {
-                let Some(value) = value else { continue };
-                let mut part = |(word, is): (u64, &KeyWord)| match is {
-                    KeyWord::Number => Some(KeyPart::Number(word)),
-                    KeyWord::Thread => Some(KeyPart::Thread(names.get(word as u32).tid)),
-                    KeyWord::ThreadName => Some(KeyPart::Name(names.get(word as u32).comm)),
-                    KeyWord::Stack => {
-                        let known = || stack(segment, word).map(|(site, stack)| (site, Arc::new(stack)));
-                        Some(KeyPart::Stack(stacks.entry((segment, word)).or_insert_with(known).clone()))
-                    }
-                    KeyWord::Text => self.texts.get(&(segment, word)).cloned().map(KeyPart::Text),
-                };
-                let mut parts = |words: Vec<u64>, are: &[KeyWord]| -> Option<Vec<KeyPart>> {
-                    words.into_iter().zip(are).map(&mut part).collect()
-                };
-                // A broken target may name any text.
-                let (Some(key), Some(value)) = (parts(key, &table.keys), parts(value, &table.values)) else {
-                    continue;
-                };
-                rows.push(MapRow { pid, map, key, value });
-            }
+        let texts = &self.texts;
+        let mut row = |map: usize, segment: usize, key: Vec<u64>, value: Vec<u64>| {
+            let table = &self.tables[map];
+            let mut part = |(word, is): (u64, &KeyWord)| match is {
+                KeyWord::Number => Some(KeyPart::Number(word)),
+                KeyWord::Thread => Some(KeyPart::Thread(names.get(word as u32).tid)),
+                KeyWord::Process => Some(KeyPart::Process(names.get(word as u32).process.unwrap_or(pid))),
+                KeyWord::ThreadName => Some(KeyPart::Name(names.get(word as u32).comm)),
+                KeyWord::Stack => {
+                    let known = || stack(segment, word).map(|(site, stack)| (site, Arc::new(stack)));
+                    Some(KeyPart::Stack(stacks.entry((segment, word)).or_insert_with(known).clone()))
+                }
+                KeyWord::Text => texts.get(&(segment, word)).cloned().map(KeyPart::Text),
+            };
+            let mut parts = |words: Vec<u64>, are: &[KeyWord]| -> Option<Vec<KeyPart>> {
+                words.into_iter().zip(are).map(&mut part).collect()
+            };
+            // A broken target may name any text.
+            Some(MapRow { pid, map, key: parts(key, &table.keys)?, value: parts(value, &table.values)? })
+        };
+        let mut rows = Vec::new();
+        for (map, found) in self.found.into_iter().enumerate() {
+            let live = found.into_iter().filter_map(|((segment, key), value)| Some((segment, key, value?)));
+            rows.extend(live.filter_map(|(segment, key, value)| row(map, segment, key, value)));
         }
-        MapContents { rows, missed: self.missed, unseen: self.without_text }
+        let said = self.said.into_iter();
+        let said = said.filter_map(|((segment, map), key, value)| row(map, segment, key, value)).collect();
+        MapContents { rows, said, missed: self.missed, unseen: self.without_text }
     }
 }
 

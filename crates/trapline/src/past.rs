@@ -55,8 +55,12 @@ impl PastProcesses {
     pub(crate) fn tallies(&self) -> impl Iterator<Item = Tallied> {
         self.all.iter().flat_map(|past| past.tallies.iter().cloned())
     }
-    pub(crate) fn maps(&self) -> impl Iterator<Item = MapContents> {
-        self.all.iter().filter(|past| past.maps.has_any()).map(|past| past.maps.clone())
+    /// What their maps hold; what hits said is taken.
+    pub(crate) fn maps(&mut self) -> impl Iterator<Item = MapContents> {
+        self.all.iter_mut().filter(|past| past.maps.has_any()).map(|past| {
+            let said = std::mem::take(&mut past.maps.said);
+            MapContents { said, ..past.maps.clone() }
+        })
     }
     /// Takes the stacks.
     pub(crate) fn take_stacks(&mut self) -> impl Iterator<Item = StackSum> {
@@ -70,6 +74,11 @@ impl PastProcesses {
     pub(crate) fn thread_name(&self, pid: u32, tid: u32) -> Option<String> {
         let mut of_pid = self.all.iter().rev().filter(|past| past.report.pid == pid);
         of_pid.find_map(|past| past.thread_name(tid))
+    }
+    /// Process of a thread, if it was read; as [`Self::thread_name`].
+    pub(crate) fn process_of(&self, pid: u32, tid: u32) -> Option<u32> {
+        let mut of_pid = self.all.iter().rev().filter(|past| past.report.pid == pid);
+        of_pid.find_map(|past| past.names.get(past.names.seen(tid).unwrap_or(tid)).process)
     }
 }
 

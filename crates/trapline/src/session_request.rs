@@ -49,6 +49,8 @@ pub(crate) struct SessionRequest {
     pub(crate) ended: Vec<u16>,
     /// A script's maps.
     pub(crate) maps: Vec<MapTable>,
+    /// Whether the kernel's records about threads are read, so that threads that have ended are known.
+    pub(crate) follows_threads: bool,
     /// Gives the names of places their numbers.
     pub(crate) namer: Option<Namer>,
     /// What happens at the hits of each probe instead, in the same order. Those beyond do as the session does.

@@ -18,8 +18,16 @@ const MANY: usize = 1 << 16;
 pub(crate) struct Thread {
     /// Thread number in the tracer's PID namespace.
     pub(crate) tid: u32,
+    /// Its process in that namespace, if it was read: the probed one, or a child that it forked.
+    pub(crate) process: Option<u32>,
     /// Thread name when it was last read.
     pub(crate) comm: Option<String>,
+}
+
+impl Thread {
+    const fn unknown(tid: u32) -> Self {
+        Self { tid, process: None, comm: None }
+    }
 }
 
 /// Threads by the number that they see themselves.
@@ -47,9 +55,16 @@ impl Names {
         }
         let new = |tid: &u32| again || !self.known.contains_key(tid);
         let new: HashSet<u32> = counted.iter().copied().filter(new).collect();
-        self.read(pid, children, Some(&new));
+        let alive = self.read(pid, children, Some(&new));
+        // A child that was forked a moment ago is not known as one yet.
+        let unread = new.difference(&alive).copied().filter(|_| !are_renumbered(pid));
+        for (tid, path) in unread.map(|tid| (tid, PathBuf::from(format!("/proc/{tid}")))) {
+            if let Some(process) = process(&path).filter(|process| descends(*process, pid)) {
+                self.note(tid, Thread { tid, process: Some(process), comm: comm(&path) });
+            }
+        }
         for &tid in counted {
-            self.known.entry(tid).or_insert(Thread { tid, comm: None });
+            self.known.entry(tid).or_insert(Thread::unknown(tid));
         }
     }
     /// Reads the names of threads that are alive: of these, or of all. Returns the threads that are alive.
@@ -67,7 +82,7 @@ impl Names {
                 let Some(tid) = number(&task) else { continue };
                 let seen = if inner { inner_number(&task).unwrap_or(tid) } else { tid };
                 if of.is_none_or(|of| of.contains(&seen)) && alive.insert(seen) {
-                    self.note(seen, Thread { tid, comm: comm(&task) });
+                    self.note(seen, Thread { tid, process: Some(process), comm: comm(&task) });
                 }
             }
         }
@@ -122,7 +137,8 @@ impl Names {
         };
         let seen = self.seen(tid).or_else(|| self.sees(tid, &path))?;
         if name.is_some() {
-            self.note(seen, Thread { tid, comm: name });
+            let process = process(&path).or_else(|| self.known.get(&seen)?.process);
+            self.note(seen, Thread { tid, process, comm: name });
         }
         Some(seen)
     }
@@ -145,13 +161,32 @@ impl Names {
     }
     /// What is known of a thread.
     pub(crate) fn get(&self, tid: u32) -> Thread {
-        self.known.get(&tid).cloned().unwrap_or(Thread { tid, comm: None })
+        self.known.get(&tid).cloned().unwrap_or(Thread::unknown(tid))
     }
 }
 
 fn comm(task: &Path) -> Option<String> {
     let comm = std::fs::read(task.join("comm")).ok()?;
     Some(String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned())
+}
+
+/// The process of a thread.
+fn process(task: &Path) -> Option<u32> {
+    Some(ThreadStatus::parse(&std::fs::read(task.join("status")).ok()?).tgid)
+}
+
+/// Whether a process is another one, or was forked by it, or by a child of it.
+fn descends(mut process: u32, from: u32) -> bool {
+    /// Generations that are looked at.
+    const MOST: usize = 8;
+    for _ in 0..MOST {
+        if process == from {
+            return true;
+        }
+        let Ok(status) = std::fs::read(format!("/proc/{process}/status")) else { return false };
+        process = ThreadStatus::parse(&status).ppid;
+    }
+    false
 }
 
 /// Thread number from a path that ends in it.
@@ -233,7 +268,7 @@ mod tests {
         let last = GONE + super::MANY as u32 - 1;
         for tid in GONE..=last {
             assert!(!names.are_many());
-            names.note(tid, Thread { tid, comm: Some("x".to_owned()) });
+            names.note(tid, Thread { tid, process: None, comm: Some("x".to_owned()) });
         }
         assert!(names.are_many());
         names.keep(&[GONE, last].into());

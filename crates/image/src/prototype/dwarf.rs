@@ -5,13 +5,13 @@
 
 use std::collections::HashSet;
 
-use gimli::{DwLang, Unit, UnitOffset};
+use gimli::{DwLang, UnitOffset};
 use trapline_record::Svma;
 
 use super::entry::corrected;
 use super::passing::{Components, Passed, passed, places};
 use super::{Declared, Prototype, ValueType};
-use crate::debuginfo::{DebugInfo, Slice};
+use crate::debuginfo::{DebugInfo, UnitOf};
 use crate::types::{Entry, MAX_CHAIN, reference};
 
 /// Additional parameters of GCC's constructors and destructors of classes with virtual bases. Their source
@@ -39,18 +39,13 @@ impl DebugInfo {
     pub(crate) fn with_function<T>(
         &self,
         function: Svma,
-        found: impl FnOnce(&Unit<Slice>, &Entry<'_>) -> gimli::Result<Option<T>>,
+        found: impl FnOnce(UnitOf<'_>, &Entry<'_>) -> gimli::Result<Option<T>>,
     ) -> gimli::Result<Option<T>> {
-        let lines = self.lines.as_ref();
-        let Some(here) = lines.and_then(|lines| lines.find_dwarf_and_unit(function.0).skip_all_loads())
-        else {
-            return Ok(None);
-        };
-        let unit = here.unit;
+        let Some(unit) = self.unit_at(function) else { return Ok(None) };
         let mut entries = unit.entries();
         while let Some((_, entry)) = entries.next_dfs()? {
             if entry.tag() == gimli::DW_TAG_subprogram
-                && self.dwarf.die_ranges(unit, entry)?.next()?.is_some_and(|range| range.begin == function.0)
+                && unit.die_ranges(entry)?.next()?.is_some_and(|range| range.begin == function.0)
             {
                 return if is_c(unit)? { found(unit, &unit.entry(entry.offset())?) } else { Ok(None) };
             }
@@ -59,7 +54,7 @@ impl DebugInfo {
     }
     fn noted(
         &self,
-        unit: &Unit<Slice>,
+        unit: UnitOf<'_>,
         entry: &Entry<'_>,
         at: (u64, bool),
     ) -> gimli::Result<Option<Prototype>> {
@@ -84,7 +79,7 @@ impl DebugInfo {
     }
     /// The parameters. If the function is a copy, those of its source, without the hidden ones that this copy
     /// does not get.
-    pub(crate) fn parameters(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<Vec<Declared>> {
+    pub(crate) fn parameters(&self, unit: UnitOf<'_>, entry: &Entry<'_>) -> gimli::Result<Vec<Declared>> {
         let origin = reference(entry, gimli::DW_AT_abstract_origin)?;
         let source = origin.unwrap_or_else(|| entry.offset());
         let own = origin.map(|_| copied(unit, entry)).transpose()?;
@@ -109,7 +104,7 @@ impl DebugInfo {
     /// Whether a function, its source or its declaration has an attribute.
     pub(super) fn has_flag(
         &self,
-        unit: &Unit<Slice>,
+        unit: UnitOf<'_>,
         entry: &Entry<'_>,
         which: gimli::DwAt,
     ) -> gimli::Result<bool> {
@@ -127,7 +122,7 @@ impl DebugInfo {
         }
         Err(gimli::Error::UnexpectedNull)
     }
-    fn returned(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<Option<UnitOffset>> {
+    fn returned(&self, unit: UnitOf<'_>, entry: &Entry<'_>) -> gimli::Result<Option<UnitOffset>> {
         let mut at = entry.offset();
         for _ in 0..MAX_CHAIN {
             let entry = unit.entry(at)?;
@@ -143,7 +138,7 @@ impl DebugInfo {
         Err(gimli::Error::UnexpectedNull)
     }
     /// How to show a value of a type.
-    pub(crate) fn value_type(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<ValueType> {
+    pub(crate) fn value_type(&self, unit: UnitOf<'_>, of: UnitOffset) -> gimli::Result<ValueType> {
         let entry = self.bare(unit, of)?;
         let bytes = self.size(unit, of)?;
         let narrow = u8::try_from(bytes).ok().filter(|bytes| matches!(bytes, 1 | 2 | 4 | 8));
@@ -162,8 +157,8 @@ impl DebugInfo {
                 let names = self.enumerators(unit, entry.offset())?;
                 let below = match Self::type_of(&entry)? {
                     Some(of) => {
-                        let value = self.value_type(unit, of)?;
-                        matches!(value, ValueType::Integer { signed: true, .. } | ValueType::Char)
+                        let value = self.value_type_of_base(unit, of)?;
+                        matches!(value, Some(ValueType::Integer { signed: true, .. } | ValueType::Char))
                     }
                     None => names.iter().any(|(_, value)| *value < 0),
                 };
@@ -184,19 +179,19 @@ impl DebugInfo {
         })
     }
     /// The type that a pointer points to, if it is a number.
-    fn value_type_of_base(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<Option<ValueType>> {
+    fn value_type_of_base(&self, unit: UnitOf<'_>, of: UnitOffset) -> gimli::Result<Option<ValueType>> {
         let is_base = self.bare(unit, of)?.tag() == gimli::DW_TAG_base_type;
         if is_base { self.value_type(unit, of).map(Some) } else { Ok(None) }
     }
     /// `char` is a character; `signed char` and `unsigned char` are numbers.
-    fn character(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<ValueType> {
+    fn character(&self, unit: UnitOf<'_>, entry: &Entry<'_>) -> gimli::Result<ValueType> {
         let signed = self.text(unit, entry, gimli::DW_AT_name)?.is_some_and(|name| name == "signed char");
         let unsigned = self.text(unit, entry, gimli::DW_AT_name)?.is_some_and(|name| name == "unsigned char");
         let number = ValueType::Integer { bytes: 1, signed };
         Ok(if signed || unsigned { number } else { ValueType::Char })
     }
     /// `struct pair`, `long double`.
-    pub(crate) fn called(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<String> {
+    pub(crate) fn called(&self, unit: UnitOf<'_>, entry: &Entry<'_>) -> gimli::Result<String> {
         let word = match entry.tag() {
             gimli::DW_TAG_structure_type => "struct",
             gimli::DW_TAG_class_type => "class",
@@ -208,7 +203,7 @@ impl DebugInfo {
         let name = self.text(unit, entry, gimli::DW_AT_name)?.unwrap_or_default();
         Ok([word, &name].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" "))
     }
-    fn passed(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<Passed> {
+    fn passed(&self, unit: UnitOf<'_>, of: UnitOffset) -> gimli::Result<Passed> {
         let entry = self.bare(unit, of)?;
         if is_record(&entry) {
             match entry.attr_value(gimli::DW_AT_calling_convention)? {
@@ -224,7 +219,7 @@ impl DebugInfo {
         passed(of, &mut |of| self.shape(unit, of))
     }
     /// The components of a type.
-    fn shape(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<Components<UnitOffset>> {
+    fn shape(&self, unit: UnitOf<'_>, of: UnitOffset) -> gimli::Result<Components<UnitOffset>> {
         let entry = self.bare(unit, of)?;
         let bytes = self.size(unit, of)?;
         Ok(match (entry.tag(), self.value_type(unit, of)?) {
@@ -246,7 +241,7 @@ impl DebugInfo {
 }
 
 /// Those parameters of the source that a copy has.
-fn copied(unit: &Unit<Slice>, copy: &Entry<'_>) -> gimli::Result<HashSet<UnitOffset>> {
+fn copied(unit: UnitOf<'_>, copy: &Entry<'_>) -> gimli::Result<HashSet<UnitOffset>> {
     let mut own = HashSet::new();
     let mut tree = unit.entries_tree(Some(copy.offset()))?;
     let mut children = tree.root()?.children();
@@ -263,7 +258,7 @@ fn is_record(entry: &Entry<'_>) -> bool {
     records.contains(&entry.tag())
 }
 
-fn language(unit: &Unit<Slice>) -> gimli::Result<Option<DwLang>> {
+fn language(unit: UnitOf<'_>) -> gimli::Result<Option<DwLang>> {
     let mut entries = unit.entries();
     let Some((_, root)) = entries.next_dfs()? else { return Ok(None) };
     Ok(match root.attr_value(gimli::DW_AT_language)? {
@@ -273,13 +268,13 @@ fn language(unit: &Unit<Slice>) -> gimli::Result<Option<DwLang>> {
 }
 
 /// Whether the unit's functions are called like C functions.
-fn is_c(unit: &Unit<Slice>) -> gimli::Result<bool> {
+fn is_c(unit: UnitOf<'_>) -> gimli::Result<bool> {
     let name = language(unit)?.and_then(|language| language.static_string());
     let c = ["DW_LANG_C89", "DW_LANG_C", "DW_LANG_C99", "DW_LANG_C11", "DW_LANG_C17", "DW_LANG_ObjC"];
     Ok(name.is_some_and(|name| c.contains(&name) || name.starts_with("DW_LANG_C_plus_plus")))
 }
 
-fn is_cplus(unit: &Unit<Slice>) -> gimli::Result<bool> {
+fn is_cplus(unit: UnitOf<'_>) -> gimli::Result<bool> {
     let name = language(unit)?.and_then(|language| language.static_string());
     Ok(name.is_none_or(|name| name.starts_with("DW_LANG_C_plus_plus")))
 }

@@ -11,11 +11,11 @@
 
 use std::collections::HashMap;
 
-use gimli::{AttributeValue, Operation, Unit, UnitOffset};
+use gimli::{AttributeValue, Operation, UnitOffset};
 
 use super::passing::Passed;
 use super::{Declared, ParameterPlace, Prototype, ValueType};
-use crate::debuginfo::{DebugInfo, Slice};
+use crate::debuginfo::{DebugInfo, Slice, UnitOf};
 use crate::types::{Entry, reference};
 
 /// The argument registers by DWARF's numbers: rdi, rsi, rdx, rcx, r8, r9.
@@ -51,7 +51,7 @@ impl DebugInfo {
     /// What a function's own entry records, rather than that of its source.
     pub(super) fn compiled(
         &self,
-        unit: &Unit<Slice>,
+        unit: UnitOf<'_>,
         function: &Entry<'_>,
         declared: &[Declared],
         (at, is_copy): (u64, bool),
@@ -83,7 +83,7 @@ impl DebugInfo {
     }
     /// Distance from the stack pointer of the entry to the frame base that offsets of variables are relative to. The
     /// call has pushed a return address below the frame's own address (CFA), and `push rbp` lowers it once more.
-    fn frame_base(&self, unit: &Unit<Slice>, function: &Entry<'_>) -> gimli::Result<Option<i64>> {
+    fn frame_base(&self, unit: UnitOf<'_>, function: &Entry<'_>) -> gimli::Result<Option<i64>> {
         const RBP: u16 = 6;
         let Some(AttributeValue::Exprloc(base)) = function.attr_value(gimli::DW_AT_frame_base)? else {
             return Ok(None);
@@ -97,7 +97,7 @@ impl DebugInfo {
     }
     fn at_entry(
         &self,
-        unit: &Unit<Slice>,
+        unit: UnitOf<'_>,
         parameter: &Entry<'_>,
         (at, frame): (u64, Option<i64>),
     ) -> gimli::Result<AtEntry> {
@@ -107,7 +107,7 @@ impl DebugInfo {
         if let AttributeValue::Exprloc(expression) = location {
             return place(unit, expression, (frame, false));
         }
-        let Some(mut list) = self.dwarf.attr_locations(unit, location)? else { return Ok(AtEntry::Nowhere) };
+        let Some(mut list) = unit.attr_locations(location)? else { return Ok(AtEntry::Nowhere) };
         while let Some(entry) = list.next()? {
             if (entry.range.begin..entry.range.end).contains(&at) {
                 return place(unit, entry.data, (frame, true));
@@ -116,7 +116,7 @@ impl DebugInfo {
         Ok(AtEntry::Nowhere)
     }
     /// The major version of the clang that compiled a unit.
-    fn clang(&self, unit: &Unit<Slice>) -> gimli::Result<Option<u32>> {
+    fn clang(&self, unit: UnitOf<'_>) -> gimli::Result<Option<u32>> {
         let mut entries = unit.entries();
         let Some((_, root)) = entries.next_dfs()? else { return Ok(None) };
         Ok(self.text(unit, root, gimli::DW_AT_producer)?.as_deref().and_then(clang_version))
@@ -144,7 +144,7 @@ fn clang_version(producer: &str) -> Option<u32> {
 /// A location; `frame` is the distance from the stack pointer of the entry to the frame base. If it is `exact`, it was
 /// stated for the entry, and not for the whole function, of which compilers do not count the first instructions.
 fn place(
-    unit: &Unit<Slice>,
+    unit: UnitOf<'_>,
     expression: gimli::Expression<Slice>,
     (frame, exact): (Option<i64>, bool),
 ) -> gimli::Result<AtEntry> {

@@ -163,6 +163,11 @@ impl Map {
         self.beyond(builder, (missing, full), |builder, beyond| shared::assign(beyond, builder, key, values));
         builder.bind(missing);
     }
+    /// Puts an entry, whatever others have the same key (`record::said`).
+    pub fn say(self, builder: &mut Builder, key: &[Value], values: &[Value]) {
+        let key = &kept(builder, key);
+        shared::take(self, builder, key, values);
+    }
     /// Deletes a key (T2).
     pub fn delete(self, builder: &mut Builder, own: Var, key: &[Value]) {
         let key = &kept(builder, key);

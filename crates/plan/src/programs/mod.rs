@@ -7,6 +7,7 @@
 mod adding;
 mod bucket;
 mod calls;
+mod hash;
 mod input;
 mod kept;
 pub(crate) mod maps;

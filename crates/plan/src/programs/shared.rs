@@ -98,8 +98,8 @@ pub(super) fn assign(map: Map, builder: &mut Builder, key: &[Value], values: &[V
     builder.bind(done);
 }
 
-/// P3 and P4.
-fn take(map: Map, builder: &mut Builder, key: &[Value], values: &[Value]) {
+/// P3 and P4. As what hits say, it comes alone (S1 and S2 of `record::said`).
+pub(super) fn take(map: Map, builder: &mut Builder, key: &[Value], values: &[Value]) {
     let [pass, taken, done] = [(); 3].map(|()| builder.label());
     let (entry, stride) = (map.begin(builder, key), map.shape.stride() as u16);
     let walk = builder.walk(entry, stride, PROBES as u16);

@@ -5,7 +5,7 @@
 //! ```text
 //!   [text + at]           number of bytes that were read, or an error below 0
 //!   [text + at + 8] …     the bytes; behind the end of what was read is anything
-//!   key = FNV.0;  for each byte before the end or a 0:  key = (key ^ byte) · FNV.1         modulo 2^64
+//!   key = the hash of the bytes before the end or a 0      (`hash`)
 //! ```
 //!
 //! | step | what |
@@ -19,9 +19,10 @@
 //! it. All steps come before the restartable sequence, so no abort repeats them; in a forked child they go on with the
 //! child's copy. A return may repeat them for the same entry's text: T1 to T4 leave what they find the second time.
 
-use trapline_code::{Builder, Compare, Compute, Memory, Place, Program, Target, Unsound, Value};
-use trapline_record::tally::{FNV, TEXT_BYTES};
+use trapline_code::{Builder, Compare, Memory, Place, Program, Target, Unsound, Value};
+use trapline_record::tally::TEXT_BYTES;
 
+use super::hash::hash;
 use super::input::TEXT;
 
 /// The program. `at`: how far behind [`TEXT`] the result is.
@@ -31,28 +32,14 @@ pub(crate) fn text_key(at: i32) -> Result<Program, Unsound> {
     let bytes = at + 8;
     let read = builder.load(Place::at(text, at));
     builder.branch(Compare::LessEqual, read, Value::Number(0), Target::Outcome(1));
-    let [full, ended, end] = [(); 3].map(|()| builder.label());
+    let full = builder.label();
     builder.branch(Compare::AboveEqual, read, Value::Number(TEXT_BYTES as u64), Target::Label(full));
     let index = builder.in_var(read);
     builder.store_byte(Place { base: text, index: Some((index, 0)), offset: bytes }, 0);
     builder.bind(full);
-    let (key, byte) = (builder.var(), builder.var());
-    builder.set(key, Value::Number(FNV.0));
-    let times = builder.number(FNV.1);
-    builder.set_address(byte, Place::at(text, bytes));
-    let walk = builder.walk(byte, 1, TEXT_BYTES as u16);
-    builder.begin(walk);
-    let value = builder.load_byte(Place::at(byte, 0));
-    builder.branch(Compare::Equal, value, Value::Number(0), Target::Label(ended));
-    builder.set_computed(key, Compute::Xor, Value::Var(key), value);
-    builder.set_computed(key, Compute::Multiply, Value::Var(key), times);
-    builder.next(walk);
-    builder.jump(Target::Label(end));
-    builder.bind(ended);
-    builder.begin(walk);
-    builder.store_byte(Place::at(byte, 0), 0);
-    builder.next(walk);
-    builder.bind(end);
+    let key = hash(&mut builder, Place::at(text, bytes), |builder, byte, ended| {
+        builder.branch(Compare::Equal, byte, Value::Number(0), Target::Label(ended));
+    });
     builder.finish(Some(Value::Var(key)))
 }
 

@@ -30,8 +30,8 @@
 use trapline_code::{Builder, Compare, Compute, Memory, Place, Program, Target, Unsound, Value, Var};
 use trapline_record::key_texts::TextTable;
 use trapline_record::maps::LIVE;
-use trapline_record::tally::{FNV, TEXT_BYTES};
 
+use super::hash::{fold, hash};
 use super::input::TEXT;
 use super::maps::Map;
 use super::search::{Ends, Key};
@@ -103,33 +103,16 @@ fn most(builder: &mut Builder, of: TextOfKey, result: Place) -> Var {
 
 /// N1: hash and length of the bytes that count; zeros follow them then. `bytes`: where they are.
 fn whole(builder: &mut Builder, of: TextOfKey, (text, bytes): (Var, i32), most: Var) -> (Var, Var) {
-    let [ended, end] = [(); 2].map(|()| builder.label());
-    let (hash, length, byte) = (builder.var(), builder.var(), builder.var());
-    let times = builder.number(FNV.1);
-    let fold = |builder: &mut Builder, value| {
-        builder.set_computed(hash, Compute::Xor, Value::Var(hash), value);
-        builder.set_computed(hash, Compute::Multiply, Value::Var(hash), times);
-    };
-    builder.set(hash, Value::Number(FNV.0));
+    let length = builder.var();
     builder.set(length, Value::Number(0));
-    builder.set_address(byte, Place::at(text, bytes));
-    let walk = builder.walk(byte, 1, TEXT_BYTES as u16);
-    builder.begin(walk);
-    builder.branch(Compare::Equal, Value::Var(length), Value::Var(most), Target::Label(ended));
-    let value = builder.load_byte(Place::at(byte, 0));
-    if of.ends {
-        builder.branch(Compare::Equal, value, Value::Number(0), Target::Label(ended));
-    }
-    fold(builder, value);
-    builder.set_computed(length, Compute::Add, Value::Var(length), Value::Number(1));
-    builder.next(walk);
-    builder.jump(Target::Label(end));
-    builder.bind(ended);
-    builder.begin(walk);
-    builder.store_byte(Place::at(byte, 0), 0);
-    builder.next(walk);
-    builder.bind(end);
-    fold(builder, Value::Var(length));
+    let hash = hash(builder, Place::at(text, bytes), |builder, byte, ended| {
+        builder.branch(Compare::Equal, Value::Var(length), Value::Var(most), Target::Label(ended));
+        if of.ends {
+            builder.branch(Compare::Equal, byte, Value::Number(0), Target::Label(ended));
+        }
+        builder.set_computed(length, Compute::Add, Value::Var(length), Value::Number(1));
+    });
+    fold(builder, hash, Value::Var(length));
     (hash, length)
 }
 

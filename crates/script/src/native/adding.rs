@@ -81,6 +81,11 @@ impl<E: Emit> Lower<'_, E> {
                 let sum = self.emit.compute(Compute::Add, bits, one);
                 self.emit.set(bucket, sum);
             }
+            SumArgs::Hist(bits) => {
+                self.emit.branch(Compare::Less, value, zero, end);
+                let sum = self.within_power(value, bits);
+                self.emit.set(bucket, sum);
+            }
             SumArgs::Lhist { min, max, step } if step > 0 && max.checked_sub(min).is_some() => {
                 let [least, most, step] = [min, max, step].map(|number| self.emit.number(number as u64));
                 self.emit.branch(Compare::Less, value, least, end);
@@ -99,5 +104,40 @@ impl<E: Emit> Lower<'_, E> {
         }
         self.emit.bind(end);
         Ok(self.emit.get(bucket))
+    }
+    /// As `cell::power` with bits, of what is not negative. A shift by a number that is not known is six shifts, each of
+    /// which is done or not.
+    fn within_power(&mut self, value: E::Value, bits: u32) -> E::Value {
+        let (bucket, end) = (self.emit.variable(), self.emit.label());
+        let [zero, one] = [0, 1].map(|number| self.emit.number(number));
+        let below = self.emit.compute(Compute::Add, value, one);
+        self.emit.set(bucket, below);
+        let most = self.emit.number((1 << bits) - 1);
+        self.emit.branch(Compare::BelowEqual, value, most, end);
+        let (rest, shift) = (self.emit.variable(), self.emit.variable());
+        let length = self.emit.unary(Unary::Bits, value);
+        let (kept, over) = (self.emit.number(u64::from(bits)), self.emit.number(1 + u64::from(bits)));
+        self.emit.set(rest, value);
+        let by = self.emit.compute(Compute::Subtract, length, over);
+        self.emit.set(shift, by);
+        for part in [32, 16, 8, 4, 2, 1] {
+            let (without, by) = (self.emit.label(), self.emit.get(shift));
+            let part = self.emit.number(part);
+            let has = self.emit.compute(Compute::And, by, part);
+            self.emit.branch(Compare::Equal, has, zero, without);
+            let shifted = self.emit.get(rest);
+            let shifted = self.emit.compute(Compute::ShiftRight, shifted, part);
+            self.emit.set(rest, shifted);
+            self.emit.bind(without);
+        }
+        let (by, rest) = (self.emit.get(shift), self.emit.get(rest));
+        let octave = self.emit.compute(Compute::Add, by, one);
+        let octave = self.emit.compute(Compute::ShiftLeft, octave, kept);
+        let inside = self.emit.compute(Compute::And, rest, most);
+        let sum = self.emit.compute(Compute::Add, octave, inside);
+        let sum = self.emit.compute(Compute::Add, sum, one);
+        self.emit.set(bucket, sum);
+        self.emit.bind(end);
+        self.emit.get(bucket)
     }
 }

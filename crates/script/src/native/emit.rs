@@ -78,6 +78,8 @@ pub trait Emit {
     fn add(&mut self, map: usize, key: &[Self::Value], values: &[Self::Value], extreme: Option<Compare>);
     /// Assigns the words of a key's value.
     fn assign(&mut self, map: usize, key: &[Self::Value], values: &[Self::Value]);
+    /// Puts an entry beside all others.
+    fn say(&mut self, map: usize, key: &[Self::Value], values: &[Self::Value]);
     /// Deletes a key.
     fn delete(&mut self, map: usize, key: &[Self::Value]);
     /// Whether there is a key, and a word of its value, or 0.
@@ -106,6 +108,7 @@ impl Emit for Nothing {
     fn branch(&mut self, _: Compare, (): (), (): (), (): ()) {}
     fn add(&mut self, _: usize, _: &[()], _: &[()], _: Option<Compare>) {}
     fn assign(&mut self, _: usize, _: &[()], _: &[()]) {}
+    fn say(&mut self, _: usize, _: &[()], _: &[()]) {}
     fn delete(&mut self, _: usize, _: &[()]) {}
     fn read(&mut self, _: usize, _: &[()], _: usize) -> ((), ()) {
         ((), ())

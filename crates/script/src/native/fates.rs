@@ -58,13 +58,14 @@ impl Natives {
         let awaited = vec![false; fates.len()];
         Self { fates, native: Native::new(program.maps.len(), Processes::default(), Rc::default()), awaited }
     }
-    /// Decides. `beside`: by block.
+    /// Decides. `beside`: by block. `says`: whether hits may say what is written (`said`), as where records do not hold it.
     #[must_use]
-    pub fn of(program: &Program, beside: &[Beside], processes: Processes) -> Self {
+    pub fn of(program: &Program, beside: &[Beside], (processes, says): (Processes, bool)) -> Self {
         let uses: Vec<Uses> = program.blocks.iter().map(Uses::of).collect();
         let of_hits = uses.iter().zip(&program.blocks).filter(|(_, block)| is_of_hits(block));
         let assigned = of_hits.flat_map(|(uses, _)| uses.assigned.iter().copied()).collect();
-        let start = Native::new(program.maps.len(), processes, Rc::new(assigned));
+        let mut start = Native::new(program.maps.len(), processes, Rc::new(assigned));
+        start.says = says;
         let fate = |block: &Block| if is_of_hits(block) { Fate::Native } else { Fate::Own };
         let mut fates: Vec<Fate> = program.blocks.iter().map(fate).collect();
         let native = loop {
@@ -89,7 +90,7 @@ impl Natives {
 
 /// Whether keys of different processes are different.
 fn is_of_process(keys: &[KeyWord]) -> bool {
-    keys.iter().any(|part| matches!(part, KeyWord::Pid | KeyWord::Thread))
+    keys.contains(&KeyWord::Thread)
 }
 
 fn is_of_hits(block: &Block) -> bool {
@@ -135,7 +136,7 @@ impl Together<'_> {
         let assigns = |map: &usize| self.assigned(*map);
         let uses = &self.uses[block];
         match () {
-            () if uses.named.is_empty() => Some("it changes no map".to_owned()),
+            () if uses.named.is_empty() && !self.native.says => Some("it changes no map".to_owned()),
             () if beside.inside => Some("it runs at an instruction inside a function".to_owned()),
             () if beside.overlaps && uses.named.iter().any(assigns) => {
                 Some("a function is meant by two attach points".to_owned())
@@ -169,7 +170,7 @@ impl Together<'_> {
                 Some(format!("{name} is emptied"))
             }
             Some(how) if how.is_shared() && !self.native.processes.one && !is_of_process(&how.keys) => {
-                Some(format!("{name} is of several processes, and its key has no pid"))
+                Some(format!("{name} is of several processes, and its key has no tid"))
             }
             Some(NativeMap { change: Change::Assign, .. }) if self.is_changed_early(map) => {
                 Some(format!("{name} is changed by a block of the tracer before the end"))

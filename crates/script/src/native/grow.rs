@@ -44,7 +44,7 @@ impl Machine {
 }
 
 /// A key or a value as blocks have it.
-fn value_of(key: &[KeyValue], ty: Option<&Type>) -> Value {
+pub(super) fn value_of(key: &[KeyValue], ty: Option<&Type>) -> Value {
     let part = |part: &KeyValue| match part {
         KeyValue::Int(number) => Value::Int(*number),
         KeyValue::Text(text) => Value::of_text(text),

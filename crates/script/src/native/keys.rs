@@ -28,12 +28,13 @@ impl<E: Emit> Lower<'_, E> {
         self.native.uses(map, NativeMap { keys, values, change: Change::Assign }, at)?;
         Ok(words)
     }
-    /// The parts of such a key, each of which has one word. Several words may mean one name, stack or text: the numbers of
+    /// The parts of such a key, each of which has one word. Several words may mean one name, process, stack or text: the numbers of
     /// threads, stacks of which the key has the first frames, texts that two threads met at once.
     fn assigned_parts(&mut self, key: Option<&Typed>, at: &At) -> Result<(Vec<KeyWord>, Vec<E::Value>), Not> {
         let (keys, words) = self.parts(key)?;
         let what = keys.iter().find_map(|part| match part {
             KeyWord::Comm => Some("comm"),
+            KeyWord::Pid => Some("pid"),
             KeyWord::Stack(..) => Some("a stack"),
             KeyWord::ReadText | KeyWord::ReadBytes => Some("a text of the program"),
             _ => None,
@@ -77,9 +78,6 @@ impl<E: Emit> Lower<'_, E> {
         }
         let (keys, key) = self.assigned_parts(key, &value.at)?;
         let (values, words) = self.parts(Some(value))?;
-        if values.contains(&KeyWord::Pid) {
-            return Err(Not::yet("pid in a value", &value.at));
-        }
         self.native.uses(map, NativeMap { keys, values, change: Change::Assign }, &value.at)?;
         self.emit.assign(map, &key, &words);
         Ok(())
@@ -94,21 +92,21 @@ impl<E: Emit> Lower<'_, E> {
         for part in parts {
             let (is, word) = self.part(part)?;
             all.0.push(is);
-            all.1.extend(word);
+            all.1.push(word);
         }
         Ok(all)
     }
-    /// What a part is, and its word, if it has one.
-    fn part(&mut self, part: &Typed) -> Result<(KeyWord, Option<E::Value>), Not> {
-        let place = |lower: &mut Self, is: KeyWord, known| Ok((is, Some(lower.emit.known(known))));
+    /// What a part is, and its word.
+    pub(super) fn part(&mut self, part: &Typed) -> Result<(KeyWord, E::Value), Not> {
+        let place = |lower: &mut Self, is: KeyWord, known| Ok((is, lower.emit.known(known)));
         match &*part.op {
             Op::Call { meaning: Meaning::Tid, args } if !is_init(args) => {
-                Ok((KeyWord::Thread, Some(self.emit.known(Known::Thread))))
+                Ok((KeyWord::Thread, self.emit.known(Known::Thread)))
             }
-            Op::Call { meaning: Meaning::Comm, .. } => {
-                Ok((KeyWord::Comm, Some(self.emit.known(Known::Thread))))
+            Op::Call { meaning: Meaning::Comm, .. } => Ok((KeyWord::Comm, self.emit.known(Known::Thread))),
+            Op::Call { meaning: Meaning::Pid, args } if !is_init(args) => {
+                Ok((KeyWord::Pid, self.emit.known(Known::Thread)))
             }
-            Op::Call { meaning: Meaning::Pid, args } if !is_init(args) => Ok((KeyWord::Pid, None)),
             Op::Call { meaning: Meaning::Func, .. } => place(self, KeyWord::Func, Known::Func),
             Op::Call { meaning: Meaning::Probe, .. } => place(self, KeyWord::Probe, Known::Probe),
             Op::Call { meaning: Meaning::Probetype, .. } => place(self, KeyWord::Sort, Known::Sort),
@@ -119,19 +117,19 @@ impl<E: Emit> Lower<'_, E> {
                 let callers = frames - u8::from(!self.of.block.probes.iter().any(at_return));
                 self.native.stack(callers.max(1));
                 self.walks = true;
-                Ok((KeyWord::Stack(frames, mode), Some(self.emit.known(Known::Stack))))
+                Ok((KeyWord::Stack(frames, mode), self.emit.known(Known::Stack)))
             }
             Op::Text(text) if matches!(part.ty, Type::Text(_)) => {
                 let nth = self.native.text(text);
-                Ok((KeyWord::Text, Some(self.emit.number(nth))))
+                Ok((KeyWord::Text, self.emit.number(nth)))
             }
             Op::Call { meaning: meaning @ (Meaning::Str | Meaning::Buf), args } => {
                 let text = self.read_text(*meaning == Meaning::Str, args, &part.at)?;
                 let nth = self.native.read(text).ok_or_else(|| Not::yet("more than six texts", &part.at))?;
                 let is = if text.is_text { KeyWord::ReadText } else { KeyWord::ReadBytes };
-                Ok((is, Some(self.emit.known(Known::Text(nth)))))
+                Ok((is, self.emit.known(Known::Text(nth))))
             }
-            _ => Ok((KeyWord::Number, Some(self.value(part)?))),
+            _ => Ok((KeyWord::Number, self.value(part)?)),
         }
     }
     /// What `str` or `buf` reads, as `run::calls` has it.

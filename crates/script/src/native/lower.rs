@@ -118,6 +118,12 @@ impl<'a, E: Emit> Lower<'a, E> {
                 let by = self.emit.number(*by as u64);
                 self.add_number(*map, key.as_ref(), by, &expr.at)
             }
+            Op::Format { meaning: Meaning::Printf, args, .. }
+            | Op::Call { meaning: Meaning::Print, args }
+                if self.native.says =>
+            {
+                self.say(expr, args)
+            }
             _ => self.value(expr).map(drop),
         }
     }

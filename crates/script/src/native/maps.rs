@@ -8,13 +8,14 @@ use std::rc::Rc;
 
 use trapline_code::Compare;
 
+use super::said::Said;
 use crate::diagnostic::At;
 use crate::value::StackMode;
 
 /// Parts of a key at most.
-const MOST_PARTS: usize = 6;
+pub(super) const MOST_PARTS: usize = 6;
 /// Parts of a value at most.
-const MOST_VALUES: usize = 4;
+pub(super) const MOST_VALUES: usize = 4;
 
 /// What cannot be run in the target, and where it stands.
 #[derive(Debug, Clone)]
@@ -54,7 +55,7 @@ pub enum KeyWord {
     ReadText,
     /// Bytes that an argument points to, in the same way.
     ReadBytes,
-    /// The process; it has no word in the target.
+    /// The process, by the thread.
     Pid,
     /// A histogram's bucket, behind all others.
     Bucket,
@@ -92,6 +93,8 @@ pub enum Change {
     Raise(Compare),
     /// They are assigned.
     Assign,
+    /// Each hit puts an entry of its own, which the tracer takes.
+    Say,
 }
 
 /// A map that hits change in the target.
@@ -132,8 +135,14 @@ pub struct Processes {
 /// What the target must know to run blocks.
 #[derive(Debug, Clone, Default)]
 pub struct Native {
-    /// By number: those maps that hits change there.
+    /// By number: those maps that hits change there. Behind the script's maps are those of what is said.
     pub maps: Vec<Option<NativeMap>>,
+    /// What hits say, in the order of their maps.
+    pub(crate) said: Vec<Said>,
+    /// How many sayings were made: a later one has a greater number.
+    pub(super) sayings: u64,
+    /// Whether hits may say anything.
+    pub(super) says: bool,
     /// Texts that stand in keys and values.
     pub texts: Vec<Rc<[u8]>>,
     /// Return addresses of the deepest stack in a key or value; 0 if there is none.

@@ -24,6 +24,7 @@ mod grow;
 mod keys;
 mod lower;
 mod maps;
+mod said;
 mod uses;
 
 pub use emit::{Emit, Known};

@@ -12,8 +12,9 @@ use super::totals::Totals;
 use super::world::{Hit, Stream, World};
 use crate::attach::Probe;
 use crate::cell::Cell;
-use crate::program::Program;
+use crate::program::{Block, Program, Typed};
 use crate::table::Asked;
+use crate::value::Value;
 
 /// A program that runs.
 #[derive(Debug)]
@@ -48,6 +49,13 @@ impl Machine {
     pub fn run(&mut self, block: usize, hit: &Hit, world: &mut dyn World) {
         let program = self.state.program.clone();
         Frame::new(&mut self.state, &program.blocks[block], hit, world).run();
+    }
+    /// Evaluates a call that writes, with the values of its variables.
+    pub(crate) fn write(&mut self, call: &Typed, locals: Vec<Value>, hit: &Hit, world: &mut dyn World) {
+        let block = Block::default();
+        let mut frame = Frame::new(&mut self.state, &block, hit, world);
+        frame.locals = locals;
+        drop(frame.eval(call));
     }
     /// Runs the blocks at probes of one kind, in the order of the source.
     pub fn run_all(&mut self, is: impl Fn(&Probe) -> bool, hit: &Hit, world: &mut dyn World) {

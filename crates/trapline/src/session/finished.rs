@@ -27,6 +27,8 @@ pub struct Finished {
     /// Thread names for [`calls`](Self::calls), by process and thread. A thread that ended before its name
     /// was read is not in it.
     pub names: HashMap<(u32, u32), String>,
+    /// The processes of their threads, in the same way: the one that was probed, or a child that it forked.
+    pub processes: HashMap<(u32, u32), u32>,
     /// Bytes that were recorded and not saved yet, if saving was begun. [`saved::end`](crate::saved::end)
     /// must follow them in the file.
     pub saved: Vec<u8>,

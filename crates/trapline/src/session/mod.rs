@@ -226,7 +226,7 @@ impl Session {
         self.processes.past.tallies().chain(there).collect()
     }
     /// What hits' programs left in maps since attach, process by process; see [`Builder::maps`](crate::Builder::maps).
-    /// A row whose stack is just being stored comes with the next call.
+    /// A row whose stack is just being stored comes with the next call; what hits said comes once.
     pub fn maps(&mut self) -> Vec<MapContents> {
         let mut maps = self.all_maps();
         maps.iter_mut().for_each(MapContents::keep_known);
@@ -247,6 +247,20 @@ impl Session {
     /// Name of a call's thread; `None` if the thread has ended and its name was never read.
     pub fn thread_name(&mut self, call: &Call) -> Option<String> {
         self.name(call.pid, call.tid)
+    }
+    /// The process of a call's thread, which may be a child that [`Call::pid`] forked; `None` if the thread has ended and it was
+    /// never read.
+    pub fn process_of(&mut self, call: &Call) -> Option<u32> {
+        self.process(call.pid, call.tid)
+    }
+    fn process(&mut self, pid: u32, tid: u32) -> Option<u32> {
+        let mut of_pid = self.processes.traced.iter_mut().filter(|traced| traced.pid() == pid);
+        let read = of_pid.find_map(|traced| traced.process_of(tid));
+        read.or_else(|| self.processes.past.process_of(pid, tid))
+    }
+    fn processes_of(&mut self, calls: &[Call]) -> HashMap<(u32, u32), u32> {
+        let threads: HashSet<(u32, u32)> = calls.iter().map(|call| (call.pid, call.tid)).collect();
+        threads.into_iter().filter_map(|(pid, tid)| Some(((pid, tid), self.process(pid, tid)?))).collect()
     }
     fn name(&mut self, pid: u32, tid: u32) -> Option<String> {
         let mut of_pid = self.processes.traced.iter_mut().filter(|traced| traced.pid() == pid);
@@ -276,7 +290,7 @@ impl Session {
                 traced.each_call(clock, None, &mut |call| calls.push(call));
             }
         }
-        let names = self.names_of(&calls);
+        let (names, processes) = (self.names_of(&calls), self.processes_of(&calls));
         let (tallies, maps) = (self.tallies(), self.all_maps());
         let there = self.processes.traced.iter().flat_map(|traced| traced.stack_sums(clock.1));
         let stacks = self.processes.past.take_stacks().chain(there).collect();
@@ -293,7 +307,7 @@ impl Session {
         reports.extend(self.processes.past.last_reports());
         reports.sort_by_key(|report| report.nth);
         let command = self.processes.command.take();
-        Finished { reports, summary, command, nothing, calls, names, saved, tallies, maps, stacks }
+        Finished { reports, summary, command, nothing, calls, names, processes, saved, tallies, maps, stacks }
     }
     fn summary(&mut self) -> Summary {
         let mut summary = Summary { notices: self.take_notices(), ..Summary::default() };

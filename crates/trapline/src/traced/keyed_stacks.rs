@@ -49,6 +49,10 @@ impl KeyedStacks {
         }
         dropped
     }
+    /// Whether a number was read.
+    pub(super) fn has(&self, number: (usize, u64)) -> bool {
+        self.known.contains_key(&number)
+    }
     /// The place and the stack of a number. `site`: the place of a segment's probe.
     pub(super) fn stack(
         &self,

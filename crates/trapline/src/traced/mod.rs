@@ -257,6 +257,10 @@ impl Traced {
     pub(crate) fn thread_name(&mut self, tid: u32) -> Option<String> {
         self.readings.names.name(&self.target, tid)
     }
+    /// Process of a thread: this one, or a child that it forked.
+    pub(crate) fn process_of(&mut self, tid: u32) -> Option<u32> {
+        self.readings.names.process(&self.target, tid)
+    }
     /// Whether entries are reported when they happen too.
     pub(crate) const fn announce_entries(&mut self, announces: bool) {
         self.readings.recorder.announce_entries(announces);
@@ -297,9 +301,10 @@ impl Traced {
     pub(crate) fn tallies(&mut self, by: Option<By>) -> Vec<Tallied> {
         self.readings.tallies(&self.target, &mut self.prober, by)
     }
-    /// What is in the maps of hits' programs.
+    /// What is in the maps of hits' programs. What hits said is taken.
     pub(crate) fn maps(&mut self, tables: &[MapTable]) -> MapContents {
-        self.readings.maps(&self.target, &mut self.prober, tables)
+        let last = self.ended.is_some() || self.prober.patches.detached;
+        self.readings.maps(&self.target, &mut self.prober, (tables, last))
     }
     /// All counts now. `ends`: the next interval begins with this report.
     pub(crate) fn report(&mut self, options: ReportOptions, ends: bool) -> ProcessReport {

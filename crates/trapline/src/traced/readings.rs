@@ -16,7 +16,7 @@ use crate::aggregation::Tallied;
 use crate::calls::Call;
 use crate::decode::Clock;
 use crate::histogram::TickScale;
-use crate::maps::{MapContents, MapTable, RawMaps};
+use crate::maps::{MapContents, MapKind, MapTable, RawMaps};
 use crate::past::Interval;
 use crate::report::{By, Ended, ProcessReport, Share, Times};
 use crate::session_request::ReportOptions;
@@ -108,13 +108,21 @@ impl Readings {
         &mut self,
         target: &TargetProcess,
         prober: &mut Prober,
-        tables: &[MapTable],
+        (tables, last): (&[MapTable], bool),
     ) -> MapContents {
         if tables.is_empty() {
             return MapContents::default();
         }
         self.read_names(target, prober);
-        let maps = RawMaps::read(&prober.patches.attached, tables);
+        let mut maps = RawMaps::read(&prober.patches.attached, tables);
+        // Stacks before what hits said: what names one that is not known waits.
+        if tables.iter().any(|table| table.kind == MapKind::Said) {
+            let segments = prober.patches.attached.segments();
+            self.keyed.iter_mut().for_each(|keyed| _ = keyed.read(&target.process, segments));
+            let keyed = self.keyed.as_ref();
+            let stack = |segment, number| keyed.is_some_and(|keyed| keyed.has((segment, number)));
+            maps.take_said(&prober.patches.attached, (&stack, last));
+        }
         self.names.look(target, &maps.threads(), false);
         let sites = prober.sites.by_counter();
         let site = |segment: usize, probe: u32| sites.get(&(segment, probe)).cloned();

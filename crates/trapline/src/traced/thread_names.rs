@@ -146,7 +146,8 @@ impl ThreadNames {
         let wanted: HashSet<String> = names.collect();
         let rows = matches!(requested.hit_action, HitAction::Tally { .. }).then_some(requested.by);
         let in_rows = requested.by == Some(By::ThreadName) && requested.hit_action.is_reported();
-        let matter = !wanted.is_empty() || in_rows || requested.maps.iter().any(MapTable::names_threads);
+        let in_maps = requested.maps.iter().any(MapTable::names_threads);
+        let matter = !wanted.is_empty() || in_rows || in_maps || requested.follows_threads;
         if self.called.is_none() && matter {
             self.known.follow(pid);
             self.called = Some(Called::new(pid, wanted, rows));
@@ -204,6 +205,12 @@ impl ThreadNames {
         let tid = self.known.seen(tid).unwrap_or(tid);
         self.look(target, &std::iter::once(tid).collect(), false);
         self.known.get(tid).comm
+    }
+    /// Process of a thread, if it was read. `tid` is the number that the tracer sees.
+    pub(super) fn process(&mut self, target: &TargetProcess, tid: u32) -> Option<u32> {
+        let tid = self.known.seen(tid).unwrap_or(tid);
+        self.look(target, &std::iter::once(tid).collect(), false);
+        self.known.get(tid).process
     }
     /// Forgets names of threads that are gone and have no row.
     fn forget(&mut self, target: &TargetProcess, sites: &SiteTable, attached: &Attached, by: Option<By>) {

@@ -27,9 +27,7 @@ pub(super) fn record(typed: TypedRecord) -> Result<Record, UsageError> {
     let common = Common {
         target: typed.target,
         duration: typed.duration,
-        dry_run: typed.dry_run,
-        strict: typed.strict,
-        faults_are_fatal: typed.faults_are_fatal,
+        patching: typed.patching,
         quiet: typed.quiet,
         ..Common::default()
     };
@@ -37,7 +35,7 @@ pub(super) fn record(typed: TypedRecord) -> Result<Record, UsageError> {
     if let Some(wrong) = run.probes.iter().find(|probe| !is_function(probe)) {
         return Err(UsageError::RecordNotAFunction(wrong.text.clone()));
     }
-    if !typed.dry_run {
+    if !run.dry_run {
         let output = Some(typed.output.join(FILE));
         run.sink = Sink { format: Format::Saved, json: false, output, quiet: typed.quiet };
     }

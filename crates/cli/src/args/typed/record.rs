@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 
 use super::help::{ONCE, TRACED, sections};
 use super::selection::{TypedDepth, TypedSelection};
-use super::shared::{TypedEnds, TypedTarget};
+use super::shared::{TypedEnds, TypedPatching, TypedTarget};
 
 /// Record every call of a whole program, and look later
 ///
@@ -47,15 +47,8 @@ pub(crate) struct TypedRecord {
     /// Print no closing summary and no notices
     #[arg(short, long, help_heading = "Recording")]
     pub(crate) quiet: bool,
-    /// Show the tactic for each site; change nothing
-    #[arg(long, help_heading = "Patching")]
-    pub(crate) dry_run: bool,
-    /// Stop all threads while code changes; by default they run on
-    #[arg(long, help_heading = "Patching")]
-    pub(crate) strict: bool,
-    /// Also move instructions that may fault, as for the other verbs
-    #[arg(long, help_heading = "Patching")]
-    pub(crate) faults_are_fatal: bool,
+    #[command(flatten)]
+    pub(crate) patching: TypedPatching,
 }
 
 /// Name of the folder if none is given.

@@ -91,23 +91,31 @@ pub(crate) struct Common {
     /// Print no closing summary and no notices
     #[arg(short, long, help_heading = "Output")]
     pub(crate) quiet: bool,
-    /// Show the tactic for each site; change nothing
-    #[arg(long, help_heading = "Patching")]
-    pub(crate) dry_run: bool,
-    /// Stop all threads while code changes; by default they run on
-    #[arg(long, help_heading = "Patching")]
-    pub(crate) strict: bool,
-    /// Also move instructions that may fault.
-    ///
-    /// For programs that catch SIGSEGV or SIGBUS only to report the fault and end, such as redis. Not for programs that
-    /// look up the address of a fault: the JVM, Go, .NET, WebAssembly.
-    #[arg(long, help_heading = "Patching")]
-    pub(crate) faults_are_fatal: bool,
+    #[command(flatten)]
+    pub(crate) patching: TypedPatching,
     /// Count by kernel uprobes where no jump fits.
     ///
     /// A hit there costs microseconds. Without this option such sites are left out, and the report names them.
     #[arg(long, help_heading = "Patching")]
     pub(crate) kernel_uprobes: bool,
+}
+
+/// How code is changed.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Patching")]
+pub(crate) struct TypedPatching {
+    /// Show the tactic for each site; change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Stop all threads while code changes; by default they run on
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Also move instructions that may fault.
+    ///
+    /// For programs that catch SIGSEGV or SIGBUS only to report the fault and end, such as redis. Not for programs that
+    /// look up the address of a fault: the JVM, Go, .NET, WebAssembly.
+    #[arg(long)]
+    pub(crate) faults_are_fatal: bool,
 }
 
 /// Where a report goes, for verbs that print once.

@@ -20,6 +20,7 @@ mod ran;
 mod recorded;
 mod registers;
 mod running;
+mod said;
 mod source;
 mod stop;
 mod system;

@@ -32,13 +32,13 @@ impl NativeScript {
         for (map, how) in native.maps.iter().enumerate() {
             let Some(how) = how.as_ref().filter(|_| !is_too_long(bytes)) else { continue };
             let [keys, values]: [Vec<KeyWord>; 2] =
-                [&how.keys, &how.values].map(|parts| parts.iter().filter_map(|part| word(*part)).collect());
+                [&how.keys, &how.values].map(|parts| parts.iter().map(|part| word(*part)).collect());
             let shape = MapShape {
                 at: 0,
                 keys: keys.len() as u8,
                 // A value that no hit assigns has one word.
                 values: values.len().max(1) as u8,
-                bits: bits(program.maps[map].room),
+                bits: program.maps.get(map).map_or(BITS, |map| bits(map.room)),
                 owner: owner(how),
             };
             let owners = [Some(shape.owner), (beyond && shape.owner == Owner::Thread).then_some(Owner::Any)];
@@ -157,6 +157,9 @@ impl Emit for Emitter<'_> {
         let (map, own) = (self.map(map), self.own());
         map.assign(&mut self.builder, own, key, values);
     }
+    fn say(&mut self, map: usize, key: &[Value], values: &[Value]) {
+        self.map(map).say(&mut self.builder, key, values);
+    }
     fn delete(&mut self, map: usize, key: &[Value]) {
         let (map, own) = (self.map(map), self.own());
         map.delete(&mut self.builder, own, key);
@@ -166,16 +169,16 @@ impl Emit for Emitter<'_> {
     }
 }
 
-/// The word that a part of a key or a value has in the target.
-const fn word(part: native::KeyWord) -> Option<KeyWord> {
+/// What the word of a part of a key or a value is.
+const fn word(part: native::KeyWord) -> KeyWord {
     match part {
-        native::KeyWord::Thread => Some(KeyWord::Thread),
-        native::KeyWord::Comm => Some(KeyWord::ThreadName),
-        native::KeyWord::Func | native::KeyWord::Probe | native::KeyWord::Sort => Some(KeyWord::Number),
-        native::KeyWord::Number | native::KeyWord::Text | native::KeyWord::Bucket => Some(KeyWord::Number),
-        native::KeyWord::Stack(..) => Some(KeyWord::Stack),
-        native::KeyWord::ReadText | native::KeyWord::ReadBytes => Some(KeyWord::Text),
-        native::KeyWord::Pid => None,
+        native::KeyWord::Thread => KeyWord::Thread,
+        native::KeyWord::Comm => KeyWord::ThreadName,
+        native::KeyWord::Func | native::KeyWord::Probe | native::KeyWord::Sort => KeyWord::Number,
+        native::KeyWord::Number | native::KeyWord::Text | native::KeyWord::Bucket => KeyWord::Number,
+        native::KeyWord::Stack(..) => KeyWord::Stack,
+        native::KeyWord::ReadText | native::KeyWord::ReadBytes => KeyWord::Text,
+        native::KeyWord::Pid => KeyWord::Process,
     }
 }
 
@@ -202,6 +205,7 @@ fn bits(keys: usize) -> u8 {
 fn owner(how: &native::NativeMap) -> Owner {
     match how.change {
         Change::Add | Change::Raise(_) => Owner::Cpu,
+        Change::Say => Owner::Any,
         Change::Assign if how.is_shared() => Owner::Any,
         Change::Assign => Owner::Thread,
     }
@@ -211,6 +215,7 @@ const fn kind(change: Change) -> MapKind {
     match change {
         Change::Add => MapKind::Added,
         Change::Assign => MapKind::Assigned,
+        Change::Say => MapKind::Said,
         Change::Raise(when) => MapKind::Extreme {
             least: matches!(when, Compare::Less | Compare::Below),
             signed: matches!(when, Compare::Less | Compare::Greater),

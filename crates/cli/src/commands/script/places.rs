@@ -201,7 +201,7 @@ pub(super) fn event(
     (place, recorded): (&Place, &Recorded),
     call: &Call,
     frames: &Frames,
-    comm: String,
+    (pid, comm): (u32, String),
     start: u64,
 ) -> Event {
     let at = call.at + if place.at_return { call.took.unwrap_or_default() } else { Duration::ZERO };
@@ -209,7 +209,7 @@ pub(super) fn event(
         probe: place.name.clone(),
         sort: place.sort,
         func: place.func.clone(),
-        pid: call.pid,
+        pid,
         tid: call.tid,
         comm: comm.into_bytes(),
         nsecs: Some(start + nanos(at)),

@@ -13,7 +13,7 @@ use trapline::filter::Filter;
 use trapline::report::Refused;
 use trapline::stacks::Unwinding;
 use trapline::{Among, Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
-use trapline_script::native::Processes;
+use trapline_script::native::{Native, Processes};
 use trapline_script::{Machine, Probe, Program};
 
 use super::found::Found;
@@ -23,6 +23,7 @@ use super::own;
 use super::places::{Event, Places, event, nanos, spec};
 use super::ran::Ran;
 use super::recorded::Recorded;
+use super::said::Line;
 use super::stop::{Stop, said};
 use crate::args::command::Script;
 
@@ -196,6 +197,8 @@ impl Probing {
         let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING).returns(args.returns);
         let builder = builder.actions(actions).maps(ran.tables()).names(ran.namer());
         let builder = builder.debug_folders(&args.debug_folders);
+        // All processes of a machine would take more descriptors than there are.
+        let builder = builder.follow_threads(processes(pid, command).one);
         let (args, returns) = (asked.arguments(), asked.specs.iter().any(|spec| spec.at_return));
         let session = match unwinding {
             Some(unwinding) => builder.stacks(unwinding, false),
@@ -243,15 +246,17 @@ impl Probing {
                 continue;
             }
             let name = name_of(call, self.session.thread_name(call), self.launched.as_ref());
-            let start = self.start;
-            events.extend(places.into_iter().map(|place| event(place, call, &frames, name.clone(), start)));
+            let (start, pid) = (self.start, self.session.process_of(call).unwrap_or(call.pid));
+            let of = |place| event(place, call, &frames, (pid, name.clone()), start);
+            events.extend(places.into_iter().map(of));
         }
         events
     }
-    /// Gives maps what the target has added up and assigned so far.
-    pub(super) fn settle(&mut self, machine: &mut Machine) {
-        if !self.ran.is_empty() {
-            self.ran.settle(machine, &self.session.maps(), &self.places.frames);
+    /// Gives maps what the target has added up and assigned so far. Returns what hits said since the last time.
+    pub(super) fn settle(&mut self, machine: &mut Machine) -> Vec<Line> {
+        match self.ran.is_empty() {
+            true => Vec::new(),
+            false => self.ran.settle(machine, &self.session.maps(), &self.places.frames),
         }
     }
     /// Detaches, and ends the command that was launched.
@@ -259,12 +264,17 @@ impl Probing {
         let pid = self.pid();
         own::end_launched(&mut self.session.detach(), pid);
     }
-    /// Detaches, and gives maps what the target has added up and assigned. Returns the hits that were left, how many had
-    /// unknown values in all, and the end of the session.
-    pub(super) fn end(self, machine: &mut Machine) -> (Vec<Event>, u64, Finished) {
+    /// Detaches, gives maps what the target has added up and assigned, and has what hits said `written`. Returns the hits that
+    /// were left, how many had unknown values in all, how much of what hits said is lost, and the end of the session.
+    pub(super) fn end(
+        self,
+        machine: &mut Machine,
+        mut written: impl FnMut(&Native, &mut Machine, Vec<Line>),
+    ) -> (Vec<Event>, [u64; 2], Finished) {
         let Self { session, mut places, ran, start, launched, mut unknown, .. } = self;
         let finished = session.detach();
-        ran.settle(machine, &finished.maps, &places.frames);
+        let (said, lost) = (ran.settle(machine, &finished.maps, &places.frames), ran.lost(&finished.maps));
+        written(ran.native(), machine, said);
         unknown += finished.maps.iter().map(|one| one.unseen).sum::<u64>();
         let frames = places.frames.clone();
         let mut events = Vec::new();
@@ -273,9 +283,11 @@ impl Probing {
             let name = name_of(call, name, launched.as_ref());
             let (here, more) = places.of(call);
             unknown += more;
-            events.extend(here.into_iter().map(|place| event(place, call, &frames, name.clone(), start)));
+            let pid = finished.processes.get(&(call.pid, call.tid)).copied().unwrap_or(call.pid);
+            let of = |place| event(place, call, &frames, (pid, name.clone()), start);
+            events.extend(here.into_iter().map(of));
         }
-        (events, unknown, finished)
+        (events, [unknown, lost], finished)
     }
 }
 

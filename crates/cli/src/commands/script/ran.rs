@@ -14,7 +14,7 @@ use trapline::maps::{KeyPart, MapContents, MapKind, MapRow, MapTable, Namer, Run
 use trapline::report::Refused;
 use trapline::stacks::HitStack;
 use trapline::{ProbeAction, Site};
-use trapline_script::native::{Beside, Fate, KeyValue, KeyWord, Natives, Processes};
+use trapline_script::native::{Beside, Fate, KeyValue, KeyWord, Native, Natives, Processes};
 use trapline_script::{Amount, Block, Lost, Machine, Probe, Program, Totals};
 
 use super::found::Found;
@@ -22,6 +22,7 @@ use super::frames::Frames;
 use super::host::UNNAMED;
 use super::native::NativeScript;
 use super::places::{name, real, spec, whole};
+use super::said::{self, Line};
 
 /// The blocks that hits run in the target.
 #[derive(Debug)]
@@ -84,10 +85,15 @@ impl Names {
 impl Ran {
     /// Those blocks that the target can run; none if all are to be interpreted.
     pub(super) fn of(program: &Program, found: &Found, (interpret, processes): (bool, Processes)) -> Self {
+        let of = |says| Natives::of(program, &beside(program, found), (processes, says));
+        let fits = |natives: &Natives| program.fits_records(|block| why_read(natives, block)).is_ok();
         let mut natives = match interpret {
             true => Natives::none(program, "--interpret"),
-            false => Natives::of(program, &beside(program, found), processes),
+            false => of(false),
         };
+        if !interpret && !fits(&natives) {
+            natives = Some(of(true)).filter(fits).unwrap_or(natives);
+        }
         let mut ran = Self::with(program, found, natives.clone(), true);
         // A block's code may not fit into a stub, on some processor.
         if ran.programs(program).is_err() {
@@ -121,10 +127,11 @@ impl Ran {
     }
     /// Why a block is interpreted, if it is.
     pub(super) fn why_read(&self, block: usize) -> Option<&str> {
-        match self.natives.fates.get(block)? {
-            Fate::Read(why) => Some(why),
-            Fate::Own | Fate::Native => None,
-        }
+        why_read(&self.natives, block)
+    }
+    /// What the blocks are to the target.
+    pub(super) const fn native(&self) -> &Native {
+        &self.script.native
     }
     /// Whether a block of the tracer names a map that the target changes.
     pub(super) fn is_awaited(&self, block: usize) -> bool {
@@ -181,8 +188,13 @@ impl Ran {
         };
         self.natives.fates.iter().zip(&program.blocks).filter_map(line).collect()
     }
-    /// Gives a program's maps what hits added up and what threads assigned.
-    pub(super) fn settle(&self, machine: &mut Machine, contents: &[MapContents], frames: &Frames) {
+    /// Gives a program's maps what hits added up and what threads assigned. Returns what hits said.
+    pub(super) fn settle(
+        &self,
+        machine: &mut Machine,
+        contents: &[MapContents],
+        frames: &Frames,
+    ) -> Vec<Line> {
         let known = Known {
             name: &|number| self.names.name(number),
             stack: &|pid, (site, stack)| {
@@ -192,10 +204,23 @@ impl Ran {
             },
         };
         contents_into(&self.script, machine, contents, &known);
+        said::said(&self.script, contents, &known)
+    }
+    /// How much of what hits said is lost.
+    pub(super) fn lost(&self, contents: &[MapContents]) -> u64 {
+        said::lost(&self.script, contents)
     }
     /// The probe of a site.
     fn probed(&self, site: &Site) -> Option<&Probed> {
         self.probes.get((site.slot as usize).checked_sub(self.names.before + 1)?)
+    }
+}
+
+/// Why a block is interpreted, if it is.
+fn why_read(natives: &Natives, block: usize) -> Option<&str> {
+    match natives.fates.get(block)? {
+        Fate::Read(why) => Some(why),
+        Fate::Own | Fate::Native => None,
     }
 }
 
@@ -244,7 +269,9 @@ pub(super) fn contents_into(
         }
         for (table, missed) in one.missed.iter().enumerate() {
             let lost = Lost { full: missed.full, met: missed.met + missed.unfinished };
-            totals.lose_in(script.maps[table], lost);
+            if script.tables[table].kind != MapKind::Said {
+                totals.lose_in(script.maps[table], lost);
+            }
         }
     }
     machine.settle(totals);
@@ -280,7 +307,7 @@ fn value(script: &NativeScript, row: &MapRow, known: &Known<'_>) -> Option<Vec<K
 }
 
 /// The parts of a key or a value of a process, and a histogram's bucket. `are`: what they are.
-fn parts(
+pub(super) fn parts(
     script: &NativeScript,
     (are, words): (&[KeyWord], &[KeyPart]),
     pid: u32,
@@ -288,10 +315,6 @@ fn parts(
 ) -> Option<(Vec<KeyValue>, Option<u64>)> {
     let (mut all, mut bucket, mut words) = (Vec::new(), None, words.iter());
     for part in are {
-        if *part == KeyWord::Pid {
-            all.push(KeyValue::Int(pid.into()));
-            continue;
-        }
         all.push(match (words.next()?, part) {
             (KeyPart::Number(number), KeyWord::Bucket) => {
                 bucket = Some(*number);
@@ -316,7 +339,7 @@ fn parts(
             }
             (KeyPart::Text(text), KeyWord::ReadBytes) => KeyValue::Bytes(text.to_vec()),
             (KeyPart::Text(text), _) => KeyValue::Text(text.to_vec()),
-            (KeyPart::Thread(tid), _) => KeyValue::Int((*tid).into()),
+            (KeyPart::Thread(number) | KeyPart::Process(number), _) => KeyValue::Int((*number).into()),
             (KeyPart::Name(name), _) => {
                 KeyValue::Text(name.as_deref().unwrap_or(UNNAMED).as_bytes().to_vec())
             }

@@ -9,11 +9,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use trapline::{Interrupt, Interrupts};
+use trapline_script::native::Native;
 use trapline_script::{Clock, Hit, Machine, Probe, Program, Stream, Style, World};
 
 use super::host::{Host, Timer};
 use super::places::Event;
 use super::probing::Probing;
+use super::said::{Line, Waiting};
 use super::stop::{Stop, said, say};
 use super::watched::Watched;
 use super::{bench, own};
@@ -27,6 +29,9 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// How often hits are looked for.
 const ROUND: Duration = Duration::from_millis(2);
+
+/// How often what hits said is taken.
+const SAID: Duration = Duration::from_millis(20);
 
 /// Set by the tests of bpftrace: how they know that everything is attached.
 const NOTIFY: &str = "__BPFTRACE_NOTIFY_PROBES_ATTACHED";
@@ -43,6 +48,9 @@ struct Running<'a> {
     child: Option<Child>,
     probing: Option<Probing>,
     watched: Option<Watched>,
+    /// What hits said, and when it is taken the next time.
+    said: Waiting,
+    said_due: Instant,
     /// Notices that were written.
     told: Vec<String>,
     /// The process that was asked for, if no program is probed.
@@ -71,6 +79,8 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
         child: None,
         probing: None,
         watched: None,
+        said: Waiting::default(),
+        said_due: Instant::now(),
         told: Vec::new(),
         pid,
     };
@@ -214,6 +224,7 @@ impl Running<'_> {
             let (accesses, alive) =
                 watching.map_or((Vec::new(), alive), |(all, lives)| (all, alive && lives));
             self.run_events(accesses);
+            self.hear();
             self.run_timers();
             if !alive {
                 return;
@@ -265,10 +276,19 @@ impl Running<'_> {
             self.machine.run(block, &hit, &mut self.host);
         }
     }
-    /// Gives maps what the target has added up and assigned so far.
+    /// Gives maps what the target has added up and assigned so far, and writes what hits said.
     fn settle(&mut self) {
-        if let Some(probing) = &mut self.probing {
-            probing.settle(&mut self.machine);
+        let Self { probing: Some(probing), machine, host, hit, said, .. } = self else { return };
+        for line in said.add(probing.settle(machine)) {
+            line.write(probing.ran.native(), machine, (hit, host));
+        }
+    }
+    /// The same from time to time, if hits say anything.
+    fn hear(&mut self) {
+        let says = self.probing.as_ref().is_some_and(|probing| probing.ran.native().has_said());
+        if says && self.said_due <= Instant::now() {
+            self.settle();
+            self.said_due = Instant::now() + SAID;
         }
     }
     /// Detaches without a look at what was hit, and ends a command that was launched.
@@ -287,10 +307,14 @@ impl Running<'_> {
         }
         let (mut missed, mut unknown) = (0, 0);
         if let Some(probing) = self.probing.take() {
-            let (events, without, mut finished) = probing.end(&mut self.machine);
+            let (host, hit, said) = (&mut self.host, &self.hit, &mut self.said);
+            let write = |native: &Native, machine: &mut Machine, lines: Vec<Line>| {
+                said.all(lines).iter().for_each(|line| line.write(native, machine, (hit, host)));
+            };
+            let (events, [without, lost], mut finished) = probing.end(&mut self.machine, write);
             unknown = without;
             self.run_events(events);
-            missed = finished.summary.missed;
+            missed = finished.summary.missed + lost;
             self.warn(summary::problems(&finished.summary));
             own::end_launched(&mut finished, self.host.child);
         }

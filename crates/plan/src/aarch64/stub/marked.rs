@@ -1,34 +1,29 @@
-//! What a hit's program has as its arguments at a USDT probe: numbers as the note describes them, and numbers of texts;
-//! the same as x86-64's twin.
+//! A USDT probe's arguments in their places, on arm64 (`crate::marked`).
 //!
-//! In: what takes the arguments' places (`arguments`), what is read from memory, which texts keys name. Out: code that reads,
-//! and puts each value into its argument's place; the jumps of hits that run no program. It runs before the hit's program, in
-//! the frame of `frame`, and the places belong to the hit: they are given back behind it (`arguments`).
+//! In: what is taken, and of what. Out: code; the jumps of hits that run no program.
 //!
 //! ```text
-//!   fetch     sp is lower by depth; each field: the kernel's result, then its bytes (`text`)
-//!   number    the field's result must be its whole length.  A = its bits, or the operand's;  place = A
-//!   text      A = its number, of `programs::texts`;  place = A.  A, B, KEY, D, INDEX, VALUE: its variables
-//!   drop      sp as before
-//!
+//!   value     A;  B, KEY, D, INDEX, VALUE: variables of `programs::texts`, too
 //!   places    x0 to x5; others at sp + depth + FRAME + 8 · nth
 //!   words     of `programs::texts`: WAITING of `frame`, but the last one, which may be the stack's number
 //! ```
-//!
-//! All of it comes before the program, in the hit's own frame. A signal handler in between has a frame of its own.
 
 use std::cell::RefCell;
 
 use trapline_code::aarch64::{Frame, Inputs, allocate, emit};
-use trapline_code::{Allocated, NoCode};
+use trapline_code::{Allocated, NoCode, Width};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::filter::ARGUMENTS;
 use super::frame::{self, A, B, D, INDEX, KEY, VALUE, waiting};
 use super::text::Texts;
-use crate::filter::{MAX_WORDS, OPERANDS, Taken};
+use crate::filter::{MAX_WORDS, Taken};
 use crate::hit::{HitProgram, TextLength, TextOfKey, input};
-use crate::programs::{self, Kept, texts};
+use crate::marked::{Made, Places, take};
+use crate::programs::{self, texts};
+
+/// Jumps of hits that run no program.
+pub(super) type Left = crate::marked::Left<Fix>;
 
 /// Upper bound of the code bytes for a number.
 pub(in crate::aarch64) const NUMBER_BYTES: u64 = 64;
@@ -51,60 +46,11 @@ pub(super) struct Marked<'a> {
     pub(super) lse: bool,
 }
 
-/// Jumps of hits that run no program.
-#[derive(Debug, Default)]
-pub(super) struct Left {
-    /// With the copies still there: a value is not known, so the hit is counted.
-    pub(super) unknown: Vec<Fix>,
-    /// With the copies still there: there was no room for a text.
-    pub(super) no_room: Vec<Fix>,
-    /// A goroutine's stack has no room for the copies.
-    pub(super) cramped: Vec<Fix>,
-}
-
 impl Marked<'_> {
     /// Appends it.
     pub(super) fn take(self, asm: &mut Asm) -> Left {
-        let mut left = Left { cramped: self.texts.room(asm).into_iter().collect(), ..Left::default() };
-        self.texts.fetch(asm);
-        for taken in self.taken {
-            match *taken {
-                Taken::Number { nth, field, width } => {
-                    match field {
-                        Some(field) => {
-                            let (at, bytes) = self.field(field);
-                            asm.load_at(A, SP, at);
-                            asm.compare_number(A, bytes);
-                            left.unknown.push(asm.if_later(Cond::NotEqual));
-                            asm.load_at(A, SP, at + 8);
-                        }
-                        None if width.bits >= 64 => continue,
-                        None => self.load(asm, A, nth.into()),
-                    }
-                    match (width.bits, width.signed) {
-                        (64.., _) => {}
-                        (bits, true) => asm.signed_bits(A, A, bits.into()),
-                        (bits, false) => asm.bits(A, A, 0, bits.into()),
-                    }
-                    self.put(asm, nth.into());
-                }
-                Taken::Text { nth, field } => {
-                    let Some(text) = self.hit.texts.get(usize::from(nth)) else { continue };
-                    self.number(asm, (*text, self.field(field).0), &mut left);
-                    self.put(asm, OPERANDS + usize::from(nth));
-                }
-                Taken::Unknown => left.unknown.push(asm.b_later()),
-            }
-        }
-        self.texts.drop(asm);
-        left
-    }
-    /// Offset of a field's result, and its length in bytes.
-    fn field(self, nth: u8) -> (u32, i32) {
-        let fields = self.texts.fields;
-        let before = fields.iter().take(nth.into()).map(|read| read.words() as u32 * 8).sum::<u32>();
-        let bytes = fields.get(usize::from(nth)).map_or(0, |read| read.bytes.into());
-        (self.texts.first_field() + before, bytes)
+        let Self { hit, taken, texts, .. } = self;
+        take(&mut Taking { asm, marked: self }, taken, texts.fields, &hit.texts)
     }
     /// Where an argument's place is while the copies are there: a register, or a word.
     fn place(self, nth: usize) -> Result<Reg, u32> {
@@ -119,45 +65,74 @@ impl Marked<'_> {
             Err(at) => asm.load_at(to, SP, at),
         }
     }
-    /// The place = `A`.
-    fn put(self, asm: &mut Asm, nth: usize) {
-        match self.place(nth) {
-            Ok(register) => asm.mov(register, A),
-            Err(at) => asm.store(A, SP, at),
-        }
-    }
-    /// `A` = the number of the text whose result is at this offset.
-    fn number(self, asm: &mut Asm, (text, at): (TextOfKey, u32), left: &mut Left) {
-        let known = KnownValues { marked: Some(self), text };
-        match allocated(text, at) {
-            Ok(allocated) => {
-                let frame = Frame { words: self.texts.depth() + waiting(0), lse: self.lse };
-                for (outcome, fix) in emit(asm, &allocated, &known, frame) {
-                    let to = if outcome == texts::NO_ROOM { &mut left.no_room } else { &mut left.unknown };
-                    to.push(fix);
-                }
-            }
-            Err(why) => asm.lack(why),
-        }
+    /// Distance of a word from the stack pointer.
+    fn at(self, behind_first_field: i32) -> u32 {
+        self.texts.first_field().wrapping_add_signed(behind_first_field)
     }
 }
 
-/// What a text's program depends on, and the program.
-type Made = ((TextOfKey, u32), Allocated);
+struct Taking<'a, 'm> {
+    asm: &'a mut Asm,
+    marked: Marked<'m>,
+}
+
+impl Places for Taking<'_, '_> {
+    type Fix = Fix;
+
+    fn fetch(&mut self) -> Option<Fix> {
+        let room = self.marked.texts.room(self.asm);
+        self.marked.texts.fetch(self.asm);
+        room
+    }
+    fn load(&mut self, at: i32) {
+        self.asm.load_at(A, SP, self.marked.at(at));
+    }
+    fn unless(&mut self, number: i32) -> Fix {
+        self.asm.compare_number(A, number);
+        self.asm.if_later(Cond::NotEqual)
+    }
+    fn leave(&mut self) -> Fix {
+        self.asm.b_later()
+    }
+    fn get(&mut self, nth: usize) {
+        self.marked.load(self.asm, A, nth);
+    }
+    fn extend(&mut self, width: Width) {
+        match width.signed {
+            true => self.asm.signed_bits(A, A, width.bits.into()),
+            false => self.asm.bits(A, A, 0, width.bits.into()),
+        }
+    }
+    fn number(&mut self, text: TextOfKey, at: i32) -> Vec<(u8, Fix)> {
+        let known = KnownValues { marked: Some(self.marked), text };
+        let frame = Frame { words: self.marked.texts.depth() + waiting(0), lse: self.marked.lse };
+        match allocated(text, self.marked.at(at).cast_signed()) {
+            Ok(allocated) => emit(self.asm, &allocated, &known, frame),
+            Err(why) => {
+                self.asm.lack(why);
+                Vec::new()
+            }
+        }
+    }
+    fn put(&mut self, nth: usize) {
+        match self.marked.place(nth) {
+            Ok(register) => self.asm.mov(register, A),
+            Err(at) => self.asm.store(A, SP, at),
+        }
+    }
+    fn drop(&mut self) {
+        self.marked.texts.drop(self.asm);
+    }
+}
 
 thread_local! {
-    static MADE: RefCell<Kept<Made>> = const { RefCell::new(Kept::new()) };
+    static MADE: RefCell<Made> = const { RefCell::new(Made::new()) };
 }
 
-fn allocated(text: TextOfKey, at: u32) -> Result<Allocated, NoCode> {
-    MADE.with_borrow_mut(|made| {
-        let make = || {
-            let known = KnownValues { marked: None, text };
-            let program = texts::number(text, at.cast_signed())?;
-            Ok(((text, at), allocate(program, &REGISTERS, texts::WORDS, &known)?))
-        };
-        made.answer(|(asked, _)| *asked == (text, at), make).map(|(_, allocated)| allocated.clone())
-    })
+fn allocated(text: TextOfKey, at: i32) -> Result<Allocated, NoCode> {
+    let known = KnownValues { marked: None, text };
+    let allocate = |program| Ok(allocate(program, &REGISTERS, texts::WORDS, &known)?);
+    MADE.with_borrow_mut(|made| made.program((text, at), allocate))
 }
 
 /// Where the inputs of a text's program are.

@@ -20,20 +20,16 @@
 
 use super::asm::{Asm, Fix, Reg, ZERO};
 use super::machine::{Rseq, SIGNATURE};
+use crate::sections;
 
-/// `struct rseq`, field `cpu_id`: negative in a thread that is not registered.
-pub(super) const CPU_ID: u32 = 4;
-/// `struct rseq`, field `rseq_cs`.
-const RSEQ_CS: u32 = 8;
+/// A section without its descriptor.
+pub(super) type Section = sections::Section<Fix>;
+/// A section whose body follows.
+pub(super) type Begun = sections::Begun<Fix>;
 
-/// A section without its descriptor, which is still to be written.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Section {
-    descriptor: Fix,
-    restart: u64,
-    start: u64,
-    end: u64,
-}
+/// `struct rseq`, fields.
+pub(super) const CPU_ID: u32 = sections::CPU_ID.unsigned_abs();
+const RSEQ_CS: u32 = sections::RSEQ_CS.unsigned_abs();
 
 /// Emits a section. `body` finds the thread's area in `area`, and ends with the committing instruction; it
 /// may use both registers.
@@ -55,16 +51,7 @@ pub(super) fn section_with<T>(
 ) -> (Section, T) {
     let begun = begin(asm, rseq, [area, scratch]);
     let left = body(asm);
-    (begun.end(asm), left)
-}
-
-/// A section whose body follows.
-#[derive(Clone, Copy, Debug)]
-#[must_use]
-pub(super) struct Begun {
-    descriptor: Fix,
-    restart: u64,
-    start: u64,
+    (begun.end(asm.here()), left)
 }
 
 /// Announces a section. `area` = the thread's area.
@@ -74,14 +61,6 @@ pub(super) fn begin(asm: &mut Asm, rseq: Rseq, [area, scratch]: [Reg; 2]) -> Beg
     let descriptor = asm.adr_later(scratch);
     asm.store(scratch, area, RSEQ_CS);
     Begun { descriptor, restart, start: asm.here() }
-}
-
-impl Begun {
-    /// The committing instruction was the last one.
-    pub(super) fn end(self, asm: &Asm) -> Section {
-        let Self { descriptor, restart, start } = self;
-        Section { descriptor, restart, start, end: asm.here() }
-    }
 }
 
 /// Clears `rseq_cs`, so that no descriptor of ours is announced while other code runs.
@@ -101,12 +80,9 @@ pub(super) fn descriptors(asm: &mut Asm, sections: &[Section]) {
     for section in sections {
         asm.word(SIGNATURE);
         let abort = asm.here();
-        asm.b(section.restart);
+        asm.b(section.restart());
         asm.align(32);
-        asm.bind(section.descriptor);
-        // Version 0, no flags.
-        [0, section.start, section.end - section.start, abort]
-            .into_iter()
-            .for_each(|field| asm.double(field));
+        asm.bind(section.fix());
+        section.descriptor(abort).into_iter().for_each(|word| asm.double(word));
     }
 }

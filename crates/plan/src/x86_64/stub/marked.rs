@@ -1,35 +1,31 @@
-//! What a hit's program has as its arguments at a USDT probe: numbers as the note describes them, and numbers of texts.
+//! A USDT probe's arguments in their places, on x86-64 (`crate::marked`).
 //!
-//! In: what takes the arguments' places (`arguments`), what is read from memory, which texts keys name. Out: code that reads,
-//! and puts each value into its argument's place; the jumps of hits that run no program. It runs before the hit's program,
-//! and the places belong to the hit: they are given back behind it (`arguments`).
+//! In: what is taken, and of what. Out: code; the jumps of hits that run no program.
 //!
 //! ```text
-//!   fetch     rsp is lower by depth; each field: the kernel's result, then its bytes (`text`)
-//!   number    the field's result must be its whole length.  rax = its bits, or the operand's;  place = rax
-//!   text      rax = its number, of `programs::texts`;  place = rax.  rax, r11, r10, rdx: its variables
-//!   drop      rsp as before
-//!
+//!   value     rax;  r11, r10, rdx: variables of `programs::texts`, too
 //!   places    rdi, rsi, rcx, r8, r9; the third one where rdx is saved; others at rsp + depth + step + 8 · nth
 //!   rsp - 32 to - 72      words for variables of `programs::texts`
 //!   rsp - 96, - 104       SPARE: rax and another register, during the claim
 //! ```
-//!
-//! All of it comes before the program, in the hit's own frame. A signal handler in between has a frame of its own.
 
 use std::cell::RefCell;
 
 use trapline_code::x86_64::{Frame, Inputs, allocate, emit};
-use trapline_code::{Allocated, NoCode};
+use trapline_code::{Allocated, NoCode, Width};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg};
 use super::filter::{ARGUMENT, ARGUMENTS};
 use super::saves::SAVED_RDX;
 use super::text::Texts;
 use super::traced::Traced;
-use crate::filter::{OPERANDS, Taken};
+use crate::filter::Taken;
 use crate::hit::{HitProgram, TextLength, TextOfKey, input};
-use crate::programs::{self, Kept, texts};
+use crate::marked::{Made, Places, take};
+use crate::programs::{self, texts};
+
+/// Jumps of hits that run no program.
+pub(super) type Left = crate::marked::Left<Fix>;
 
 /// Upper bound of the code bytes for a number.
 pub(crate) const NUMBER_BYTES: u64 = 64;
@@ -58,17 +54,6 @@ pub(super) struct Marked<'a> {
     pub(super) texts: Texts<'a>,
 }
 
-/// Jumps of hits that run no program.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Left {
-    /// With the copies still there: a value is not known, so the hit is counted.
-    pub(super) unknown: Vec<Fix>,
-    /// With the copies still there: there was no room for a text.
-    pub(super) no_room: Vec<Fix>,
-    /// A goroutine's stack has no room for the copies.
-    pub(super) cramped: Vec<Fix>,
-}
-
 impl<'a> Marked<'a> {
     pub(super) fn of(traced: &Traced<'a>, hit: &'a HitProgram, taken: &'a [Taken], table: u64) -> Self {
         let texts = traced.texts(trapline_record::ring::RecordKind::Entry);
@@ -76,45 +61,8 @@ impl<'a> Marked<'a> {
     }
     /// Appends it. The thread's number was asked for, if anything is copied.
     pub(super) fn take(self, asm: &mut Asm<'_>) -> Left {
-        let mut left = Left { cramped: self.texts.room(asm).into_iter().collect(), ..Left::default() };
-        // Only texts of records may fault.
-        self.texts.fetch(asm);
-        for taken in self.taken {
-            match *taken {
-                Taken::Number { nth, field, width } => {
-                    match field {
-                        Some(field) => {
-                            let (at, bytes) = self.field(field);
-                            asm.load(RAX, Mem::At(RSP, at));
-                            asm.alu_imm(Alu::Cmp, RAX, bytes, true);
-                            left.unknown.push(asm.jcc_later(Cond::NotEqual));
-                            asm.load(RAX, Mem::At(RSP, at + 8));
-                        }
-                        None if width.bits >= 64 => continue,
-                        None => self.load(asm, RAX, nth.into()),
-                    }
-                    if width.bits < 64 {
-                        asm.extend(RAX, RAX, width.bits, width.signed);
-                    }
-                    self.put(asm, nth.into());
-                }
-                Taken::Text { nth, field } => {
-                    let Some(text) = self.hit.texts.get(usize::from(nth)) else { continue };
-                    self.number(asm, (*text, self.field(field).0), &mut left);
-                    self.put(asm, OPERANDS + usize::from(nth));
-                }
-                Taken::Unknown => left.unknown.push(asm.jmp_later()),
-            }
-        }
-        self.texts.drop(asm);
-        left
-    }
-    /// Offset of a field's result, and its length in bytes.
-    fn field(self, nth: u8) -> (i32, i32) {
-        let fields = self.texts.fields;
-        let before = fields.iter().take(nth.into()).map(|read| read.words() as i32 * 8).sum::<i32>();
-        let bytes = fields.get(usize::from(nth)).map_or(0, |read| read.bytes.into());
-        (self.texts.first_field() + before, bytes)
+        let Self { hit, taken, texts, .. } = self;
+        take(&mut Taking { asm, marked: self }, taken, texts.fields, &hit.texts)
     }
     /// Where an argument's place is while the copies are there.
     fn place(self, nth: usize) -> Result<Reg, Mem> {
@@ -131,45 +79,70 @@ impl<'a> Marked<'a> {
             Err(memory) => asm.load(to, memory),
         }
     }
-    /// The place = rax.
-    fn put(self, asm: &mut Asm<'_>, nth: usize) {
-        match self.place(nth) {
-            Ok(register) => asm.mov(register, RAX),
-            Err(memory) => asm.store(memory, RAX),
+}
+
+struct Taking<'a, 'c, 'm> {
+    asm: &'a mut Asm<'c>,
+    marked: Marked<'m>,
+}
+
+impl Places for Taking<'_, '_, '_> {
+    type Fix = Fix;
+
+    fn fetch(&mut self) -> Option<Fix> {
+        let room = self.marked.texts.room(self.asm);
+        // Only texts of records may fault.
+        self.marked.texts.fetch(self.asm);
+        room
+    }
+    fn load(&mut self, at: i32) {
+        self.asm.load(RAX, Mem::At(RSP, self.marked.texts.first_field() + at));
+    }
+    fn unless(&mut self, number: i32) -> Fix {
+        self.asm.alu_imm(Alu::Cmp, RAX, number, true);
+        self.asm.jcc_later(Cond::NotEqual)
+    }
+    fn leave(&mut self) -> Fix {
+        self.asm.jmp_later()
+    }
+    fn get(&mut self, nth: usize) {
+        self.marked.load(self.asm, RAX, nth);
+    }
+    fn extend(&mut self, width: Width) {
+        self.asm.extend(RAX, RAX, width.bits, width.signed);
+    }
+    fn number(&mut self, text: TextOfKey, at: i32) -> Vec<(u8, Fix)> {
+        let (texts, asm) = (self.marked.texts, &mut *self.asm);
+        let known = KnownValues { marked: Some(self.marked), text };
+        let rdx = Mem::At(RSP, texts.depth() + SAVED_RDX);
+        let frame = Frame { words: &WORDS, rdx, rdx_is_read: false, spare: SPARE, unbroken: false };
+        match allocated(text, texts.first_field() + at) {
+            Ok(allocated) => emit(asm, &allocated, &known, frame),
+            Err(why) => {
+                asm.lack(why);
+                Vec::new()
+            }
         }
     }
-    /// rax = the number of the text whose result is at this offset.
-    fn number(self, asm: &mut Asm<'_>, (text, at): (TextOfKey, i32), left: &mut Left) {
-        let known = KnownValues { marked: Some(self), text };
-        match allocated(text, at) {
-            Ok(allocated) => {
-                let rdx = Mem::At(RSP, self.texts.depth() + SAVED_RDX);
-                let frame = Frame { words: &WORDS, rdx, rdx_is_read: false, spare: SPARE, unbroken: false };
-                for (outcome, fix) in emit(asm, &allocated, &known, frame) {
-                    let to = if outcome == texts::NO_ROOM { &mut left.no_room } else { &mut left.unknown };
-                    to.push(fix);
-                }
-            }
-            Err(why) => asm.lack(why),
+    fn put(&mut self, nth: usize) {
+        match self.marked.place(nth) {
+            Ok(register) => self.asm.mov(register, RAX),
+            Err(memory) => self.asm.store(memory, RAX),
         }
+    }
+    fn drop(&mut self) {
+        self.marked.texts.drop(self.asm);
     }
 }
 
-/// What a text's program depends on, and the program.
-type Made = ((TextOfKey, i32), Allocated);
-
 thread_local! {
-    static MADE: RefCell<Kept<Made>> = const { RefCell::new(Kept::new()) };
+    static MADE: RefCell<Made> = const { RefCell::new(Made::new()) };
 }
 
 fn allocated(text: TextOfKey, at: i32) -> Result<Allocated, NoCode> {
-    MADE.with_borrow_mut(|made| {
-        let make = || {
-            let known = KnownValues { marked: None, text };
-            Ok(((text, at), allocate(texts::number(text, at)?, &REGISTERS, WORDS.len(), &known)?))
-        };
-        made.answer(|(asked, _)| *asked == (text, at), make).map(|(_, allocated)| allocated.clone())
-    })
+    let known = KnownValues { marked: None, text };
+    let allocate = |program| Ok(allocate(program, &REGISTERS, WORDS.len(), &known)?);
+    MADE.with_borrow_mut(|made| made.program((text, at), allocate))
 }
 
 /// Where the inputs of a text's program are.

@@ -19,27 +19,13 @@
 use super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RSP, Reg, Shift};
 use super::machine::Machine;
 use crate::machine::Rseq;
+pub(super) use crate::sections::CPU_ID;
+use crate::sections::{self, RSEQ_CS};
 
-/// `struct rseq`, field `cpu_id`: negative in a thread that is not registered.
-pub(super) const CPU_ID: i32 = 4;
-/// `struct rseq`, field `rseq_cs`.
-const RSEQ_CS: i32 = 8;
-
-/// A section without its descriptor, which is still to be written.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Section {
-    descriptor: Fix,
-    restart: u64,
-    start: u64,
-    end: u64,
-}
-
-impl Section {
-    /// Where it begins.
-    pub(super) const fn restart(&self) -> u64 {
-        self.restart
-    }
-}
+/// A section without its descriptor.
+pub(super) type Section = sections::Section<Fix>;
+/// A section whose body follows.
+pub(super) type Begun = sections::Begun<Fix>;
 
 /// Emits a section; `body` may use `scratch` and ends with the committing instruction.
 pub(super) fn section(
@@ -60,16 +46,7 @@ pub(super) fn section_with<T>(
 ) -> (Section, T) {
     let begun = begin(asm, rseq, scratch);
     let left = body(asm);
-    (begun.end(asm), left)
-}
-
-/// A section whose body follows.
-#[derive(Clone, Copy, Debug)]
-#[must_use]
-pub(super) struct Begun {
-    descriptor: Fix,
-    restart: u64,
-    start: u64,
+    (begun.end(asm.here()), left)
 }
 
 /// Announces a section.
@@ -78,14 +55,6 @@ pub(super) fn begin(asm: &mut Asm<'_>, rseq: Rseq, scratch: Reg) -> Begun {
     let descriptor = asm.lea_later(scratch);
     asm.store(Mem::Fs(rseq.offset + RSEQ_CS), scratch);
     Begun { descriptor, restart, start: asm.here() }
-}
-
-impl Begun {
-    /// The committing instruction was the last one.
-    pub(super) fn end(self, asm: &Asm<'_>) -> Section {
-        let Self { descriptor, restart, start } = self;
-        Section { descriptor, restart, start, end: asm.here() }
-    }
 }
 
 /// Clears `rseq_cs`, so that no descriptor of ours is announced while other code runs.
@@ -99,13 +68,10 @@ pub(super) fn descriptors(asm: &mut Asm<'_>, rseq: Rseq, sections: &[Section]) {
         asm.raw(&[0x0F, 0xB9, 0x3D]);
         asm.raw(&rseq.signature.to_le_bytes());
         let abort = asm.here();
-        asm.jmp(section.restart);
+        asm.jmp(section.restart());
         asm.align(32);
-        asm.bind(section.descriptor);
-        asm.u64(0); // version 0, no flags
-        asm.u64(section.start);
-        asm.u64(section.end - section.start);
-        asm.u64(abort);
+        asm.bind(section.fix());
+        section.descriptor(abort).into_iter().for_each(|word| asm.u64(word));
     }
 }
 

@@ -281,7 +281,7 @@ impl Inputs for KnownValues<'_> {
     }
     fn end_add(&self, asm: &Asm<'_>) {
         let begun = self.begun.take();
-        self.sections.borrow_mut().extend(begun.map(|begun| begun.end(asm)));
+        self.sections.borrow_mut().extend(begun.map(|begun| begun.end(asm.here())));
     }
 }
 

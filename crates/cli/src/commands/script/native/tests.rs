@@ -10,7 +10,7 @@ use trapline::maps::{KeyPart, KeyWord, MapContents, MapKind, MapRow};
 use trapline::report::Tactic;
 use trapline::stacks::{Frame, HitStack};
 use trapline_code::{Bytes, interpret_in};
-use trapline_record::maps::MapArea;
+use trapline_record::maps::{MapArea, Missed};
 use trapline_record::view::View;
 use trapline_script::{
     Clock, Hit, Machine, Meaning, Options, Program, Source, StackMode, Stream, Style, World, compile,
@@ -19,6 +19,7 @@ use trapline_script::{
 use trapline_script::native::{Natives, Processes};
 
 use super::super::ran::{Known, contents_into};
+use super::super::said::said;
 use super::NativeScript;
 
 /// A world in which only output matters.
@@ -55,8 +56,8 @@ impl World for Quiet {
     fn symbol(&mut self, _: u32, _: u64) -> String {
         String::new()
     }
-    fn stack(&self, _: &[u64], _: StackMode) -> Vec<u8> {
-        Vec::new()
+    fn stack(&self, frames: &[u64], mode: StackMode) -> Vec<u8> {
+        format!("{frames:?} {mode:?}").into_bytes()
     }
     fn ahead(&self, _: i64) -> i32 {
         0
@@ -123,7 +124,11 @@ impl Random {
     }
     fn statement(&mut self, depth: u32) -> String {
         let value = self.expression(2);
-        match self.below(26) {
+        match self.below(30) {
+            26 => format!("printf(\"%d %s %llx\\n\", {value}, ustack(3), (uint64){});", self.expression(1)),
+            27 => format!("unroll(2) {{ printf(\"%s %d %s|\", comm, (int64){value}, func); $x++; }}"),
+            28 => format!("print({value}); print(ustack(perf, 2));"),
+            29 => format!("@b[{value} % 2] = hist({}, {});", self.expression(1), self.below(6)),
             17 => format!("@named[comm, {value} % 3] = sum((int64)arg1); @biggest[comm] = max(arg2);"),
             20 => format!("@w[{value} % 5] = (int64){};", self.expression(1)),
             21 => format!("delete(@w[{value} % 5]);"),
@@ -162,13 +167,14 @@ impl Random {
         let body: String = (0..1 + self.below(4)).map(|_| self.statement(1)).collect();
         format!("uprobe:p:f {predicate}{{ $x = (int64)3; {body} }}\n")
     }
-    fn hit(&mut self) -> Hit {
+    /// `nth`: all times are different.
+    fn hit(&mut self, nth: u64) -> Hit {
         let tid = 5 + self.below(3) as u32;
         Hit {
             pid: 1,
             tid,
             comm: name(tid.into()).into(),
-            nsecs: Some(self.number()),
+            nsecs: Some(self.number() & !63 | nth),
             stack: frames(self.below(5)),
             args: (0..6).map(|_| self.number()).collect(),
             func: "f".to_owned(),
@@ -231,29 +237,41 @@ fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit]) -> Ma
     });
     let mut contents = MapContents::default();
     for (map, table) in script.tables.iter().enumerate() {
-        let missed =
-            area.read(View::new(&words), (table.shape, 0), std::slice::from_ref(&ALL), |key, value| {
-                let Some(value) = value else { return };
-                let part = |(word, is): (&u64, &KeyWord)| match is {
-                    KeyWord::Thread => KeyPart::Thread(*word as u32),
-                    KeyWord::ThreadName => KeyPart::Name(Some(name(*word))),
-                    KeyWord::Stack => {
-                        let here = Frame { address: *word, place: None, is_return: false };
-                        let callers = Arc::new([]);
-                        let stack = Arc::new(HitStack { here, callers, cut: false });
-                        KeyPart::Stack(Some((Arc::clone(&site), stack)))
-                    }
-                    _ => KeyPart::Number(*word),
-                };
-                let parts = |words: &[u64], are| words.iter().zip(are).map(part).collect();
-                let (key, value) = (parts(key, &table.keys), parts(value, &table.values));
-                // Of one key the first counts.
-                if table.kind != MapKind::Assigned
-                    || !contents.rows.iter().any(|row: &MapRow| row.map == map && row.key == key)
-                {
-                    contents.rows.push(MapRow { pid: 1, map, key, value });
+        let row = |key: &[u64], value: &[u64]| {
+            let part = |(word, is): (&u64, &KeyWord)| match is {
+                KeyWord::Thread => KeyPart::Thread(*word as u32),
+                KeyWord::Process => KeyPart::Process(1),
+                KeyWord::ThreadName => KeyPart::Name(Some(name(*word))),
+                KeyWord::Stack => {
+                    let here = Frame { address: *word, place: None, is_return: false };
+                    let callers = Arc::new([]);
+                    let stack = Arc::new(HitStack { here, callers, cut: false });
+                    KeyPart::Stack(Some((Arc::clone(&site), stack)))
                 }
+                _ => KeyPart::Number(*word),
+            };
+            let parts = |words: &[u64], are| words.iter().zip(are).map(part).collect();
+            MapRow { pid: 1, map, key: parts(key, &table.keys), value: parts(value, &table.values) }
+        };
+        let (view, all) = (View::new(&words), std::slice::from_ref(&ALL));
+        if table.kind == MapKind::Said {
+            area.take(view, table.shape, all, |key, value| {
+                contents.said.push(row(key, value));
+                true
             });
+            contents.missed.push(Missed::default());
+            continue;
+        }
+        let missed = area.read(view, (table.shape, 0), all, |key, value| {
+            let Some(value) = value else { return };
+            let row = row(key, value);
+            // Of one key the first counts.
+            if table.kind != MapKind::Assigned
+                || !contents.rows.iter().any(|one: &MapRow| one.map == map && one.key == row.key)
+            {
+                contents.rows.push(row);
+            }
+        });
         contents.missed.push(missed);
     }
     contents
@@ -273,14 +291,14 @@ fn machine(program: &Rc<Program>) -> Machine {
 #[test]
 fn scr_5_programs_leave_what_the_interpreter_leaves() {
     let mut random = Random(0x5c41_0001_9876_1234);
-    let (mut native, mut unfit) = (0, 0);
+    let (mut native, mut unfit, mut spoke) = (0, 0, 0);
     for _ in 0..600 {
         let text: String = (0..1 + random.below(2)).map(|_| random.block()).collect();
         let Ok(compiled) = compile(Source::new("test", text.as_bytes()), &Options::default()) else {
             continue;
         };
         let program = Rc::new(compiled.program);
-        let natives = Natives::of(&program, &[], Processes { one: true, same_tids: true });
+        let natives = Natives::of(&program, &[], (Processes { one: true, same_tids: true }, true));
         let blocks: Vec<usize> = (0..program.blocks.len()).collect();
         if !blocks.iter().all(|block| natives.runs(*block)) {
             continue;
@@ -298,18 +316,29 @@ fn scr_5_programs_leave_what_the_interpreter_leaves() {
             }
         };
         native += 1;
-        let hits: Vec<Hit> = (0..40).map(|_| random.hit()).collect();
+        let hits: Vec<Hit> = (0..40).map(|nth| random.hit(nth)).collect();
         let mut interpreted = machine(&program);
+        // What is written comes in the order of time.
+        let mut lines = std::collections::BTreeMap::new();
         for hit in &hits {
-            blocks.iter().for_each(|block| interpreted.run(*block, hit, &mut Quiet::default()));
+            let mut world = Quiet::default();
+            blocks.iter().for_each(|block| interpreted.run(*block, hit, &mut world));
+            lines.insert(hit.nsecs, world.0);
         }
+        let lines: Vec<u8> = lines.into_values().flatten().collect();
         let contents = contents(&script, &hit_program, &hits);
         let mut in_target = machine(&program);
         let names = [hits[0].func.as_str(), hits[0].probe.as_str(), hits[0].sort];
         let name = |number: u64| names.get(number as usize).map(|&name| name.to_owned());
         let known = Known { name: &name, stack: &|_, (_, stack)| frames(stack.here.address) };
+        let mut world = Quiet::default();
+        for line in said(&script, std::slice::from_ref(&contents), &known) {
+            line.write(&script.native, &mut in_target, (&hits[0], &mut world));
+        }
+        assert_eq!(String::from_utf8_lossy(&world.0), String::from_utf8_lossy(&lines), "{text}");
+        spoke += usize::from(!lines.is_empty());
         contents_into(&script, &mut in_target, &[contents], &known);
         assert_eq!(written(&mut in_target), written(&mut interpreted), "{text}\n{}", hit_program.program());
     }
-    assert!(native > 150 && unfit < native, "{native} ran, {unfit} had no room");
+    assert!(native > 150 && unfit < native && spoke > 50, "{native} ran, {unfit} had no room, {spoke} wrote");
 }
