@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::BufReader;
+use std::path::{Path, PathBuf};
 
 use trapline::recorded::{Recorded, Visit};
 use trapline::saved::{SavedError, Step};
@@ -18,12 +19,16 @@ use crate::args::sink::Sink;
 use crate::output::{Output, OutputError, print_line};
 use crate::report::number::grouped;
 use crate::report::recorded::{Chrome, Replay, Text, Totals, Tree};
+use crate::report::stacks::flame;
 
 /// Bytes that are read and written at once.
 const AT_ONCE: usize = 1 << 20;
 
 /// Runs one of these verbs.
 pub(crate) fn run(args: &Shown) -> Result<Outcome, Failure> {
+    if let Form::Picture { output, unit } = &args.form {
+        return picture(&args.dir, output.clone(), unit);
+    }
     let path = args.dir.join(FILE);
     let name = path.display();
     let cannot = |why: &dyn std::fmt::Display| {
@@ -45,13 +50,25 @@ pub(crate) fn run(args: &Shown) -> Result<Outcome, Failure> {
             Err(why) => return Err(Failure::Other(format!("cannot read `{root}`: {why}"))),
         },
         Form::Chrome(_) => reading.show(&mut Chrome::default()),
-        Form::Flame(_) => reading.show(&mut Tree::folded()),
+        Form::Flame(_) | Form::Picture { .. } => reading.show(&mut Tree::folded()),
     };
     match shown {
         Ok(true) | Err(OutputError::Gone) => Ok(Outcome::Done),
         Ok(false) => Ok(Outcome::Failed),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Draws a file of folded stacks.
+fn picture(from: &Path, output: Option<PathBuf>, unit: &str) -> Result<Outcome, Failure> {
+    let cannot = |why: std::io::Error| {
+        Failure::Other(format!("cannot read {}: {why}; give a file of folded stacks", from.display()))
+    };
+    let lines = std::fs::read_to_string(from).map_err(cannot)?;
+    let title = from.file_name().unwrap_or(from.as_os_str()).to_string_lossy();
+    let mut output = Output::open(&Sink { output, ..Sink::default() }, false)?;
+    output.bytes(&flame::picture(&lines, &title, unit))?;
+    Ok(Outcome::Done)
 }
 
 /// A recording that is being shown.

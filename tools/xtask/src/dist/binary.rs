@@ -75,13 +75,15 @@ fn cargo_home() -> PathBuf {
     std::env::var_os("CARGO_HOME").map_or_else(home, PathBuf::from)
 }
 
-/// Builds it from the sources in `root`.
-pub(super) fn build(machine: Machine, root: &Path, target: &Path) -> Result<PathBuf> {
+/// What builds it from the sources in `root`.
+pub(super) fn builder(machine: Machine, root: &Path, target: &Path) -> Command {
     let triple = machine.triple();
-    // Where rustup is not, or has it already, this does nothing.
-    let added = Command::new("rustup").args(["target", "add", &triple]).output();
-    if added.is_ok_and(|output| !output.status.success()) {
-        println!("rustup has no {triple}");
+    // Where rustup is not, or has them already, this does nothing. The second one is the sample program's.
+    for triple in [&triple, &triple.replace("-musl", "-gnu")] {
+        let added = Command::new("rustup").args(["target", "add", triple]).output();
+        if added.is_ok_and(|output| !output.status.success()) {
+            println!("rustup has no {triple}");
+        }
     }
     let mut flags = remapped(root, target, &cargo_home());
     flags.extend(machine.link_flags().map(ToOwned::to_owned));
@@ -95,9 +97,15 @@ pub(super) fn build(machine: Machine, root: &Path, target: &Path) -> Result<Path
         let name = triple.to_uppercase().replace('-', "_");
         cargo.env(format!("CARGO_TARGET_{name}_LINKER"), linker);
     }
+    cargo
+}
+
+/// Builds it.
+pub(super) fn build(machine: Machine, root: &Path, target: &Path) -> Result<PathBuf> {
+    let triple = machine.triple();
     println!("building {triple}");
     ensure!(
-        cargo.status().context("cargo")?.success(),
+        builder(machine, root, target).status().context("cargo")?.success(),
         "the static binary for {} does not build",
         machine.name()
     );

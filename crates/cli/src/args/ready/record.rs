@@ -72,9 +72,16 @@ pub(super) fn report(typed: TypedReport) -> Shown {
     Shown { dir: typed.dir, form: Form::Report(sort) }
 }
 
-/// Converts `dump`.
+/// Converts `dump`. A recording is a folder, and anything else holds folded stacks.
 pub(super) fn dump(typed: TypedDump) -> Shown {
-    let form = if typed.chrome { Form::Chrome(typed.output) } else { Form::Flame(typed.output) };
+    let is_picture = typed.unit.is_some() || typed.dir.exists() && !typed.dir.is_dir();
+    let form = match typed.output {
+        output if typed.chrome => Form::Chrome(output),
+        output if is_picture => {
+            Form::Picture { output, unit: typed.unit.unwrap_or_else(|| "samples".to_owned()) }
+        }
+        output => Form::Flame(output),
+    };
     Shown { dir: typed.dir, form }
 }
 
