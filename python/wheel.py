@@ -24,7 +24,7 @@ TAGS = "manylinux_2_17_{0}.manylinux2014_{0}.musllinux_1_1_{0}"
 
 
 def version() -> str:
-    """The workspace's version; a package of sources has it in a file of its own."""
+    """The workspace's version."""
     text = (ROOT / "Cargo.toml").read_text(encoding="utf-8")
     return re.search(r'^version = "([^"]+)"', text, re.MULTILINE).group(1)
 

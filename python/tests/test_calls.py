@@ -104,6 +104,7 @@ def test_stacks_become_a_flame_graph(victim, tmp_path):
     stacks.flamegraph(tmp_path / "out.svg")
     svg = (tmp_path / "out.svg").read_text()
     assert "<svg" in svg and "handle (200 calls, 100.00%)" in svg and stacks._repr_html_().lstrip().startswith("<?xml")
+    assert trapline.run([victim.process.args[0], "5"]).stack("d")[0].frames[0].function == "d", "and no double"
     timed = trapline.run([victim.process.args[0], "50"]).stack("store", time=True)
     assert timed[0].time_ns > 0 and " ns, 100.00%" in timed.svg()
 

@@ -13,8 +13,11 @@ OWN long price(long item, const char *name) {
     return item % 10 == 3 ? -1 : item * 2 + (long)strlen(name);
 }
 OWN double half(double x, float y) { return x / 2 + y; }
+/* Its name would be a type's, if it were mangled. */
+OWN long d(long item) { return item + 1; }
 OWN void store(long item) {
     volatile long spun = 0;
+    spun += d(item);
     for (long i = 0; i < 200 + item % 7 * 100; i++) spun += i;
     stored++;
 }

@@ -140,8 +140,8 @@ class Report(Sequence[SiteT], Generic[SiteT]):
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(column)}</th>" for column in self._columns)
-        cells = lambda row: "".join(f"<td>{escape(str(getattr(row, column)))}</td>" for column in self._columns)
-        body = "".join(f"<tr>{cells(row)}</tr>" for row in self)
+        rows = [[str(getattr(row, column)) for column in self._columns] for row in self]
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
         left_out = f"<p>{len(self.refused)} refused, {self.missed} hits missed</p>"
         return f"<table><tr>{head}</tr>{body}</table>{left_out}"
 

@@ -151,7 +151,7 @@ class Session:
         self._targets = targets
         self._argv = list(argv)
 
-    def _start(self, words: Words, seconds: Seconds, more: Words = [], interval: bool = True) -> Run:
+    def _start(self, words: Words, seconds: Seconds, more: Sequence[str] = (), interval: bool = True) -> Run:
         words = [*words, "-q", "--json", "-o", OUTPUT, *self._targets, *more]
         if interval:
             words += ["-i", _INTERVAL]

@@ -55,7 +55,8 @@ impl Shop {
         std::fs::create_dir_all(&folder).expect("a folder");
         std::fs::copy(Path::new(ROOT).join("docs/guide/shop.c"), folder.join("shop.c")).expect("copied");
         let flags = ["-O2", "-g", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-pthread"];
-        let built = Command::new("cc").current_dir(&folder).args(flags).args(["-o", "shop", "shop.c"]).status();
+        let built =
+            Command::new("cc").current_dir(&folder).args(flags).args(["-o", "shop", "shop.c"]).status();
         assert!(built.expect("a C compiler").success());
         let child = Command::new(folder.join("shop")).stdin(Stdio::null()).spawn().expect("it runs");
         Self { folder, child }

@@ -41,6 +41,7 @@ mod variable;
 pub use bytes::{Bytes, DebugFile, DebugFiles, NoDebugFiles};
 pub use data::DataSymbol;
 pub use debuginfo::{DebugInfo, Encoding, Line, NoVariable, Variable};
+pub use demangle::full as demangled;
 pub use elf::{ImageKind, Machine, Segment};
 pub use error::{ImageError, SpecError};
 pub use field::{Field, Misplaced, NoField};

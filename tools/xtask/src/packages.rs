@@ -79,6 +79,7 @@ const DIST: &[Need] = &[
     Need { files: &["/usr/bin/dpkg-deb"], package: "dpkg" },
     Need { files: &["/usr/bin/lintian"], package: "lintian" },
     Need { files: &["/usr/bin/mmdebstrap"], package: "mmdebstrap" },
+    Need { files: &["/usr/bin/rpmbuild"], package: "rpm" },
     Need { files: &["/usr/bin/qemu-aarch64-static"], package: "qemu-user-static" },
 ];
 

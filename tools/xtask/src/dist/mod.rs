@@ -11,6 +11,7 @@ mod control;
 mod deb;
 mod docs;
 mod library;
+mod rpm;
 mod tried;
 mod wheel;
 
@@ -79,7 +80,7 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
         }
     }
     if asked.machine.is_none_or(|only| only == binary::Machine::HOST) {
-        let made = packaged(&folder)?;
+        let made = packaged(&folder, &mut outcome)?;
         outcome.add(deb::lint(&made));
         if asked.tried {
             outcome.add(tried::binary(&folder.join(binary::Machine::HOST.file_name())));
@@ -93,6 +94,11 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
 
 /// This machine's binary, run where nothing else is.
 fn smoke() -> Result<Outcome> {
+    if let Err(why) = binary::toolchain(binary::Machine::HOST) {
+        let why = format!("dist: the static binary: {why}");
+        println!("LOUD SKIP: {why}");
+        return Ok(Outcome { skipped: vec![why], ..Outcome::default() });
+    }
     let built = binary::build(binary::Machine::HOST, &tree::root(), &tree::target()?)?;
     let mut outcome = binary::check(binary::Machine::HOST, &built)?;
     outcome.add(tried::binary(&built));
@@ -101,15 +107,18 @@ fn smoke() -> Result<Outcome> {
 
 /// What builds the binary of [`smoke`], to be run ahead.
 pub(crate) fn builds() -> Vec<Command> {
-    let target = tree::target().map(|target| binary::builder(binary::Machine::HOST, &tree::root(), &target));
-    target.into_iter().collect()
+    let host = binary::Machine::HOST;
+    let build = || Ok::<_, anyhow::Error>(binary::builder(host, &tree::root(), &tree::target()?));
+    binary::toolchain(host).and_then(|()| build()).into_iter().collect()
 }
 
 /// Makes the packages of this machine's processor. Paths, in the order in which they have to be installed.
-fn packaged(folder: &Path) -> Result<Vec<PathBuf>> {
+fn packaged(folder: &Path, outcome: &mut Outcome) -> Result<Vec<PathBuf>> {
     let binary = folder.join(binary::Machine::HOST.file_name());
     let staged = folder.join("staged");
-    let mut made = vec![deb::make(&docs::command(&binary, &staged.join("trapline"))?, folder)?];
+    let command = docs::command(&binary, &staged.join("trapline"))?;
+    let mut made = vec![deb::make(&command, folder)?];
+    outcome.add(rpm::make(&command, folder));
     for package in library::packages(&staged)? {
         made.push(deb::make(&package, folder)?);
     }
