@@ -109,8 +109,10 @@ fn copied(chroot: &Chroot, files: &[PathBuf]) -> Result<()> {
 /// Compiles an example and runs it; `$1` is its name, `$2` how it is linked.
 const COMPILE: &str = "cd /examples && cc -std=c11 -O2 -Wall -Wextra -Werror \"$1.c\" -o \"$1\" \
     $(pkg-config --cflags $2 --libs trapline | sed \"s/ -ltrapline/ ${3:--ltrapline}/\")";
-/// Counts in a program that writes all the time; the end of its input ends the example.
-const COUNTED: &str = "yes > /dev/null & sleep 1 | /examples/count $! libc:write; kill $!";
+/// Counts in a program that writes all the time. Its first line says that it runs, and no longer is the shell that started it.
+/// The end of its input ends the example.
+const COUNTED: &str = "mkfifo /lines; yes > /lines & yes=$!; exec 3< /lines; read line <&3; cat <&3 > /dev/null & \
+    sleep 1 | /examples/count $yes libc:write; kill $yes";
 /// As the Python package's page begins.
 const MODULE: &str =
     "import trapline; print(trapline.run(['ls', '/']).count('libc:malloc')['malloc'].hits, 'calls')";
