@@ -48,7 +48,9 @@ impl Sample {
         fs::write(self.dir.join("sample.rs"), SOURCE)?;
         fs::write(self.program(), program)?;
         fs::set_permissions(self.program(), fs::Permissions::from_mode(0o755))?;
-        let output = Command::new(self.program()).stdin(Stdio::null()).output()?;
+        // A pipe that is closed at once: in a bare root, /dev/null may be a file that others have written to.
+        let mut command = Command::new(self.program());
+        let output = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?.wait_with_output()?;
         let ran = output.status.success() && output.stdout == b"ready\n";
         if ran { Ok(()) } else { Err(std::io::Error::other(format!("it ended with {}", output.status))) }
     }
