@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use trapline_tests::running::Running;
 use trapline_tests::tracing::{Tracing, binary};
 use trapline_tests::{bpf, or_skip, oracle, programs, victims};
 
@@ -164,12 +165,13 @@ fn only_processes_below_one_or_of_a_user_are_traced() {
     let path = copy_of(&or_skip!(victims::plain("tree")), "tree-below");
     let probe = format!("{}:leaf", path.display());
     let mut shell = Command::new("sh");
-    let shell = shell.args(["-c", "read line; exec \"$0\" 2 5"]).arg(&path);
-    let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("sh starts");
-    let tracing = or_skip!(waiting(&["--tree", &shell.id().to_string(), "--uid", "root", &probe]));
+    shell.args(["-c", "read line; exec \"$0\" 2 5"]).arg(&path);
+    let mut shell = Running::spawn(shell);
+    let tracing = or_skip!(waiting(&["--tree", &shell.pid().to_string(), "--uid", "root", &probe]));
     let other = Command::new(&path).args(["2", "7"]).stdout(Stdio::null()).status().expect("it runs");
-    drop(shell.stdin.take());
-    assert!(other.success() && shell.wait().expect("ours").success());
+    shell.send("go");
+    assert_eq!(shell.line(), "failed=0");
+    assert!(other.success() && shell.finish().success());
     let report = tracing.stop();
     assert_eq!(report.hits("leaf"), 2 * 5 * 3, "{}", report.errors);
     let nobody = or_skip!(waiting(&["--uid", "nobody", &probe]));

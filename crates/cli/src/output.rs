@@ -81,6 +81,15 @@ impl Output {
         let Self::File(place) = self else { return Ok(()) };
         place.empty().map_err(|source| OutputError::Open { file: self.name(), source })
     }
+    /// Says in it why nothing was begun, and gives it up. A file keeps what it holds, so only a stream says so.
+    pub(crate) fn refuse(&mut self, text: &str) {
+        let is_file = matches!(self, Self::File(place) if place.is_regular());
+        if !is_file {
+            // A reader that is gone has nothing to read.
+            drop(self.print(text));
+        }
+        self.release();
+    }
     /// Gives up an output in which nothing was begun. A file that was created for it is removed, and any
     /// other file is left unchanged.
     pub(crate) fn release(&self) {
@@ -136,7 +145,10 @@ impl ReportFile {
     }
     /// Empties a regular file. Devices and pipes have no content to remove.
     fn empty(&self) -> io::Result<()> {
-        if self.file.metadata()?.is_file() { self.file.set_len(0) } else { Ok(()) }
+        if self.is_regular() { self.file.set_len(0) } else { Ok(()) }
+    }
+    fn is_regular(&self) -> bool {
+        self.file.metadata().is_ok_and(|data| data.is_file())
     }
 }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::scratch::Scratch;
-use common::{program, run, text};
+use common::{Victim, program, run, text};
 
 /// Traces the calls of `plain` in a victim that makes `rounds` rounds, with the words in `more`, into a file.
 /// Returns the file's content.
@@ -53,4 +53,35 @@ fn a_format_that_a_command_does_not_write_is_refused_before_anything_is_touched(
         assert_eq!((output.status.code(), output_text.lines().count()), (Some(2), 1), "{output_text}");
         assert!(!file.0.exists(), "{output_text}");
     }
+}
+
+#[test]
+fn a_reader_of_json_is_told_why_nothing_was_begun() {
+    let victim = Victim::start();
+    let pid = victim.pid();
+    let output = run(&["count", "--json", "-p", &pid, "nosuch*"]);
+    let object: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!((output.status.code(), &object["type"]), (Some(3), &"error".into()), "{object}");
+    let message = object["message"].as_str().expect("words");
+    assert!(text(&output.stderr).contains(message) && message.contains("nosuch*"), "{object}");
+    assert_eq!(object["refused"], serde_json::json!([]));
+    // A file keeps what it holds.
+    let file = Scratch::new("refused.json");
+    std::fs::write(&file.0, "yesterday's").expect("written");
+    assert_eq!(run(&["count", "-o", file.name(), "-p", &pid, "nosuch*"]).status.code(), Some(3));
+    assert_eq!(std::fs::read_to_string(&file.0).expect("it is there"), "yesterday's");
+}
+
+#[test]
+fn folded_stacks_become_a_flame_graph() {
+    let (folded, svg) = (Scratch::new("calls.folded"), Scratch::new("calls.svg"));
+    std::fs::write(&folded.0, "main;work 3\nmain;rest 1\n").expect("written");
+    let words = ["dump", "--flame", folded.name(), "--unit", "eggs", "-o", svg.name()];
+    let output = run(&words);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let drawn = std::fs::read_to_string(&svg.0).expect("written");
+    assert!(drawn.contains("work (3 eggs, 75.00%)") && drawn.contains("calls.folded"), "{drawn}");
+    let output = run(&["dump", "--flame", "--unit", "ns", "/nonexistent.folded"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("cannot read /nonexistent.folded"));
 }

@@ -26,7 +26,8 @@ impl Write for Bounded {
 
 /// The name with its parameters, as `c++filt` writes it; Rust's names without hash. `None` for names that are
 /// not mangled.
-pub(crate) fn full(raw: &str) -> Option<String> {
+#[must_use]
+pub fn full(raw: &str) -> Option<String> {
     rust(raw).or_else(|| cpp(raw, &DemangleOptions::new()))
 }
 

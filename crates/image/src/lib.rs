@@ -42,6 +42,7 @@ mod variable;
 pub use bytes::{Bytes, DebugFile, DebugFiles, NoDebugFiles, SplitFiles};
 pub use data::DataSymbol;
 pub use debuginfo::{DebugInfo, Encoding, Line, NoVariable, Variable};
+pub use demangle::full as demangled;
 pub use elf::{ImageKind, Machine, Segment};
 pub use error::{ImageError, SpecError};
 pub use field::{Field, Misplaced, NoField};

@@ -95,6 +95,10 @@ impl Histogram {
         };
         Self { rows: counts.iter().enumerate().take(last + 1).filter_map(row).collect() }
     }
+    /// Its rows: lower and upper edge in nanoseconds, which may be fractions, and calls; none is empty.
+    pub fn rows(&self) -> impl Iterator<Item = (f64, f64, u64)> {
+        self.rows.iter().copied()
+    }
     /// Number of calls.
     #[must_use]
     pub fn calls(&self) -> u64 {

@@ -20,6 +20,7 @@ mod outcome;
 mod packages;
 mod perfetto;
 mod prose;
+mod python;
 mod redis;
 mod screenshot;
 mod storm;
@@ -28,6 +29,7 @@ mod tally;
 mod test;
 mod tree;
 mod unsteady;
+mod venv;
 mod world;
 
 use std::process::ExitCode;
@@ -56,13 +58,14 @@ cargo xtask COMMAND
   fuzz     hostile bytes through every parser [--seconds N]
   programs random programs, what their code does beside what they mean [--seconds N]
   test     what the tests need, then every test, then what was skipped and why [-- libtest's arguments]
+  python   the Python package's tests, which `test` runs too [pytest's arguments]
   arm64    the portable crates built for arm64, their tests under user-mode emulation [--runs N]
   screenshot  draws docs/demo.txt, which `trapline demo` printed, as docs/demo.svg (not part of ci)
   a64-sweep  each of the 2^32 words of A64 against a second decoder (not part of ci, which looks at every 61st)
   arm64-system  a stock arm64 kernel under full emulation: count, lat, watch and the trap path, beside its own uprobes, with figures [PART…]
            (not part of ci)
-  dist     static binaries and Debian packages in target/packages [--machine NAME] [--twice: are builds the same?]
-           [--try: in an empty folder and in a fresh Debian] (not part of ci)
+  dist     static binaries, wheels and Debian packages in target/packages [--machine NAME] [--twice: are builds the same?]
+           [--try: in an empty folder and in a fresh Debian] [--smoke: this machine's binary alone, tried; part of ci]
   stress   attach and detach under load [--cycles N]
   storm    the in-process engine under AddressSanitizer: its tests, and all of it at once [--seconds N]
   world    programs that are not ours, bare and traced: same output, same status [--install] [--seconds N] [--package NAME]
@@ -118,6 +121,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         "programs" => fuzz::programs(flag(args, "--seconds", 60)?),
         "build" => test::build(),
         "test" => test::run(args),
+        "python" => python::run(args),
         "arm64" => arm64::run(flag(args, "--runs", 100_000)?),
         "arm64-system" => arm64_system::run(args),
         "a64-sweep" => {
@@ -147,7 +151,7 @@ const BESIDE: &[&str] = &["clippy", "doc", "loom", "book", "programs"];
 
 /// Every step, whatever the others came to; a table of them at the end.
 fn ci() -> Result<Outcome> {
-    let steps: [(&str, &[&str]); 11] = [
+    let steps: [(&str, &[&str]); 12] = [
         ("fmt", &[]),
         ("arrows", &[]),
         ("ids", &[]),
@@ -159,6 +163,7 @@ fn ci() -> Result<Outcome> {
         ("world", &["--seconds", "300"]),
         ("storm", &["--seconds", "10"]),
         ("arm64", &[]),
+        ("dist", &["--smoke"]),
     ];
     let mut total = Outcome::default();
     let mut table = Vec::new();
@@ -166,7 +171,11 @@ fn ci() -> Result<Outcome> {
     for (name, args) in steps {
         println!("\n=== {name}");
         if name == "test" {
-            let builds = [storm::build()].into_iter().chain(arm64::build()).chain(models::builds());
+            let builds = [storm::build()]
+                .into_iter()
+                .chain(arm64::build())
+                .chain(models::builds())
+                .chain(dist::builds());
             ahead = Some(ahead::Ahead::start(builds.collect(), BESIDE));
         }
         let begun = Instant::now();

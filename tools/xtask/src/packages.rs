@@ -29,6 +29,9 @@ const NEEDS: &[Need] = &[
     Need { files: &["/usr/bin/make"], package: "make" },
     Need { files: &["/usr/bin/pkg-config"], package: "pkg-config" },
     Need { files: &["/usr/bin/python3.11"], package: "python3.11" },
+    // Interpreters with packages of their own, for the Python package's tests among others.
+    Need { files: &["/usr/bin/python3"], package: "python3" },
+    Need { files: &["/usr/lib/python3.11/ensurepip/__init__.py"], package: "python3-venv" },
     // What the scripts of `scripts` look at, and the kernel's tool for the same scripts.
     Need { files: &["/usr/bin/bpftrace"], package: "bpftrace" },
     Need { files: &["/usr/bin/ruby3.1"], package: "ruby3.1" },
@@ -76,6 +79,7 @@ const DIST: &[Need] = &[
     Need { files: &["/usr/bin/dpkg-deb"], package: "dpkg" },
     Need { files: &["/usr/bin/lintian"], package: "lintian" },
     Need { files: &["/usr/bin/mmdebstrap"], package: "mmdebstrap" },
+    Need { files: &["/usr/bin/rpmbuild"], package: "rpm" },
     Need { files: &["/usr/bin/qemu-aarch64-static"], package: "qemu-user-static" },
 ];
 

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use crate::cargo::{cargo, cargo_path};
 use crate::outcome::Outcome;
 use crate::tally::Tally;
-use crate::{descendants, packages, perfetto, redis, unsteady};
+use crate::{descendants, packages, perfetto, python, redis, unsteady};
 
 /// Longer than any test, and than any build between two of cargo's lines that go elsewhere.
 const SILENCE: Duration = Duration::from_secs(900);
@@ -45,7 +45,11 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
     }
     // Output of passing tests is shown: figures, hit totals and reasons of skips stand in it.
     command.args(for_cargo).args(["--", "--show-output"]).args(for_tests);
-    run_and_count(command)
+    let mut outcome = run_and_count(command)?;
+    if whole && for_tests.is_empty() {
+        outcome.add(python::run(&[])?);
+    }
+    Ok(outcome)
 }
 
 /// Runs a test command and counts; what failed is run once more by itself (see [`unsteady`]).

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 /// Folders of sources and documents.
-const FOLDERS: &[&str] = &["crates", "docs", "fuzz", "scripts", "tests", "tools"];
+const FOLDERS: &[&str] = &["crates", "docs", "fuzz", "python", "scripts", "tests", "tools"];
 /// What is not read.
 const UNREAD: &[&str] = &["tools/bench/runs/", "tools/xtask/src/book/", "tools/xtask/src/ids/"];
 /// How the names of files end that are read.

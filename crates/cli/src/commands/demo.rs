@@ -24,7 +24,7 @@ fn title(output: &mut Output, text: &str) -> Result<(), Failure> {
 /// Runs `demo`.
 pub(crate) fn run(args: &Demo) -> Result<Outcome, Failure> {
     let interrupts = interrupts()?;
-    let sample = Sample::build(args.keep).map_err(Failure::Other)?;
+    let sample = Sample::new(args.keep).map_err(Failure::Other)?;
     let mut output = Output::Stdout;
     let serving = sample.run(false).map_err(Failure::Other)?;
     let pid = serving.pid();

@@ -10,7 +10,6 @@ use trapline::system::{busiest, permitted};
 use trapline::{Session, Target};
 
 use super::{Failure, Outcome, doctor};
-use crate::demo::COMPILERS;
 use crate::output::Output;
 
 /// Commands that are shown.
@@ -49,7 +48,7 @@ pub(crate) fn run() -> Result<Outcome, Failure> {
         return Ok(Outcome::Failed);
     }
     let mut all = Vec::new();
-    if may(&launch) && COMPILERS.iter().any(|name| in_path(name)) {
+    if may(&launch) {
         all.push(suggestion("trapline demo", "tries it on a sample program, and shows what a hit costs"));
     }
     all.extend(may(&attach).then(of_process).flatten());

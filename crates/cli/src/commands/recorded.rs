@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::BufReader;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use trapline::recorded::{Recorded, Visit};
@@ -22,6 +22,7 @@ use crate::report::number::grouped;
 use crate::report::recorded::diff::{Side, table};
 use crate::report::recorded::info::{About, lines};
 use crate::report::recorded::{Chrome, Replay, Selected, Text, Totals, Tree};
+use crate::report::stacks::flame;
 
 /// Bytes that are read and written at once.
 const AT_ONCE: usize = 1 << 20;
@@ -30,6 +31,9 @@ const A_PAGE: usize = 1 << 12;
 
 /// Runs `replay`, `report`, `dump` or `graph --from`.
 pub(crate) fn run(args: &Shown) -> Result<Outcome, Failure> {
+    if let Form::Picture { output, unit } = &args.form {
+        return picture(&args.dir, output.clone(), unit);
+    }
     let selection = &args.selection;
     let mut reading = Reading::open(&args.dir, (selection.since, selection.until))?;
     let file = match &args.form {
@@ -45,7 +49,7 @@ pub(crate) fn run(args: &Shown) -> Result<Outcome, Failure> {
             Err(why) => return Err(Failure::Other(format!("cannot read `{root}`: {why}"))),
         },
         Form::Chrome(_) => reading.choose(selection, &mut Chrome::default(), &mut output),
-        Form::Flame(_) => reading.choose(selection, &mut Tree::folded(), &mut output),
+        Form::Flame(_) | Form::Picture { .. } => reading.choose(selection, &mut Tree::folded(), &mut output),
     };
     outcome(shown)
 }
@@ -96,6 +100,18 @@ pub(crate) fn info(dir: &Path) -> Result<Outcome, Failure> {
     let mut output = Output::open(&Sink::default(), false)?;
     let shown = output.bytes(lines(&about, &reading.recorded).as_bytes());
     outcome(shown.map(|()| matches!(step, Ok(Step::End(_)))))
+}
+
+/// Draws a file of folded stacks.
+fn picture(from: &Path, output: Option<PathBuf>, unit: &str) -> Result<Outcome, Failure> {
+    let cannot = |why: std::io::Error| {
+        Failure::Other(format!("cannot read {}: {why}; give a file of folded stacks", from.display()))
+    };
+    let lines = std::fs::read_to_string(from).map_err(cannot)?;
+    let title = from.file_name().unwrap_or(from.as_os_str()).to_string_lossy();
+    let mut output = Output::open(&Sink { output, ..Sink::default() }, false)?;
+    output.bytes(&flame::picture(&lines, &title, unit))?;
+    Ok(Outcome::Done)
 }
 
 /// A recording that is being shown.

@@ -1,18 +1,24 @@
-//! A sample program of our own: built with the system's C compiler, run, and removed.
+//! A sample program of our own: it lies in the command, is written to a folder, run, and removed.
 //!
-//! Invariants: DEMO-1 program and directory are gone when a [`Sample`] is dropped, unless `keep` is set.
+//! In: what `build.rs` compiled. Out: a running program. Does not: need a compiler. Invariants: DEMO-1 program and
+//! directory are gone when a [`Sample`] is dropped, unless `keep` is set.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const SOURCE: &str = include_str!("sample.c");
-/// Compilers that may build it.
-pub(crate) const COMPILERS: [&str; 3] = ["cc", "gcc", "clang"];
+const SOURCE: &str = include_str!("sample.rs");
+/// The program, for the GNU C library if the command is built for another one, and for the command's own. The first that
+/// runs here is taken: most programs of users have the GNU C library, so what it costs there is what they will see.
+const PROGRAMS: [&[u8]; 2] = [
+    include_bytes!(concat!(env!("OUT_DIR"), "/sample-dynamic")),
+    include_bytes!(concat!(env!("OUT_DIR"), "/sample-static")),
+];
 
-/// The built program.
+/// The program, as a file.
 #[derive(Debug)]
 pub(crate) struct Sample {
     dir: PathBuf,
@@ -20,27 +26,33 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// Compiles it in a directory of its own.
-    pub(crate) fn build(keep: bool) -> Result<Self, String> {
+    /// Writes it to a directory of its own.
+    pub(crate) fn new(keep: bool) -> Result<Self, String> {
         let dir = std::env::temp_dir().join(format!("trapline-demo-{}", std::process::id()));
         fs::create_dir_all(&dir).map_err(|error| format!("cannot create {}: {error}", dir.display()))?;
         let sample = Self { dir, keep };
-        let source = sample.dir.join("sample.c");
-        fs::write(&source, SOURCE).map_err(|error| format!("cannot write {}: {error}", source.display()))?;
-        for compiler in COMPILERS {
-            let mut command = Command::new(compiler);
-            command.args(["-O2", "-g", "-pthread", "-o"]).arg(sample.program()).arg(&source);
-            match command.stdin(Stdio::null()).output() {
-                Ok(output) if output.status.success() => return Ok(sample),
-                Ok(output) => {
-                    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-                    return Err(format!("{compiler} cannot build the sample program: {printed}"));
-                }
-                Err(_) => {}
+        let mut why = String::new();
+        for program in PROGRAMS.into_iter().filter(|program| !program.is_empty()) {
+            match sample.written(program) {
+                Ok(()) => return Ok(sample),
+                Err(error) => why = error.to_string(),
             }
         }
-        Err("the demo needs a C compiler: none of cc, gcc, clang was found; install one (package gcc)"
-            .to_owned())
+        Err(format!(
+            "cannot run the sample program {}: {why}; set TMPDIR to a folder where programs may be run",
+            sample.program().display()
+        ))
+    }
+    /// Writes this program, and runs it once without input, which ends it at once.
+    fn written(&self, program: &[u8]) -> std::io::Result<()> {
+        fs::write(self.dir.join("sample.rs"), SOURCE)?;
+        fs::write(self.program(), program)?;
+        fs::set_permissions(self.program(), fs::Permissions::from_mode(0o755))?;
+        // A pipe that is closed at once: in a bare root, /dev/null may be a file that others have written to.
+        let mut command = Command::new(self.program());
+        let output = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?.wait_with_output()?;
+        let ran = output.status.success() && output.stdout == b"ready\n";
+        if ran { Ok(()) } else { Err(std::io::Error::other(format!("it ended with {}", output.status))) }
     }
     /// The program's path.
     pub(crate) fn program(&self) -> PathBuf {

@@ -5,8 +5,8 @@
 use serde::Serialize;
 use trapline::histogram::HistogramRow;
 use trapline::listing::Listed;
-use trapline::report::{Group, Late, Share, Unprobed};
-use trapline::{By, Count, ProcessReport, Returns, Times};
+use trapline::report::{Group, Late, Refused, Share, Unprobed};
+use trapline::{By, Count, Error, ProcessReport, Returns, Times};
 
 /// Schema version of every object here.
 pub(crate) const SCHEMA: u32 = 1;
@@ -52,6 +52,15 @@ pub(super) struct SiteFields<'a> {
 struct RefusedRow<'a> {
     probe: &'a str,
     reason: &'a str,
+    kind: &'a str,
+}
+
+#[derive(Serialize)]
+struct ErrorRow<'a> {
+    r#type: &'static str,
+    schema: u32,
+    message: &'a str,
+    refused: Vec<RefusedRow<'a>>,
 }
 
 #[derive(Serialize)]
@@ -100,6 +109,7 @@ struct TimesRow<'a> {
     p999_ns: u64,
     max_ns: u64,
     log2_ns: Vec<HistogramRow>,
+    buckets_ns: Vec<(f64, f64, u64)>,
 }
 
 #[derive(Serialize)]
@@ -234,11 +244,7 @@ fn head<P: Serialize>(
         pid: report.pid,
         seconds: (report.seconds * 1e6).round() / 1e6,
         probes,
-        refused: report
-            .refused
-            .iter()
-            .map(|one| RefusedRow { probe: &one.probe, reason: &one.reason })
-            .collect(),
+        refused: refused(&report.refused),
         missed: report.missed,
         interrupted_syscalls: report.interrupted_syscalls,
         restarted_timeouts: report.restarted_timeouts,
@@ -246,6 +252,19 @@ fn head<P: Serialize>(
         late: report.late.iter().map(late).collect(),
         quiet: (report.quiet > 0).then_some(report.quiet),
     })
+}
+
+fn refused(all: &[Refused]) -> Vec<RefusedRow<'_>> {
+    all.iter().map(|one| RefusedRow { probe: &one.probe, reason: &one.reason, kind: one.kind }).collect()
+}
+
+/// The `error` object of a run that could not begin.
+pub(crate) fn error(error: &Error) -> String {
+    let refused = match error {
+        Error::AllRefused { refused: all, .. } => refused(all),
+        _ => Vec::new(),
+    };
+    line(&ErrorRow { r#type: "error", schema: SCHEMA, message: &error.to_string(), refused })
 }
 
 pub(super) fn place(site: &trapline::Site) -> SiteFields<'_> {
@@ -270,6 +289,7 @@ fn times_row(times: &Times) -> Option<TimesRow<'_>> {
         p999_ns: times.percentile(0.999),
         max_ns: times.max_ns,
         log2_ns: histogram.log2(1).into_iter().filter(|row| row.2 > 0).collect(),
+        buckets_ns: histogram.rows().collect(),
     })
 }
 
@@ -308,7 +328,7 @@ mod tests {
             r#""offset":4096,"tactic":"jump","hits":20,"delta":0},"#,
             r#"{"probe":"uprobe:/bin/victim:idle","aliases":[],"file":"/bin/victim","offset":4096,"tactic":"jump","hits":0,"delta":0},"#,
             r#"{"probe":"uprobe:/bin/victim:bar","aliases":[],"file":"/bin/victim","offset":4096,"tactic":"jump","hits":1500,"delta":500}],"#,
-            r#""refused":[{"probe":"uprobe:/bin/victim:tiny","reason":"3 bytes"}],"#,
+            r#""refused":[{"probe":"uprobe:/bin/victim:tiny","reason":"3 bytes","kind":"too-short"}],"#,
             r#""missed":1,"interrupted_syscalls":2,"restarted_timeouts":3}"#,
             "\n"
         );
@@ -338,7 +358,7 @@ mod tests {
         let expected = concat!(
             r#""tactic":"jump","calls":3,"tail_exits":1,"in_flight":1,"unpaired":0,"unreturned":0,"total_ns":511,"#,
             r#""min_ns":100,"p50_ns":102,"p90_ns":310,"p99_ns":310,"p999_ns":310,"max_ns":310,"#,
-            r#""log2_ns":[[64,128,2],[256,512,1]]}]"#
+            r#""log2_ns":[[64,128,2],[256,512,1]],"buckets_ns":[[100.0,104.0,2],[304.0,320.0,1]]}]"#
         );
         assert!(
             text.starts_with(r#"{"type":"lat","schema":1,"pid":42,"#) && text.contains(expected),

@@ -137,10 +137,15 @@ impl Symbols {
     }
 }
 
+/// A symbol's name for people. blazesym's own demangler would take a function `f` of C for the type `float`.
+fn readable(raw: &str) -> String {
+    trapline_image::demangled(raw).unwrap_or_else(|| raw.to_owned())
+}
+
 /// Converts a symbol; innermost function first.
 fn functions(sym: Sym<'_>) -> Vec<Function> {
     let one = |name: &str, line: Option<&CodeInfo<'_>>, inlined| Function {
-        name: name.to_owned(),
+        name: readable(name),
         module: None,
         line: line.and_then(|code| Some((code.to_path().display().to_string(), code.line?))),
         inlined,
@@ -149,4 +154,16 @@ fn functions(sym: Sym<'_>) -> Vec<Function> {
     };
     let inlined = sym.inlined.iter().rev().map(|call| one(&call.name, call.code_info.as_ref(), true));
     inlined.chain([one(&sym.name, sym.code_info.as_deref(), false)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::readable;
+
+    #[test]
+    fn names_of_one_letter_are_no_types() {
+        for (raw, name) in [("f", "f"), ("d", "d"), ("_ZN4Cart3addEi", "Cart::add(int)")] {
+            assert_eq!(readable(raw), name);
+        }
+    }
 }

@@ -75,14 +75,22 @@ fn cargo_home() -> PathBuf {
     std::env::var_os("CARGO_HOME").map_or_else(home, PathBuf::from)
 }
 
-/// Builds it from the sources in `root`.
-pub(super) fn build(machine: Machine, root: &Path, target: &Path) -> Result<PathBuf> {
+/// Has the compiler learn the target, if it can be had.
+pub(super) fn toolchain(machine: Machine) -> Result<()> {
     let triple = machine.triple();
-    // Where rustup is not, or has it already, this does nothing.
-    let added = Command::new("rustup").args(["target", "add", &triple]).output();
-    if added.is_ok_and(|output| !output.status.success()) {
-        println!("rustup has no {triple}");
+    // Where rustup is not, or has them already, this does nothing. The second one is the sample program's.
+    for triple in [&triple, &triple.replace("-musl", "-gnu")] {
+        drop(Command::new("rustup").args(["target", "add", triple]).output());
     }
+    let root = printed(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let library = Path::new(root.trim()).join("lib/rustlib").join(&triple);
+    ensure!(library.exists(), "the compiler has no {triple}, and rustup could not add it");
+    Ok(())
+}
+
+/// What builds it from the sources in `root`.
+pub(super) fn builder(machine: Machine, root: &Path, target: &Path) -> Command {
+    let triple = machine.triple();
     let mut flags = remapped(root, target, &cargo_home());
     flags.extend(machine.link_flags().map(ToOwned::to_owned));
     let mut cargo = Command::new(cargo_path());
@@ -95,9 +103,16 @@ pub(super) fn build(machine: Machine, root: &Path, target: &Path) -> Result<Path
         let name = triple.to_uppercase().replace('-', "_");
         cargo.env(format!("CARGO_TARGET_{name}_LINKER"), linker);
     }
+    cargo
+}
+
+/// Builds it.
+pub(super) fn build(machine: Machine, root: &Path, target: &Path) -> Result<PathBuf> {
+    let triple = machine.triple();
+    toolchain(machine)?;
     println!("building {triple}");
     ensure!(
-        cargo.status().context("cargo")?.success(),
+        builder(machine, root, target).status().context("cargo")?.success(),
         "the static binary for {} does not build",
         machine.name()
     );

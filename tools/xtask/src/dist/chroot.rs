@@ -36,9 +36,9 @@ impl Chroot {
         fs::write(folder.join("dev/null"), "")?;
         Ok(Self(folder))
     }
-    /// A fresh Debian of the machine's own release, with essential packages only.
-    pub(super) fn debian() -> Result<Self> {
-        let folder = Self::folder("debian");
+    /// A fresh Debian of the machine's own release, with essential packages and those that are named here.
+    pub(super) fn debian(name: &str, packages: &[&str]) -> Result<Self> {
+        let folder = Self::folder(name);
         let release = fs::read_to_string("/etc/os-release")?;
         let suite =
             release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).context("no Debian")?;
@@ -46,7 +46,12 @@ impl Chroot {
         let sources =
             sources.into_iter().find(|file| Path::new(file).exists()).context("no sources of packages")?;
         let made = Self(folder);
-        printed(Command::new("mmdebstrap").args(["--variant=minbase", suite]).arg(&made.0).arg(sources))?;
+        let mut make = Command::new("mmdebstrap");
+        make.arg("--variant=minbase");
+        if !packages.is_empty() {
+            make.arg(format!("--include={}", packages.join(",")));
+        }
+        printed(make.arg(suite).arg(&made.0).arg(sources))?;
         Ok(made)
     }
     /// Copies a file into it, to the same path or to another one.

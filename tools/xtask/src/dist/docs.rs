@@ -41,7 +41,7 @@ pub(super) fn command(binary: &Path, root: &Path) -> Result<Package> {
         name: "trapline",
         section: "devel",
         depends: None,
-        suggests: Some("gcc | c-compiler"),
+        suggests: None,
         summary: "count, time and record functions of running programs",
         description: "\
 Trapline puts short jumps into the code of a running program. They lead to

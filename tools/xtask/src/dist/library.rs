@@ -16,6 +16,8 @@ use crate::cargo::cargo_path;
 use crate::tree;
 
 const SONAME: &str = "libtrapline.so.0";
+/// What programs rely on: a version, and what it brought.
+const KEPT: &str = "crates/capi/abi/libtrapline.so.0.txt";
 
 /// Builds the library, and stages both packages.
 pub(super) fn packages(staged: &Path) -> Result<[Package; 2]> {
@@ -47,6 +49,7 @@ This package holds the shared library.",
         control_files: vec![
             ("shlibs", format!("libtrapline 0 libtrapline0 (>= {VERSION})\n")),
             ("triggers", "activate-noawait ldconfig\n".to_owned()),
+            ("symbols", symbols(&fs::read_to_string(tree::root().join(KEPT))?)),
         ],
         root: root.to_owned(),
     })
@@ -79,6 +82,19 @@ pkg-config.",
     })
 }
 
+/// Debian's list of symbols: from which version on a program needs the library.
+fn symbols(kept: &str) -> String {
+    let function = |line: &str| {
+        let (version, what) = line.split_once(' ')?;
+        let (before, _) = what.strip_prefix("function ")?.split_once('(')?;
+        let name = before.rsplit([' ', '*']).next().filter(|name| name.starts_with("trapline_"))?;
+        Some(format!(" {name}@Base {version}\n"))
+    };
+    let mut lines: Vec<String> = kept.lines().filter_map(function).collect();
+    lines.sort_unstable();
+    format!("{SONAME} libtrapline0 #MINVER#\n{}", lines.concat())
+}
+
 /// The file for pkg-config, with Debian's folders.
 fn pkg_config(template: &str) -> String {
     template.replace("@prefix@", "/usr").replace("${prefix}/lib", &format!("${{prefix}}/lib/{MULTIARCH}"))
@@ -94,7 +110,18 @@ fn newest_glibc(versions: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{newest_glibc, pkg_config};
+    use super::{newest_glibc, pkg_config, symbols};
+
+    #[test]
+    fn symbols_are_the_functions() {
+        let kept = "0.1.0 function const char *trapline_b(int)\n0.2.0 function int trapline_a(void *x)\n\
+                    0.1.0 function typedef int (*trapline_handler)(int)\n0.1.0 constant TRAPLINE_X = 1\n";
+        let expected =
+            "libtrapline.so.0 libtrapline0 #MINVER#\n trapline_a@Base 0.2.0\n trapline_b@Base 0.1.0\n";
+        assert_eq!(symbols(kept), expected);
+        let real = symbols(include_str!("../../../../crates/capi/abi/libtrapline.so.0.txt"));
+        assert!(real.contains(" trapline_register@Base 0.1.0\n"), "{real}");
+    }
 
     #[test]
     fn versions_are_compared_as_numbers() {

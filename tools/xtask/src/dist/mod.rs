@@ -1,9 +1,9 @@
-//! What users get: static binaries and Debian packages, in `target/packages`.
+//! What users get: static binaries, Python wheels and Debian packages, in `target/packages`.
 //!
-//! In: flags. Out: binaries of both processors, packages of this one, and `SHA256SUMS`. With `--twice`, each binary is
-//! built again from a copy of the sources in another folder, and has to be the same. With `--try`, the results are run
-//! in a folder that holds nothing else, and in a fresh Debian. Does not: run in CI, which has no time for two builds
-//! with optimization across crates; CI runs the tests of these files.
+//! In: flags. Out: binaries and wheels of both processors, packages of this one, and `SHA256SUMS`. With `--twice`, each
+//! binary is built again from a copy of the sources in another folder, and has to be the same. With `--try`, the results
+//! are run in a folder that holds nothing else, and in fresh Debians. With `--smoke`, only this machine's binary is made,
+//! and run in an empty folder: that is what CI does, which has no time for the rest.
 
 mod binary;
 mod chroot;
@@ -11,7 +11,9 @@ mod control;
 mod deb;
 mod docs;
 mod library;
+mod rpm;
 mod tried;
+mod wheel;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,6 +32,8 @@ struct Asked {
     twice: bool,
     /// Run the results.
     tried: bool,
+    /// Make this machine's binary alone, and run it.
+    smoke: bool,
 }
 
 fn asked(args: &[String]) -> Result<Asked> {
@@ -39,11 +43,12 @@ fn asked(args: &[String]) -> Result<Asked> {
         match arg.as_str() {
             "--twice" => asked.twice = true,
             "--try" => asked.tried = true,
+            "--smoke" => asked.smoke = true,
             "--machine" => {
                 let name = args.next().context("--machine x86_64 or aarch64")?;
                 asked.machine = Some(binary::Machine::named(name)?);
             }
-            other => bail!("expected --machine NAME, --twice or --try, got `{other}`"),
+            other => bail!("expected --machine NAME, --twice, --try or --smoke, got `{other}`"),
         }
     }
     Ok(asked)
@@ -52,6 +57,9 @@ fn asked(args: &[String]) -> Result<Asked> {
 /// Runs the step.
 pub(crate) fn run(args: &[String]) -> Result<Outcome> {
     let asked = asked(args)?;
+    if asked.smoke {
+        return smoke();
+    }
     for package in packages::ensure_dist() {
         println!("LOUD SKIP: package {package} is missing; what needs it fails or is skipped");
     }
@@ -63,6 +71,7 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
         let file = folder.join(machine.file_name());
         std::fs::copy(&built, &file).with_context(|| file.display().to_string())?;
         outcome.add(binary::check(machine, &file)?);
+        outcome.add(wheel::make(machine, &file, &folder));
         if asked.tried && machine != binary::Machine::HOST {
             outcome.add(tried::emulated(machine.name(), &file));
         }
@@ -71,22 +80,45 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
         }
     }
     if asked.machine.is_none_or(|only| only == binary::Machine::HOST) {
-        let made = packaged(&folder)?;
+        let made = packaged(&folder, &mut outcome)?;
         outcome.add(deb::lint(&made));
         if asked.tried {
             outcome.add(tried::binary(&folder.join(binary::Machine::HOST.file_name())));
             outcome.add(tried::packages(&made));
+            outcome.add(tried::libraries(&made, &folder));
         }
     }
     sums(&folder)?;
     Ok(outcome)
 }
 
+/// This machine's binary, run where nothing else is.
+fn smoke() -> Result<Outcome> {
+    if let Err(why) = binary::toolchain(binary::Machine::HOST) {
+        let why = format!("dist: the static binary: {why}");
+        println!("LOUD SKIP: {why}");
+        return Ok(Outcome { skipped: vec![why], ..Outcome::default() });
+    }
+    let built = binary::build(binary::Machine::HOST, &tree::root(), &tree::target()?)?;
+    let mut outcome = binary::check(binary::Machine::HOST, &built)?;
+    outcome.add(tried::binary(&built));
+    Ok(outcome)
+}
+
+/// What builds the binary of [`smoke`], to be run ahead.
+pub(crate) fn builds() -> Vec<Command> {
+    let host = binary::Machine::HOST;
+    let build = || Ok::<_, anyhow::Error>(binary::builder(host, &tree::root(), &tree::target()?));
+    binary::toolchain(host).and_then(|()| build()).into_iter().collect()
+}
+
 /// Makes the packages of this machine's processor. Paths, in the order in which they have to be installed.
-fn packaged(folder: &Path) -> Result<Vec<PathBuf>> {
+fn packaged(folder: &Path, outcome: &mut Outcome) -> Result<Vec<PathBuf>> {
     let binary = folder.join(binary::Machine::HOST.file_name());
     let staged = folder.join("staged");
-    let mut made = vec![deb::make(&docs::command(&binary, &staged.join("trapline"))?, folder)?];
+    let command = docs::command(&binary, &staged.join("trapline"))?;
+    let mut made = vec![deb::make(&command, folder)?];
+    outcome.add(rpm::make(&command, folder));
     for package in library::packages(&staged)? {
         made.push(deb::make(&package, folder)?);
     }
@@ -130,8 +162,9 @@ mod tests {
     fn flags_are_checked() {
         let of = |words: &[&str]| asked(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(of(&[]).ok(), Some(Asked::default()));
-        let all = Asked { machine: Some(Machine::Aarch64), twice: true, tried: true };
+        let all = Asked { machine: Some(Machine::Aarch64), twice: true, tried: true, smoke: false };
         assert_eq!(of(&["--try", "--machine", "aarch64", "--twice"]).ok(), Some(all));
+        assert!(of(&["--smoke"]).is_ok_and(|asked| asked.smoke));
         assert!(
             of(&["--machine", "sparc"]).is_err() && of(&["--machine"]).is_err() && of(&["--all"]).is_err()
         );

@@ -5,11 +5,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
 use super::chroot::Chroot;
 use crate::outcome::Outcome;
+use crate::tree;
 
 /// Programs of others, with words that make them write something and end.
 const PROGRAMS: [&[&str]; 4] = [
@@ -27,6 +29,8 @@ pub(super) fn binary(file: &Path) -> Outcome {
         chroot.copy(file, TRAPLINE)?;
         chroot.run(&[TRAPLINE, "--version"], 0)?;
         says(&chroot.run(&[TRAPLINE, "doctor"], 0)?, "ok  launch")?;
+        // The sample program that needs no library.
+        says(&chroot.run(&[TRAPLINE, "demo", "-d", "0.2"], 0)?, "cost of a hit")?;
         for words in PROGRAMS.iter().filter(|words| Path::new(words[0]).exists()) {
             verbs(&chroot, words)?;
         }
@@ -65,21 +69,27 @@ fn verbs(chroot: &Chroot, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Tries the packages: install, run, remove, purge.
+/// Tries the packages: install, run, remove, purge. No compiler is there. What a user would see is printed, with the time
+/// that it took from nothing to the first result.
 pub(super) fn packages(files: &[PathBuf]) -> Outcome {
     tried("the packages in a fresh Debian", || {
-        let chroot = Chroot::debian()?;
-        for file in files {
-            chroot.copy(file, &format!("/packages/{}", file.file_name().unwrap_or_default().display()))?;
-        }
-        // Only the first one needs nothing else.
+        let chroot = Chroot::debian("debian", &[])?;
+        copied(&chroot, files)?;
+        let begun = Instant::now();
+        let first = "cd /packages && apt-get install -y ./trapline_*.deb && trapline demo -d 0.5";
+        let shown = chroot.run(&["sh", "-c", first], 0)?;
+        println!(
+            "# {first}\n{shown}from nothing to the first results: {:.1} s",
+            begun.elapsed().as_secs_f64()
+        );
+        says(&shown, "lookup")?;
+        says(&shown, "cost of a hit")?;
+        chroot.run(&["sh", "-c", "dpkg -i /packages/libtrapline0_*.deb"], 0)?;
         let names = ["trapline", "libtrapline0"];
-        chroot.run(&["sh", "-c", "dpkg -i /packages/trapline_*.deb /packages/libtrapline0_*.deb"], 0)?;
-        let installed = chroot.run(&["dpkg", "-L", "trapline", "libtrapline0"], 0)?;
-        chroot.run(&["dpkg", "--verify", "trapline", "libtrapline0"], 0)?;
+        let installed = chroot.run(&["dpkg", "-L", names[0], names[1]], 0)?;
+        chroot.run(&["dpkg", "--verify", names[0], names[1]], 0)?;
         says(&chroot.run(&["trapline"], 0)?, "trapline count 'libc:*alloc*' -- ls /")?;
         says(&chroot.run(&["trapline", "count", "libc:*alloc*", "--", "ls", "/"], 0)?, "libc.so.6:malloc")?;
-        says(&chroot.run(&["trapline", "demo"], 1)?, "needs a C compiler")?;
         chroot.run(&["dpkg", "--remove", names[0], names[1]], 0)?;
         chroot.run(&["dpkg", "--purge", names[0], names[1]], 0)?;
         let left: Vec<&str> =
@@ -87,6 +97,53 @@ pub(super) fn packages(files: &[PathBuf]) -> Outcome {
         ensure!(left.is_empty(), "purging left {left:?}");
         println!("in a fresh Debian: installed, run, removed and purged");
         Ok(())
+    })
+}
+
+/// Copies packages into a Debian.
+fn copied(chroot: &Chroot, files: &[PathBuf]) -> Result<()> {
+    let name = |file: &Path| format!("/packages/{}", file.file_name().unwrap_or_default().display());
+    files.iter().try_for_each(|file| chroot.copy(file, &name(file)))
+}
+
+/// Compiles an example and runs it; `$1` is its name, `$2` how it is linked.
+const COMPILE: &str = "cd /examples && cc -std=c11 -O2 -Wall -Wextra -Werror \"$1.c\" -o \"$1\" \
+    $(pkg-config --cflags $2 --libs trapline | sed \"s/ -ltrapline/ ${3:--ltrapline}/\")";
+/// Counts in a program that writes all the time. Its first line says that it runs, and no longer is the shell that started it.
+/// The end of its input ends the example.
+const COUNTED: &str = "mkfifo /lines; yes > /lines & yes=$!; exec 3< /lines; read line <&3; cat <&3 > /dev/null & \
+    sleep 1 | /examples/count $yes libc:write; kill $yes";
+/// As the Python package's page begins.
+const MODULE: &str =
+    "import trapline; print(trapline.run(['ls', '/']).count('libc:malloc')['malloc'].hits, 'calls')";
+
+/// Tries what programs use: the C library by its examples, and the wheel.
+pub(super) fn libraries(files: &[PathBuf], folder: &Path) -> Outcome {
+    tried("the libraries in a fresh Debian", || {
+        let chroot = Chroot::debian("developer", &["gcc", "libc6-dev", "pkg-config", "python3-venv"])?;
+        copied(&chroot, files)?;
+        chroot.run(&["sh", "-c", "dpkg -i /packages/*.deb"], 0)?;
+        let examples = tree::root().join("crates/trapline/examples");
+        for name in ["self_trace", "count", "latency"] {
+            chroot.copy(&examples.join(format!("{name}.c")), &format!("/examples/{name}.c"))?;
+            chroot.run(&["sh", "-c", COMPILE, "sh", name, "--static", "-l:libtrapline.a"], 0)?;
+            chroot.run(&["sh", "-c", COMPILE, "sh", name, ""], 0)?;
+        }
+        says(&chroot.run(&["/examples/self_trace"], 0)?, "calls, ")?;
+        let counted = chroot.run(&["sh", "-c", COUNTED], 0)?;
+        let hits = counted
+            .lines()
+            .find_map(|line| line.trim().strip_suffix(" libc.so.6:write")?.trim().parse::<u64>().ok());
+        ensure!(hits.is_some_and(|hits| hits > 0), "no hits of write:\n{counted}");
+        println!("in a fresh Debian: the C examples compiled, with both libraries, and run");
+        let wheels = super::wheel::of_host(folder);
+        ensure!(!wheels.is_empty(), "no wheel was made");
+        copied(&chroot, &wheels)?;
+        let install = "python3 -m venv /venv && /venv/bin/pip install --no-index /packages/*.whl";
+        let python = format!("{install} && /venv/bin/python -c \"{MODULE}\"");
+        let shown = chroot.run(&["sh", "-c", &python], 0)?;
+        println!("# {python}\n{shown}");
+        says(&shown, " calls")
     })
 }
 

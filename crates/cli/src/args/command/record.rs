@@ -100,6 +100,13 @@ pub(crate) enum Form {
     Chrome(Option<PathBuf>),
     /// `dump --flame`: folded stacks.
     Flame(Option<PathBuf>),
+    /// `dump --flame FILE`: a picture of folded stacks.
+    Picture {
+        /// Where to; `None`: to standard output.
+        output: Option<PathBuf>,
+        /// What the numbers are.
+        unit: String,
+    },
 }
 
 /// What stands before each line of `replay`.

@@ -98,10 +98,17 @@ pub(super) fn diff(typed: TypedDiff) -> Result<Diff, UsageError> {
     Ok(Diff { dirs: [typed.base, typed.other], selection, sort: sort(typed.sort), full: typed.full })
 }
 
-/// Checks and converts `dump`.
+/// Checks and converts `dump`. A recording is a folder, and anything else holds folded stacks.
 pub(super) fn dump(typed: TypedDump) -> Result<Shown, UsageError> {
     let selection = selection(&typed.selection, typed.depth.depth)?;
-    let form = if typed.chrome { Form::Chrome(typed.output) } else { Form::Flame(typed.output) };
+    let is_picture = typed.unit.is_some() || typed.dir.exists() && !typed.dir.is_dir();
+    let form = match typed.output {
+        output if typed.chrome => Form::Chrome(output),
+        output if is_picture => {
+            Form::Picture { output, unit: typed.unit.unwrap_or_else(|| "samples".to_owned()) }
+        }
+        output => Form::Flame(output),
+    };
     Ok(Shown { dir: typed.dir, selection, form })
 }
 

@@ -51,10 +51,10 @@ pub(crate) struct TypedPids {
     pub(crate) sink: TypedSink,
 }
 
-/// Build a sample program, trace it, and show what a hit costs
+/// Trace a sample program, and show what a hit costs
 ///
-/// Builds a small program with the C compiler (cc), counts and times its functions, and measures what a hit
-/// adds to a call on this machine, beside a uprobe of the kernel. No other process is touched.
+/// Runs a small program that lies in the command, counts and times its functions, and measures what a hit adds to a
+/// call on this machine, beside a uprobe of the kernel. No other process is touched.
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(DEMO, ONCE))]
 pub(crate) struct TypedDemo {

@@ -156,17 +156,21 @@ pub(crate) struct TypedInfo {
 
 /// Write a recording in the form of other programs
 ///
-/// A timeline has an entry for each call; folded stacks have the time of each stack of recorded functions.
+/// A timeline has an entry for each call; folded stacks have the time of each stack of recorded functions. A file of
+/// folded stacks in place of a recording becomes a picture.
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(DUMP, ONCE), group = ArgGroup::new("form").required(true))]
 pub(crate) struct TypedDump {
     /// A timeline as JSON, for ui.perfetto.dev or chrome://tracing
     #[arg(long, group = "form")]
     pub(crate) chrome: bool,
-    /// Folded stacks with the nanoseconds of each, for flamegraph.pl or inferno
+    /// Folded stacks with the nanoseconds of each; of a file of folded stacks, a flame graph (SVG)
     #[arg(long, group = "form")]
     pub(crate) flame: bool,
-    /// Folder of the recording
+    /// What the numbers of a file of folded stacks are [default: samples]
+    #[arg(long, value_name = "WORD", requires = "flame")]
+    pub(crate) unit: Option<String>,
+    /// Folder of the recording, or with --flame a file of folded stacks
     #[arg(value_name = "DIR", default_value = DIR)]
     pub(crate) dir: PathBuf,
     /// Write to FILE [default: standard output]
@@ -231,4 +235,5 @@ Examples:
   A timeline for ui.perfetto.dev:
     trapline dump --chrome calls -o calls.json
   A flame graph:
-    trapline dump --flame calls | inferno-flamegraph > calls.svg";
+    trapline dump --flame calls -o calls.folded
+    trapline dump --flame calls.folded --unit ns -o calls.svg";

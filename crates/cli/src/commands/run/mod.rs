@@ -92,7 +92,7 @@ impl<'a> Request<'a> {
         let interrupts = interrupts()?;
         let mut sinks = Sinks::open(&run.sink, &run.target)?;
         let mut outlets = Outlets::open(run).inspect_err(|_| sinks.output.release())?;
-        let mut session = start(builder).inspect_err(|_| sinks.output.release())?;
+        let mut session = start(builder).inspect_err(|error| sinks.refuse(error))?;
         sinks.output.begin()?;
         sinks.notices(session.take_notices());
         sinks.notices(outlets.notices().chain(notice.map(str::to_owned)));

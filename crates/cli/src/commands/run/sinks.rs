@@ -2,11 +2,12 @@
 //!
 //! In: what the command line says about output. Out: text that is written. Does not: render anything.
 
-use trapline::Target;
+use trapline::{Error, Target};
 
 use crate::args::sink::Sink;
 use crate::output::{Output, OutputError, print_line};
 use crate::report::format::Format;
+use crate::report::json;
 
 /// The sinks of a run.
 #[derive(Debug)]
@@ -25,6 +26,13 @@ impl Sinks {
         let output = Output::reserve(sink, matches!(target, Target::Launch(_)))?;
         let talkative = !(sink.quiet || sink.json && output.is_stderr());
         Ok(Self { output, talkative, format: sink.format })
+    }
+    /// Gives the output up, since nothing was begun. A reader of JSON is told why.
+    pub(crate) fn refuse(&mut self, error: &Error) {
+        match self.format {
+            Format::Json => self.output.refuse(&json::error(error)),
+            _ => self.output.release(),
+        }
     }
     /// Prints notices.
     pub(crate) fn notices(&self, notices: impl IntoIterator<Item = String>) {

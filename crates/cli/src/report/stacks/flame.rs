@@ -10,10 +10,15 @@ use super::Shown;
 
 /// Draws the graph; `of` is its title.
 pub(crate) fn draw(shown: &mut Shown<'_>, of: &str) -> Vec<u8> {
-    let folded = shown.folded();
+    let unit = if shown.time { "ns" } else { "calls" };
+    picture(&shown.folded(), of, unit)
+}
+
+/// Draws folded stacks; `unit` is what their numbers are.
+pub(crate) fn picture(folded: &str, title: &str, unit: &str) -> Vec<u8> {
     let mut options = Options::default();
-    options.title = of.to_owned();
-    options.count_name = if shown.time { "ns" } else { "calls" }.to_owned();
+    options.title = title.to_owned();
+    options.count_name = unit.to_owned();
     options.deterministic = true;
     let mut out = Vec::new();
     // Without a line there is nothing to draw, and inferno has written a picture that states so. Writing to
