@@ -86,7 +86,7 @@ fn a_launched_command_keeps_its_status_where_nothing_is_found() {
     let output = once(&["count", "libnothere:f*", "--", "sh", "-c", script]);
     let text = errors(&output);
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(3), &b""[..]), "{text}");
-    assert!(text.contains("the command was not run; -f waits for"), "{text}");
+    assert!(text.contains("the command was not run; --wait waits for"), "{text}");
 }
 
 /// The tracer's limit of file sizes also applies to memory that it shares. The limit is raised, or a message
