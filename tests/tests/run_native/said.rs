@@ -44,7 +44,7 @@ fn lines_with_values_and_stacks_are_what_the_same_hits_add_up() {
     let mut victim = Running::start(&path, &[]);
     for (probe, value) in [("uprobe", "arg0"), ("uretprobe", "retval")] {
         let script = format!(
-            "{probe}:FILE:probed {{ printf(\"%d %d:%s\", tid, {value}, ustack(raw, 20)); @[tid, {value}, ustack(raw, 20)] = count(); }}"
+            "{probe}:FILE:probed {{ printf(\"%d %lld:%s\", tid, {value}, ustack(raw, 20)); @[tid, {value}, ustack(raw, 20)] = count(); }}"
         );
         let ran = ours(&mut victim, &at(&script, &path), &[], TIMES);
         assert!(ran.messages.contains("Run in the target: "), "{}", ran.messages);

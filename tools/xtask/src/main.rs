@@ -65,7 +65,7 @@ cargo xtask COMMAND
   arm64-system  a stock arm64 kernel under full emulation: count, lat, watch and the trap path, beside its own uprobes, with figures [PART…]
            (not part of ci)
   dist     static binaries, wheels and Debian packages in target/packages [--machine NAME] [--twice: are builds the same?]
-           [--try: in an empty folder and in a fresh Debian] [--smoke: this machine's binary alone, tried; part of ci]
+           [--try: in an empty folder and in a fresh Debian] [--smoke: this machine's binary alone, tried]
   stress   attach and detach under load [--cycles N]
   storm    the in-process engine under AddressSanitizer: its tests, and all of it at once [--seconds N]
   world    programs that are not ours, bare and traced: same output, same status [--install] [--seconds N] [--package NAME]
@@ -151,7 +151,7 @@ const BESIDE: &[&str] = &["clippy", "doc", "loom", "book", "programs"];
 
 /// Every step, whatever the others came to; a table of them at the end.
 fn ci() -> Result<Outcome> {
-    let steps: [(&str, &[&str]); 12] = [
+    let steps: [(&str, &[&str]); 11] = [
         ("fmt", &[]),
         ("arrows", &[]),
         ("ids", &[]),
@@ -163,7 +163,6 @@ fn ci() -> Result<Outcome> {
         ("world", &["--seconds", "300"]),
         ("storm", &["--seconds", "10"]),
         ("arm64", &[]),
-        ("dist", &["--smoke"]),
     ];
     let mut total = Outcome::default();
     let mut table = Vec::new();
@@ -171,11 +170,7 @@ fn ci() -> Result<Outcome> {
     for (name, args) in steps {
         println!("\n=== {name}");
         if name == "test" {
-            let builds = [storm::build()]
-                .into_iter()
-                .chain(arm64::build())
-                .chain(models::builds())
-                .chain(dist::builds());
+            let builds = [storm::build()].into_iter().chain(arm64::build()).chain(models::builds());
             ahead = Some(ahead::Ahead::start(builds.collect(), BESIDE));
         }
         let begun = Instant::now();

@@ -105,13 +105,6 @@ fn smoke() -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// What builds the binary of [`smoke`], to be run ahead.
-pub(crate) fn builds() -> Vec<Command> {
-    let host = binary::Machine::HOST;
-    let build = || Ok::<_, anyhow::Error>(binary::builder(host, &tree::root(), &tree::target()?));
-    binary::toolchain(host).and_then(|()| build()).into_iter().collect()
-}
-
 /// Makes the packages of this machine's processor. Paths, in the order in which they have to be installed.
 fn packaged(folder: &Path, outcome: &mut Outcome) -> Result<Vec<PathBuf>> {
     let binary = folder.join(binary::Machine::HOST.file_name());
