@@ -6,7 +6,7 @@ sum() { grep -o '"hits":[0-9]*' "$1" | awk -F: '{ n += $2 } END { print n + 0 }'
 marked() { for i in $(seq 500); do grep -qs 'fanotify ino' /proc/"$1"/fdinfo/* && return; sleep 0.02; done; echo "no marks"; }
 ms() { echo $((($(date +%s%N) - $1) / 1000000)); }
 echo "# $(nproc) CPUs, $(uname -r), $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2-)"
-for round in 1 2 3; do
+for round in $(seq "${ROUNDS:-3}"); do
     echo "starts bare $(./starts 1000 ./one)"
     $T count --all --json -o all.json "$HERE/one:one" > /dev/null 2> all.err & p=$!
     marked $p
@@ -24,8 +24,13 @@ for n in 100 1000; do
     sleep 2
     s=$(date +%s%N)
     $T count --json "$HERE/one:one" > many.json 2> many.err 3>&- & p=$!
-    for i in $(seq 3000); do m=$(grep -ls 'memfd:trapline' /proc/[0-9]*/maps | wc -l); [ "$m" -ge "$n" ] && break; sleep 0.05; done
+    for i in $(seq 3000); do
+        m=$(grep -ls 'memfd:trapline' $(pgrep -x one | sed 's|.*|/proc/&/maps|') | wc -l)
+        [ "$m" -ge "$n" ] && break
+        sleep 0.05
+    done
     echo "many $n: $m patched after $(ms $s) ms, $(grep -E 'VmHWM|Threads' /proc/$p/status | tr -s '\t\n ' ' ')"
+    sleep 1
     exec 3>&-; rm hold
     s=$(date +%s%N); wait $p
     echo "many $n: hits $(sum many.json), over after $(ms $s) ms; $(grep -E '^cost|^memory|note' many.err | head -3 | tr '\n' ';')"
