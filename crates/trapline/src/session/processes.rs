@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use trapline_tracee::perf::allow_files;
 use trapline_tracee::{Launched, Parked, Process, TargetError, why_not_held};
 
 use super::command::{KillOnDrop, Running};
@@ -136,6 +137,7 @@ impl Processes {
         failed: impl Fn(std::io::Error) -> Error,
     ) -> Result<(), Error> {
         let pid = parked.pid();
+        allow_many();
         match parked.process() {
             Ok(process) => self.add(process, false)?,
             Err(error) => self.is_unprobed(pid, &error),
@@ -159,6 +161,7 @@ impl Processes {
             resolved => resolved?,
         };
         self.want_files_of(&processes);
+        allow_many();
         let mut several = Several::new(processes.len());
         for process in processes {
             let pid = process.pid();
@@ -383,6 +386,13 @@ impl Processes {
             traced.detach(&self.requested.options);
         }
     }
+}
+
+/// Raises our limit of descriptors: each process takes some, and one more for each CPU. After a command is launched,
+/// which would inherit the limit. Where it may not be raised, processes that find none left are reported.
+fn allow_many() {
+    const DESCRIPTORS: u64 = 1 << 16;
+    drop(allow_files(DESCRIPTORS));
 }
 
 impl Drop for Processes {
