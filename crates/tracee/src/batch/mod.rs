@@ -61,7 +61,7 @@ pub struct Batch<'p> {
 impl<'p> Batch<'p> {
     /// Seizes every thread without stopping any, and runs `body` in a thread of its own. That thread's end
     /// detaches. Returns when the kernel has detached from all threads. In a process that is followed, `body` runs in
-    /// the thread that follows ([`follow`](crate::follow)), and its end detaches from nothing.
+    /// the thread that follows, and its end detaches from nothing.
     ///
     /// # Errors
     /// When the process cannot be seized; `body`'s own result is inside.
