@@ -156,9 +156,10 @@ impl Attached {
     pub const fn holds_loads(&self) -> bool {
         self.batches.holds_loads
     }
-    /// Lets them go on.
-    pub fn answer(&self, tickets: &Tickets) {
-        answer(&self.batches, tickets);
+    /// Lets them go on. Returns whether all of them have waited until now.
+    #[must_use]
+    pub fn answer(&self, tickets: &Tickets) -> bool {
+        answer(&self.batches, tickets)
     }
     /// Facts that threads ask to change, and that patches rely on.
     #[must_use]

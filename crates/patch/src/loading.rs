@@ -25,8 +25,8 @@
 //!
 //! - *T hears of the mapping from the kernel before L2, and looks*: L3 to L5 is one more look, which finds nothing
 //!   new. Where the kernel does not tell, T polls.
-//! - *C's turns are over before L5*: it goes on, and `LOOKED` is the greatest number. At L5 T writes what it noted,
-//!   so later threads wait again. Calls that were missed are told with their times (`trapline`'s `traced/loads.rs`).
+//! - *C's turns are over before L5*, also during L4: it goes on, and `LOOKED` is the greatest number. At L5 T sees
+//!   that by the access that writes what it noted, so later threads wait again. Calls that were missed are told with their times (`trapline`'s `traced/loads.rs`).
 //! - *Two threads load at a time*: the loader's lock lets one of them be here.
 //! - *A forked child loads*: it shares both words. T answers it after a look at the parent. The child's library is
 //!   not probed: as ever, children are not looked at.
@@ -49,7 +49,6 @@ use crate::batches::Batches;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tickets {
     drawn: Vec<(usize, u64)>,
-    went_on: bool,
 }
 
 impl Tickets {
@@ -58,21 +57,15 @@ impl Tickets {
     pub const fn is_empty(&self) -> bool {
         self.drawn.is_empty()
     }
-    /// Whether a thread has waited in vain, and went on.
-    #[must_use]
-    pub const fn went_on(&self) -> bool {
-        self.went_on
-    }
 }
 
 pub(crate) fn tickets(batches: &Batches) -> Tickets {
     let mut tickets = Tickets::default();
     for (index, segment) in batches.segments.iter().enumerate() {
         let (loaded, looked) = (segment.view().get(at::LOADED), segment.view().get(at::LOOKED));
-        let went_on = looked == u64::MAX;
-        if loaded > looked || went_on {
+        // A thread that went on by itself has set the greatest number.
+        if loaded > looked || looked == u64::MAX {
             tickets.drawn.push((index, loaded));
-            tickets.went_on |= went_on;
         }
     }
     tickets
@@ -85,11 +78,14 @@ pub(crate) fn answer_next(batches: &Batches) {
     }
 }
 
-/// Step L5.
-pub(crate) fn answer(batches: &Batches, tickets: &Tickets) {
+/// Step L5. Returns whether every thread has waited for it.
+pub(crate) fn answer(batches: &Batches, tickets: &Tickets) -> bool {
+    let mut in_time = true;
     for (index, ticket) in &tickets.drawn {
         if let Some(segment) = batches.segments.get(*index) {
-            segment.view().set(at::LOOKED, *ticket);
+            // A thread may have gone on during the look.
+            in_time &= segment.view().swap(at::LOOKED, *ticket) != u64::MAX;
         }
     }
+    in_time
 }

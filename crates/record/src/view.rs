@@ -51,6 +51,10 @@ impl<'a> View<'a> {
     pub fn set(&self, at: u64, value: u64) -> bool {
         self.word(at).map(|w| w.store(value, Ordering::Release)).is_some()
     }
+    /// Stores a word and returns what it was, by one access; 0 outside the view.
+    pub fn swap(&self, at: u64, value: u64) -> u64 {
+        self.word(at).map_or(0, |w| w.swap(value, Ordering::AcqRel))
+    }
     /// Changes a word from 0 to this value by one access. Returns whether it did; outside the view it does not.
     pub fn claim(&self, at: u64, value: u64) -> bool {
         let claimed =

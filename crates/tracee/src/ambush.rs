@@ -14,7 +14,7 @@
 //! | | | | at its rendezvous, goes on, and never waits again |
 //! | A3 | program | comes there: passes while libraries are being mapped | – |
 //! | A4 | program | all are mapped: says that it has arrived, in the padding of its `r_debug`; waits, | as A2 |
-//! | | | asleep if it has no filter of system calls | |
+//! | | | asleep at an exec without a filter of system calls | |
 //! | A5 | tracer | sees that; the program counts as [parked](crate::park) | as A2 |
 //! | A6 | tracer | puts the function back, so that it can be probed as any other | it goes on by itself, and returns |
 //! | A7 | tracer | stops it, puts the padding back, sends it to the function | it returns from there |
@@ -24,6 +24,8 @@
 //! - *The program ends, or executes another one, before A4*: [`State::Gone`].
 //! - *The tracer is too slow, and the program has gone on* (the keeper of [`crate::park`] had no CPU): it has said so
 //!   in the padding. The function is put back; the code stays, since another thread may be in it.
+//! - *The program goes on while A6 writes* (no keeper for a second): it is past the function by then, and the loader
+//!   calls it again only for another library, some hundred microseconds later.
 //! - *Another thread calls the function meanwhile*: the loader's lock does not let it.
 //! - *A2 while a thread stands in the function*: at an exec there is none. A thread that opens a library holds the
 //!   loader's lock.
@@ -88,10 +90,15 @@ impl Ambush {
         let auxv = Auxv::of(pid).ok()?;
         let (loader, headers) = (auxv.loader()?, auxv.word(AT_PHDR)?);
         let is_suited = !holds_sanitizer(&memory(pid).ok()?, headers);
-        is_suited.then(|| Self::set(pid, loader)).flatten()
+        is_suited.then(|| Self::set(pid, loader, may_call(pid))).flatten()
+    }
+    /// A1 and A2 in a process that runs, and loads a library. It spins there: what it has set up for its system calls
+    /// cannot be seen as a whole (user dispatch, PR_SET_SYSCALL_USER_DISPATCH).
+    pub(crate) fn at_load(pid: u32, loader: u64) -> Option<Self> {
+        Self::set(pid, loader, false)
     }
     /// A1 and A2; `None` if that is not possible.
-    pub(crate) fn set(pid: u32, loader: u64) -> Option<Self> {
+    fn set(pid: u32, loader: u64, may_call: bool) -> Option<Self> {
         let memory = memory(pid).ok()?;
         let rendezvous = Rendezvous::of(&memory, loader)?;
         let (at, list) = (rendezvous.at, rendezvous.list);
@@ -99,7 +106,7 @@ impl Ambush {
         let mut under = [0; LEAP];
         memory.read_exact_at(&mut under, at).ok()?;
         let jump = leap(at, under, code)?;
-        write(&memory, code, &ambush(list, may_call(pid))).ok()?;
+        write(&memory, code, &ambush(list, may_call)).ok()?;
         // Before the first wait, so that the word changes from its beginning.
         let keeper = Keeper::start(memory.try_clone().ok()?, code + AMBUSH_ALIVE).ok();
         write(&memory, at, &jump).ok()?;

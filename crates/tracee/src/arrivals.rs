@@ -387,7 +387,7 @@ impl Waiter {
     }
     /// O3 and O6 for a library.
     fn at_library(&self, seized: &Sender<()>) {
-        let Some(ambush) = auxv::loader(self.pid).and_then(|loader| Ambush::set(self.pid, loader)) else {
+        let Some(ambush) = auxv::loader(self.pid).and_then(|loader| Ambush::at_load(self.pid, loader)) else {
             self.shared.report(Arrival::Running { pid: self.pid, late: true });
             return;
         };

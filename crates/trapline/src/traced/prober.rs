@@ -105,8 +105,8 @@ impl Prober {
         let looked = self.look_from(with, files, requested, &mut began);
         self.loads.looked(began);
         if !tickets.is_empty() {
-            self.patches.attached.answer(&tickets);
-            self.loads.came_to_rendezvous(!tickets.went_on());
+            let in_time = self.patches.attached.answer(&tickets);
+            self.loads.came_to_rendezvous(in_time);
         }
         looked
     }
