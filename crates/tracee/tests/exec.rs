@@ -124,12 +124,7 @@ fn no_program_is_missed_while_batches_are_at_work() {
             match event {
                 Followed::AtEntry(parked) => {
                     programs += 1;
-                    let pid = parked.pid();
                     follower.resume(parked).expect("it can be let go");
-                    // It ends while its threads are being stopped. If its end is lost, the shell waits for ever.
-                    while let Ok(process) = Process::open(pid)
-                        && stop_all(&process.with_follower(follower.thread())).is_ok()
-                    {}
                 }
                 other => {
                     assert!(matches!(other, Followed::Born { .. } | Followed::Exited { .. }), "{other:?}")
@@ -147,4 +142,48 @@ fn no_program_is_missed_while_batches_are_at_work() {
     };
     assert_eq!((status.code(), programs), (Some(5), PROGRAMS), "{stops} stops");
     assert!(stops >= PROGRAMS, "the batches did not work beside it: {stops}");
+}
+
+/// Its main thread ends first, and never stops again. The kernel reports its end when the other thread has ended.
+const MAIN_ENDS: &str = r#"
+#include <pthread.h>
+#include <unistd.h>
+static void *last(void *x) { usleep(100000); return x; }
+int main(void) { pthread_t t; pthread_create(&t, 0, last, 0); pthread_exit(0); }
+"#;
+
+/// TGT-17: if the end of a main thread were lost in a batch, the shell would wait for it for ever.
+#[test]
+fn the_end_of_a_main_thread_in_a_batch_reaches_its_parent() {
+    let program = common::compile(MAIN_ENDS, &[]);
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "\"$0\"; exit 7"]).arg(&program);
+    let (mut launched, parked) = Launched::start(command).expect("sh starts");
+    let follower = Follower::start().expect("a thread");
+    follower.resume(parked.expect("it gets to its start")).expect("it can be let go");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut stops = 0;
+    let status = loop {
+        for event in follower.events() {
+            let Followed::AtEntry(parked) = event else { continue };
+            let pid = parked.pid();
+            follower.resume(parked).expect("it can be let go");
+            while let Ok(process) = Process::open(pid)
+                && stop_all(&process.with_follower(follower.thread())).is_ok()
+            {
+                stops += 1;
+            }
+        }
+        if let Some(status) = launched.try_wait().expect("ours") {
+            break status;
+        }
+        if Instant::now() > deadline {
+            launched.kill();
+            panic!("the shell waits for a program that has ended; {stops} stops");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(status.code(), Some(7));
+    assert!(stops > 10, "{stops} stops while its main thread had ended");
+    std::fs::remove_dir_all(program.parent().expect("a folder")).expect("ours");
 }
