@@ -221,6 +221,15 @@ impl Tracing {
         status_field(self.pid(), "voluntary_ctxt_switches").parse().expect("a number")
     }
 
+    /// Whether its main thread is stopped by a signal.
+    ///
+    /// # Panics
+    /// If it has ended.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        status_field(self.pid(), "State").starts_with('T')
+    }
+
     /// What it printed on standard error so far.
     #[must_use]
     pub fn output_text(&self) -> String {

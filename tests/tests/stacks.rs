@@ -132,6 +132,42 @@ fn unwind_tables_find_the_same_stacks() {
     assert_eq!(hits, reported["probed"], "each came from there");
 }
 
+/// A linker that wastes no bytes ends one segment and begins the next in one page of the file, at other distances
+/// between address and offset. Judge: the maps of the process. A return address is an address of code.
+#[test]
+fn segments_that_share_a_page_of_the_file_are_told_apart() {
+    let path = or_skip!(victims::rust("panics"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let words = ["-p", &pid, "--unwind", "dwarf", "--stack-bytes", "16000", "*panicker*"];
+    let tracing = Tracing::start("stack", &words).expect("attaches");
+    let printed = victim.run(TIMES);
+    let code = executable(&std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs"));
+    let report = tracing.stop();
+    let hits: u64 = stacks(&report).filter_map(|stack| stack["hits"].as_u64()).sum();
+    assert_eq!(hits, printed["panicker"], "{}", report.errors);
+    for stack in stacks(&report) {
+        let (addresses, names) = (addresses(stack), names(stack));
+        // The first one is the probed function itself.
+        let stray = addresses.iter().find(|at| !code.iter().any(|range| range.contains(*at)));
+        assert_eq!(stray, None, "{addresses:x?} {names:?}");
+        let at = |name: &str| names.iter().position(|one| one.contains(name));
+        assert!(at("catcher").is_some() && at("catcher") < at("main"), "{names:?}");
+    }
+}
+
+/// Ranges of executable memory, from the text of a maps file.
+fn executable(maps: &str) -> Vec<std::ops::Range<u64>> {
+    let range = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        let perms = rest.split(' ').next()?;
+        perms.contains('x').then_some(number(start)?..number(end)?)
+    };
+    maps.lines().filter_map(range).collect()
+}
+
 /// Stacks on the heap, alternate signal stacks, and all kinds of invalid frame pointers: counts are exact,
 /// and the program computes the same.
 #[test]

@@ -17,7 +17,7 @@ use crate::loading::{Tickets, answer, answer_next, tickets};
 use crate::memory::segment::Segment;
 use crate::remove::detach::detach;
 use crate::remove::free::{Freed, free_removed};
-use crate::remove::hold::{Closed, asked, close, let_pass, make_way};
+use crate::remove::hold::{Askers, Closed, asked, close, let_pass, make_way, show_alive};
 use crate::report::{AttachReport, DetachReport};
 use crate::request::{Options, Request, Unwinder};
 use crate::returns::armed::lent;
@@ -161,6 +161,15 @@ impl Attached {
     pub fn answer(&self, tickets: &Tickets) -> bool {
         answer(&self.batches, tickets)
     }
+    /// Shows threads that wait for an answer that this tracer lives, and will come to them.
+    pub fn show_alive(&self) {
+        self.segments().iter().map(Segment::view).for_each(show_alive);
+    }
+    /// The last ticket in each segment of threads that ask. To be read before what they ask for.
+    #[must_use]
+    pub fn askers(&self) -> Askers {
+        Askers(self.segments().iter().map(|segment| segment.view().get(at::ASKERS)).collect())
+    }
     /// Facts that threads ask to change, and that patches rely on.
     #[must_use]
     pub fn asked(&self) -> u64 {
@@ -211,12 +220,17 @@ impl Attached {
     pub fn make_way(&mut self, process: &Process, handlers: &[u64]) -> Result<Closed, PatchError> {
         make_way(&mut self.batches, process, handlers)
     }
-    /// Step D13: lets threads go on that set handlers. Whether all have, and all handlers' entries are patched.
+    /// Step D13: lets those threads go on that asked, and set handlers. Whether all have, and all handlers' entries are patched.
     ///
     /// # Errors
     /// If the process is gone, or no thread can be asked.
-    pub fn let_pass(&mut self, process: &Process, options: &Options) -> Result<bool, PatchError> {
-        let_pass(&self.batches, process, options)
+    pub fn let_pass(
+        &mut self,
+        process: &Process,
+        askers: &Askers,
+        options: &Options,
+    ) -> Result<bool, PatchError> {
+        let_pass(&self.batches, process, askers, options)
     }
     /// Whether the program's handlers see the original addresses of faults in copies.
     #[must_use]

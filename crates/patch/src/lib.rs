@@ -56,7 +56,7 @@ pub use memory::segment::Segment;
 pub use memory::waiting::Waiting;
 pub use remove::detach::recover;
 pub use remove::free::Freed;
-pub use remove::hold::Closed;
+pub use remove::hold::{Askers, Closed};
 #[doc(hidden)]
 pub use remove::toggle::toggle;
 pub use report::{

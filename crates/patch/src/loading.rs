@@ -38,6 +38,7 @@
 //! - *C has waited at its first rendezvous in another way* (`tracee`'s `ambush`), and T has looked meanwhile: the first
 //!   ticket is answered before C goes on. If T was so slow that C had gone on before, that answer is one too many, and
 //!   the next library is not waited for.
+//! - *T is at work in other processes*: it changes `ALIVE` in between, and C takes all its turns anew.
 //! - *T removes its patches between L2 and L5*: removal writes the greatest number when the sites hold the file's
 //!   bytes. So does a tracer that cleans up after a dead one.
 

@@ -11,7 +11,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRAPLINE");
 /// Version of everything declared in this crate. A segment of another version is never written to, only named
 /// in an error.
-pub const VERSION: u64 = 7;
+pub const VERSION: u64 = 8;
 /// Name of the memfd, as /proc/PID/maps shows it: `/memfd:trapline (deleted)`.
 pub const MEMFD_NAME: &str = "trapline";
 /// Length of the control block in bytes.
@@ -108,6 +108,12 @@ pub mod at {
     /// answered.
     pub const LOADED: u64 = PAGES_TABLES + 48;
     pub const LOOKED: u64 = PAGES_TABLES + 56;
+    /// Changes while the tracer lives: threads that wait for its answer give up only if it stays the same.
+    pub const ALIVE: u64 = PAGES_TABLES + 64;
+    /// x86-64: the last ticket that was drawn by a thread that asks, and the last one of those that may go on although
+    /// their facts stay as they are.
+    pub const ASKERS: u64 = PAGES_TABLES + 72;
+    pub const PASSED: u64 = PAGES_TABLES + 80;
 }
 
 /// Facts that patches rely on and that the program may change (`patch`'s `hold`).
@@ -137,7 +143,7 @@ pub mod delivery {
 /// Maximum number of unwinders that get frame information.
 pub const MAX_UNWINDERS: u64 = 2;
 
-const _: () = assert!(at::LOOKED + 8 <= CONTROL_LEN && at::ASKED_HANDLER == at::ASKED + 16);
+const _: () = assert!(at::PASSED + 8 <= CONTROL_LEN && at::ASKED_HANDLER == at::ASKED + 16);
 
 /// Maximum number of region records; a block with more is broken.
 pub const MAX_REGIONS: u64 = 1 << 15;

@@ -65,6 +65,12 @@ impl<'a> View<'a> {
     pub fn add(&self, at: u64, by: u64) -> bool {
         self.word(at).map(|w| w.fetch_add(by, Ordering::AcqRel)).is_some()
     }
+    /// Clears bits of a word by one access.
+    pub fn clear_bits(&self, at: u64, bits: u64) {
+        if let Some(word) = self.word(at) {
+            word.fetch_and(!bits, Ordering::AcqRel);
+        }
+    }
     /// Makes a word 0 and returns what it was; 0 outside the view. All stores before it come before the look, also for
     /// another process that stores to this word first, and then looks at theirs behind a fence of its own.
     #[must_use]

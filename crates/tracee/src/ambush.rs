@@ -38,6 +38,7 @@ use std::time::{Duration, Instant};
 
 use crate::auxv::{AT_PHDR, Auxv};
 use crate::native::park::{AMBUSH, AMBUSH_ALIVE, LEAP, ambush, leap};
+use crate::procfs;
 use crate::rendezvous::{Rendezvous, holds_sanitizer};
 use crate::status::{Seccomp, ThreadStatus};
 use crate::stuck::Stuck;
@@ -64,7 +65,7 @@ pub(crate) struct Ambush {
 
 /// Whether no filter forbids a process system calls. The main thread's filter is that of the loader's call.
 fn may_call(pid: u32) -> bool {
-    let status = std::fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = procfs::read(format!("/proc/{pid}/status")).unwrap_or_default();
     let status = ThreadStatus::parse(&status);
     status.tgid != 0 && status.seccomp == Seccomp::Off
 }

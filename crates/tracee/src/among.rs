@@ -7,9 +7,9 @@
 //! A process is meant if it fits one rule of each kind that is given. Paths of control groups are compared as the kernel
 //! shows them, relative to our own cgroup namespace, so a folder is translated by the mount that it lies in.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::procfs;
 use crate::status::ThreadStatus;
 
 /// Fewest digits of a container's id. Docker's short form has twelve.
@@ -62,7 +62,7 @@ impl Among {
     /// When there is no such folder, or it is no control group's.
     pub fn group(mut self, folder: &Path) -> Result<Self, AmongError> {
         let found = folder.canonicalize().map_err(|_| AmongError::NoGroup(folder.to_owned()))?;
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = procfs::text("/proc/self/mountinfo").unwrap_or_default();
         self.groups.push(group_of(&found, &mounts).ok_or_else(|| AmongError::NotOfGroup(folder.to_owned()))?);
         Ok(self)
     }
@@ -111,7 +111,7 @@ impl Among {
         status.tgid != 0 && self.users.contains(&status.uids[0])
     }
     fn is_in_group(&self, pid: u32) -> bool {
-        let shown = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let shown = procfs::text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         self.groups.iter().any(|group| shown.lines().any(|line| group.has(line)))
     }
     fn is_below(&self, pid: u32) -> bool {
@@ -121,7 +121,7 @@ impl Among {
 }
 
 fn status(pid: u32) -> ThreadStatus {
-    ThreadStatus::parse(&fs::read(format!("/proc/{pid}/status")).unwrap_or_default())
+    ThreadStatus::parse(&procfs::read(format!("/proc/{pid}/status")).unwrap_or_default())
 }
 
 impl Group {

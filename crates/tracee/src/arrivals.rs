@@ -61,6 +61,7 @@ use crate::bell::Bell;
 use crate::living;
 use crate::maps::{self, Mapping};
 use crate::park::Parked;
+use crate::procfs;
 use crate::rendezvous;
 use crate::status::{InCall, ThreadStatus};
 use crate::sys::fanotify::{Group, Opening};
@@ -225,7 +226,7 @@ fn attend(shared: &Arc<Shared>, group: &Arc<Group>) {
 /// O2 and O4: holds a thread that opens a file, which goes on when `opening` is dropped.
 fn hold(shared: &Arc<Shared>, opening: &Opening) -> Option<JoinHandle<()>> {
     let (tid, executes) = (opening.tid, opening.executes);
-    let status = ThreadStatus::parse(&fs::read(format!("/proc/{tid}/status")).unwrap_or_default());
+    let status = ThreadStatus::parse(&procfs::read(format!("/proc/{tid}/status")).unwrap_or_default());
     let is_ours = status.tgid == std::process::id() || is_of_ours(status.tracer);
     if is_ours || status.tgid <= 1 || !shared.among.has(status.tgid) {
         return None;
@@ -253,7 +254,7 @@ fn hold(shared: &Arc<Shared>, opening: &Opening) -> Option<JoinHandle<()>> {
 fn call_of(tid: u32) -> Option<InCall> {
     let begun = Instant::now();
     loop {
-        let call = InCall::parse(&fs::read_to_string(format!("/proc/{tid}/syscall")).ok()?)?;
+        let call = InCall::parse(&procfs::text(format!("/proc/{tid}/syscall")).ok()?)?;
         if call != InCall::Running || begun.elapsed() > HELD {
             return Some(call);
         }
@@ -303,7 +304,7 @@ fn is_of_ours(tracer: u32) -> bool {
 
 /// Whether a thread opens a file in its loader, in a process that is not patched yet.
 fn is_loading(pid: u32, tid: u32) -> bool {
-    let Ok(text) = fs::read(format!("/proc/{pid}/maps")) else { return false };
+    let Ok(text) = procfs::read(format!("/proc/{pid}/maps")) else { return false };
     let maps = maps::parse(&text);
     if maps.iter().any(|mapping| mapping.path.starts_with("/memfd:trapline")) {
         return false;

@@ -2,9 +2,10 @@
 //!
 //! In: a pid. Out: its words. Does not: read memory.
 
-use std::fs;
 use std::io;
 use std::path::Path;
+
+use crate::procfs;
 
 /// Keys of words.
 pub(crate) const AT_PHDR: u64 = 3;
@@ -23,8 +24,15 @@ impl Auxv {
         Self::in_folder(Path::new(&format!("/proc/{pid}")))
     }
     /// The same, by a folder of /proc.
+    ///
+    /// # Errors
+    /// When it is gone, or has no memory.
     pub(crate) fn in_folder(folder: &Path) -> io::Result<Self> {
-        fs::read(folder.join("auxv")).map(Self)
+        match procfs::read(folder.join("auxv"))? {
+            // A main thread that has ended, or a thread of the kernel, shows none.
+            none if none.is_empty() => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            words => Ok(Self(words)),
+        }
     }
     /// The value of a key.
     pub(crate) fn word(&self, key: u64) -> Option<u64> {

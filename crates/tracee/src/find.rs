@@ -13,6 +13,7 @@ use std::path::Path;
 use crate::living;
 use crate::maps::{DELETED, FileId, Mapping};
 use crate::process::Process;
+use crate::procfs;
 
 fn pids() -> Vec<u32> {
     let own = std::process::id();
@@ -32,10 +33,10 @@ fn last_part(path: &Path) -> Option<String> {
 
 fn is_named(pid: u32, name: &str) -> bool {
     let folder = living::folder(pid);
-    let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let comm = procfs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     let exe = || fs::read_link(folder.join("exe")).ok().and_then(|path| last_part(&path));
     let argv0 = || {
-        let line = fs::read(folder.join("cmdline")).ok()?;
+        let line = procfs::read(folder.join("cmdline")).ok()?;
         last_part(Path::new(OsStr::from_bytes(line.split(|&b| b == 0).next()?)))
     };
     let comm = String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm));
@@ -70,7 +71,7 @@ fn parent(pid: u32) -> Option<u32> {
 fn maps_file(pid: u32, file: FileId) -> bool {
     // In the kernel's own notation, so that most lines are skipped without being parsed.
     let inode = format!(" {} ", file.inode);
-    let text = fs::read(living::folder(pid).join("maps")).unwrap_or_default();
+    let text = procfs::read(living::folder(pid).join("maps")).unwrap_or_default();
     text.split(|&byte| byte == b'\n')
         .filter(|line| line.windows(inode.len()).any(|part| part == inode.as_bytes()))
         .any(|line| Mapping::parse_bytes(line).is_some_and(|map| map.file == Some(file)))

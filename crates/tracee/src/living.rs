@@ -23,6 +23,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::procfs;
+
 /// Flags of threads that have begun to end, or to be ended by a signal (linux/sched.h).
 const EXITING: u64 = 0x404;
 /// SIGKILL, as a bit of a set of signals.
@@ -37,28 +39,27 @@ const USER_WORKER: u64 = 0x4000;
 /// The signals 1 to 31 that such a worker blocks: all but SIGKILL and SIGSTOP.
 const WORKER_BLOCKS: u64 = 0x7ffb_feff;
 
-/// The fields of a `stat` file from the third on.
+/// A `stat` file, from its third field on.
 #[derive(Debug)]
-pub(crate) struct Stat(Vec<String>);
+pub(crate) struct Stat(String);
 
 impl Stat {
     /// Reads one; `task` is a folder of /proc.
     pub(crate) fn read(task: &Path) -> io::Result<Self> {
-        Ok(Self::parse(&fs::read(task.join("stat"))?))
+        Ok(Self::parse(&procfs::read(task.join("stat"))?))
     }
     /// Parses a text. The name before the fields may hold any byte.
     fn parse(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
-        let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-        Self(rest.split_whitespace().map(str::to_owned).collect())
+        Self(text.rsplit_once(')').map_or("", |(_, rest)| rest).to_owned())
     }
     /// Field `number`, counted from 1 as proc(5) does.
     pub(crate) fn field(&self, number: usize) -> Option<u64> {
-        self.0.get(number - 3)?.parse().ok()
+        self.0.split_ascii_whitespace().nth(number - 3)?.parse().ok()
     }
     /// Whether it belongs to a task that has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        matches!(self.0.first().map(String::as_str), None | Some("Z" | "X"))
+        matches!(self.0.split_ascii_whitespace().next(), None | Some("Z" | "X"))
     }
     /// Whether it belongs to a task that has ended, is about to, or was killed. The kernel kills the other
     /// threads of a process that exits.
@@ -118,7 +119,7 @@ pub fn folder(pid: u32) -> PathBuf {
 /// The name of a process or thread (`comm`), `?` if it is gone. Bytes that are not UTF-8 are shown as U+FFFD.
 #[must_use]
 pub fn comm(tid: u32) -> String {
-    let Ok(name) = fs::read(format!("/proc/{tid}/comm")) else { return "?".to_owned() };
+    let Ok(name) = procfs::read(format!("/proc/{tid}/comm")) else { return "?".to_owned() };
     String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned()
 }
 
@@ -138,7 +139,7 @@ pub fn runs(pid: u32) -> bool {
 
 /// Children of all threads of a process; none where the kernel does not list them.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
-    let list = |tid| fs::read_to_string(task(pid, tid).join("children")).unwrap_or_default();
+    let list = |tid| procfs::text(task(pid, tid).join("children")).unwrap_or_default();
     let lists: Vec<String> = tasks(pid).into_iter().flatten().map(list).collect();
     lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
 }

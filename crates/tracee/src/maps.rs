@@ -147,8 +147,9 @@ fn unescape(path: &[u8]) -> PathBuf {
 /// # Errors
 /// ESRCH if the memory is gone: the process is about to end, or it has executed another program.
 pub(crate) fn read_whole(mut file: impl Read + Seek) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    file.read_to_end(&mut text)?;
+    let mut text = Vec::with_capacity(1 << 13);
+    // As in `procfs`.
+    file.by_ref().take(u64::MAX).read_to_end(&mut text)?;
     file.rewind()?;
     if file.read(&mut [0])? == 0 { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(text) }
 }

@@ -11,6 +11,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::procfs;
+
 /// The limit that leaves least, and what it leaves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryLeft {
@@ -54,9 +56,8 @@ impl MemoryGroup {
     /// The memory control group of a process; one without limits where nothing can be read.
     #[must_use]
     pub fn of(pid: u32) -> Self {
-        let read = |path: String| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let Ok(groups) = read(format!("/proc/{pid}/cgroup")) else { return Self::default() };
-        let mounts = read("/proc/self/mountinfo".to_owned()).unwrap_or_default();
+        let Ok(groups) = procfs::text(format!("/proc/{pid}/cgroup")) else { return Self::default() };
+        let mounts = procfs::text("/proc/self/mountinfo").unwrap_or_default();
         let sees_all = fs::read_link("/proc/self/ns/cgroup")
             .is_ok_and(|namespace| namespace == Path::new(FIRST_NAMESPACE));
         let mut group = Self::find(&groups, &mounts);
@@ -114,7 +115,7 @@ impl MemoryGroup {
     #[must_use]
     pub fn killed(&self) -> Option<u64> {
         let file = if self.unified { "memory.events" } else { "memory.oom_control" };
-        entry(&fs::read_to_string(self.folders.first()?.join(file)).ok()?, "oom_kill")
+        entry(&procfs::text(self.folders.first()?.join(file)).ok()?, "oom_kill")
     }
     /// Its path, as /proc/PID/cgroup shows it.
     #[must_use]
@@ -126,7 +127,7 @@ impl MemoryGroup {
 /// Bytes of memory that the machine has available; the largest number if that cannot be read.
 #[must_use]
 pub fn machine_has() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let text = procfs::text("/proc/meminfo").unwrap_or_default();
     entry(&text, "MemAvailable:").map_or(u64::MAX, |kib| kib << 10)
 }
 
@@ -152,7 +153,7 @@ fn below<'a>(name: &'a str, root: &str) -> Option<&'a str> {
 }
 
 fn number(folder: &Path, file: &str) -> Option<u64> {
-    fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok()
+    procfs::text(folder.join(file)).ok()?.trim().parse().ok()
 }
 
 /// The number that follows a word at the beginning of a line.
@@ -163,7 +164,7 @@ fn entry(text: &str, name: &str) -> Option<u64> {
 
 /// Bytes of cached file pages, which the kernel drops before it ends any process.
 fn file_cache(folder: &Path, unified: bool) -> u64 {
-    let text = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let text = procfs::text(folder.join("memory.stat")).unwrap_or_default();
     let names =
         if unified { ["active_file", "inactive_file"] } else { ["total_active_file", "total_inactive_file"] };
     names.iter().filter_map(|name| entry(&text, name)).sum()

@@ -12,6 +12,7 @@ use std::process::Command;
 use crate::error::{TargetError, gone_or};
 use crate::living;
 use crate::numbers::{MACHINE, SMALL};
+use crate::procfs;
 use crate::status::ThreadStatus;
 use crate::sys::fd;
 
@@ -19,7 +20,7 @@ const CAP_SYS_PTRACE: u64 = 1 << 19;
 
 /// Refuses a pid that names no process which can be traced.
 pub(crate) fn check_kind(pid: u32) -> Result<ThreadStatus, TargetError> {
-    let text = fs::read(format!("/proc/{pid}/status")).map_err(|_| TargetError::NoProcess { pid })?;
+    let text = procfs::read(format!("/proc/{pid}/status")).map_err(|_| TargetError::NoProcess { pid })?;
     let status = ThreadStatus::parse(&text);
     if status.tgid != pid {
         return Err(TargetError::IsThread { tid: pid, pid: status.tgid });
@@ -32,7 +33,8 @@ pub(crate) fn check_kind(pid: u32) -> Result<ThreadStatus, TargetError> {
         return Err(TargetError::KernelThread { pid, comm: status.comm });
     }
     // The main thread has ended, or is about to; others may live on.
-    let text = fs::read(living::folder(pid).join("status")).map_err(|_| TargetError::NoProcess { pid })?;
+    let text =
+        procfs::read(living::folder(pid).join("status")).map_err(|_| TargetError::NoProcess { pid })?;
     let living = ThreadStatus::parse(&text);
     match status.state {
         _ if !has_ended(&living) => Ok(living),
@@ -116,7 +118,7 @@ pub fn why_not_held(error: &io::Error) -> Option<String> {
     if error.raw_os_error() != Some(libc::EPERM) {
         return None;
     }
-    let own = fs::read("/proc/self/status").ok()?;
+    let own = procfs::read("/proc/self/status").ok()?;
     Some(match ThreadStatus::parse(&own).tracer {
         0 => "the kernel lets trapline trace no process that it starts; a container or a filter of system calls may forbid it"
             .into(),
@@ -130,8 +132,8 @@ pub fn why_not_held(error: &io::Error) -> Option<String> {
 fn obstacle(pid: u32, theirs: &ThreadStatus) -> (String, &'static str) {
     const AS_ROOT: &str = "run trapline as root (it needs CAP_SYS_PTRACE)";
     const AS_USER: &str = "run trapline as that user or as root (CAP_SYS_PTRACE)";
-    let own =
-        fs::read("/proc/self/status").map_or_else(|_| ThreadStatus::default(), |t| ThreadStatus::parse(&t));
+    let own = procfs::read("/proc/self/status")
+        .map_or_else(|_| ThreadStatus::default(), |t| ThreadStatus::parse(&t));
     let capable = own.cap_eff & CAP_SYS_PTRACE != 0;
     let (uid, gid) = fd::whoami();
     if capable {

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
@@ -24,6 +25,7 @@ use crate::living::{self, Stat};
 use crate::maps::{self, DELETED, Mapping};
 use crate::numbers::features;
 use crate::permission;
+use crate::procfs;
 use crate::rendezvous::Rendezvous;
 use crate::status::{InCall, Seccomp, ThreadStatus};
 use crate::sys::wait::within;
@@ -162,13 +164,19 @@ impl Process {
     fn stat(&self, what: &str) -> Result<Stat, TargetError> {
         Stat::read(&self.folder()).map_err(|e| gone_or(self.pid, what, e))
     }
-    /// Calls `read` with the folder that shows the process. Calls it once more if the thread to which the
-    /// folder belongs has ended meanwhile.
+    /// Calls `read` with the folder that shows the process: the main thread's; once that has ended, another thread's.
+    /// `read` must fail where a folder shows nothing.
     fn look<T>(&self, what: &str, read: impl Fn(&Path) -> io::Result<T>) -> Result<T, TargetError> {
-        let folder = self.folder();
-        let seen = read(&folder).or_else(|error| match self.folder() {
-            other if other != folder => read(&other),
-            _ => Err(error),
+        let main = PathBuf::from(format!("/proc/{}", self.pid));
+        let other = |error: io::Error, seen: &Path| match self.folder() {
+            other if other != seen => read(&other).map_err(|error| (error, other)),
+            _ => Err((error, PathBuf::new())),
+        };
+        let seen = read(&main).or_else(|error| other(error, &main));
+        // The thread to which the other folder belongs may have ended meanwhile.
+        let seen = seen.or_else(|(error, folder)| match folder.as_os_str().is_empty() {
+            true => Err(error),
+            false => other(error, &folder).map_err(|(error, _)| error),
         });
         seen.map_err(|e| gone_or(self.pid, what, e))
     }
@@ -177,7 +185,7 @@ impl Process {
         TargetError::Gone { pid: self.pid, how: how.to_owned() }
     }
     fn bytes(&self, name: &str) -> Result<Vec<u8>, TargetError> {
-        fs::read(format!("/proc/{}/{name}", self.pid))
+        procfs::read(format!("/proc/{}/{name}", self.pid))
             .map_err(|e| gone_or(self.pid, &format!("read /proc/{}/{name}", self.pid), e))
     }
     fn text(&self, name: &str) -> Result<String, TargetError> {
@@ -234,7 +242,11 @@ impl Process {
     /// # Errors
     /// When the process is gone.
     pub fn status(&self) -> Result<ThreadStatus, TargetError> {
-        self.thread_status(living::living(self.pid).unwrap_or(self.pid))
+        let main = self.thread_status(self.pid);
+        match &main {
+            Ok(status) if !matches!(status.state, 'Z' | 'X') => main,
+            _ => living::living(self.pid).map_or(main, |tid| self.thread_status(tid)),
+        }
     }
     /// A thread's status.
     ///
@@ -260,7 +272,7 @@ impl Process {
     /// # Errors
     /// When /proc cannot be read.
     pub fn status_of_caller(&self) -> Result<ThreadStatus, TargetError> {
-        let text = fs::read("/proc/thread-self/status");
+        let text = procfs::read("/proc/thread-self/status");
         let bytes = text.map_err(|e| gone_or(self.pid, "read /proc/thread-self/status", e))?;
         Ok(ThreadStatus::parse(&bytes))
     }
@@ -341,7 +353,7 @@ impl Process {
     /// `None` if it has no such loader.
     #[must_use]
     pub fn rendezvous(&self) -> Option<(RemoteAddr, RemoteAddr)> {
-        let loader = Auxv::in_folder(&self.folder()).ok()?.loader()?;
+        let loader = self.look("read auxv", Auxv::in_folder).ok()?.loader()?;
         let found = Rendezvous::of(&self.mem, loader)?;
         Some((RemoteAddr(found.at), RemoteAddr(found.state())))
     }
@@ -354,12 +366,12 @@ impl Process {
         let value = |key: u64| auxv.word(key).unwrap_or(0);
         Ok(features(value(AT_HWCAP), value(AT_HWCAP2), possible_cpus()))
     }
-    /// The break: where the heap ends and will grow.
+    /// The break: where the heap ends and will grow, by its mappings.
     ///
     /// # Errors
     /// When the process is gone.
-    pub fn heap_end(&self) -> Result<Option<RemoteAddr>, TargetError> {
-        if let Some(heap) = self.maps()?.iter().rev().find(|m| m.path == "[heap]") {
+    pub fn heap_end(&self, maps: &[Mapping]) -> Result<Option<RemoteAddr>, TargetError> {
+        if let Some(heap) = maps.iter().rev().find(|m| m.path == "[heap]") {
             return Ok(Some(heap.end));
         }
         Ok(self.stat("read its break")?.field(47).filter(|&brk| brk != 0).map(RemoteAddr))
@@ -381,8 +393,15 @@ impl Process {
     }
 }
 
+/// Number of CPUs that may ever be online. The kernel fixes it when it starts.
 pub(crate) fn possible_cpus() -> u32 {
-    let text = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    let last = text.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<u32>().ok());
-    last.map_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32), |last| last + 1)
+    static POSSIBLE: OnceLock<u32> = OnceLock::new();
+    *POSSIBLE.get_or_init(|| {
+        let text = procfs::text("/sys/devices/system/cpu/possible").unwrap_or_default();
+        let last = text.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<u32>().ok());
+        last.map_or_else(
+            || std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            |last| last + 1,
+        )
+    })
 }

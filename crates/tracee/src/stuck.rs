@@ -4,8 +4,8 @@
 //! that it waits in, and what to do. Does not: wait, or stop anything.
 
 use std::fmt;
-use std::fs;
 
+use crate::procfs;
 use crate::status::{InCall, ThreadStatus};
 
 /// What /proc shows of a thread that does not go on.
@@ -22,7 +22,7 @@ pub(crate) struct Stuck {
 impl Stuck {
     /// Reads what /proc shows of a thread of a process.
     pub(crate) fn of(pid: u32, tid: u32) -> Self {
-        let read = |name| fs::read(format!("/proc/{pid}/task/{tid}/{name}")).unwrap_or_default();
+        let read = |name| procfs::read(format!("/proc/{pid}/task/{tid}/{name}")).unwrap_or_default();
         let text = |name| String::from_utf8_lossy(&read(name)).trim().to_owned();
         let status = ThreadStatus::parse(&read("status"));
         let call = match InCall::parse(&text("syscall")) {

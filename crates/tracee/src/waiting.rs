@@ -3,13 +3,14 @@
 //! In: a process, code that waits ([`crate::native::park`]). Out: room for it; a thread that keeps the word changing.
 //! Does not: lead the program there.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::procfs;
 use crate::sys::fault;
 
 /// How often the keeper changes the word that shows that the tracer lives.
@@ -49,7 +50,7 @@ impl Drop for Keeper {
 
 /// The address of `len` zeros at the vdso's end.
 pub(crate) fn end_of_vdso(pid: u32, memory: &File, len: usize) -> Option<u64> {
-    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+    let maps = procfs::read(format!("/proc/{pid}/maps")).ok()?;
     let maps = String::from_utf8_lossy(&maps);
     let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
     let end = u64::from_str_radix(range.split_once('-')?.1, 16).ok()?;

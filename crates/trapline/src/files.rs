@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use trapline_image::{Bytes, Image};
+use trapline_image::{Bytes, Image, NoMatch, Pattern, Selected};
 use trapline_plan::{ActionRequest, CodeMap, Scope, SystemCall, system_calls};
 use trapline_tracee::{FileId, Mapping, Process};
 
@@ -34,9 +34,23 @@ pub(crate) struct ModuleFile {
     near: Mutex<Option<Arc<CodeMap>>>,
     system_calls: OnceLock<Vec<SystemCall>>,
     own_threads: OnceLock<bool>,
+    selected: Mutex<HashMap<String, Selection>>,
 }
 
+/// What a pattern selects in a file.
+type Selection = Result<Arc<[Selected]>, NoMatch>;
+
 impl ModuleFile {
+    /// What a pattern selects; looked up once for all processes. `basename` is the file's name there.
+    ///
+    /// # Errors
+    /// [`NoMatch`] when there is nothing.
+    pub(crate) fn select(&self, pattern: &Pattern, basename: &str) -> Selection {
+        let mut selected = self.selected.lock().unwrap_or_else(PoisonError::into_inner);
+        // A pattern shows all that it is made of.
+        let known = selected.entry(format!("{basename} {pattern:?}"));
+        known.or_insert_with(|| self.image.select(pattern, basename).map(Arc::from)).clone()
+    }
     /// Branch targets in the file. Where guards serve a branch that was not seen, these are only the ones
     /// near the requests, present and earlier; else all. `alone`: the calling thread makes the map alone.
     pub(crate) fn code_map(&self, requests: &[ActionRequest], guarded: bool, alone: bool) -> Arc<CodeMap> {
@@ -155,6 +169,7 @@ fn parse(
         near: Mutex::new(None),
         system_calls: OnceLock::new(),
         own_threads: OnceLock::new(),
+        selected: Mutex::default(),
     }))
 }
 

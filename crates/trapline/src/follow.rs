@@ -95,6 +95,10 @@ impl Following {
         };
         self.strayed.drain(..).map(line).collect()
     }
+    /// A descriptor that is readable when a program waits to be probed.
+    pub(crate) fn descriptor(&self) -> Option<i32> {
+        self.follower.as_ref().map(Follower::descriptor)
+    }
     /// Whether any process is left to follow.
     pub(crate) fn is_busy(&self) -> bool {
         !self.waiting.is_empty() || self.pids.iter().any(|&pid| runs(pid))

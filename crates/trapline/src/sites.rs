@@ -123,7 +123,7 @@ impl NamedSites {
         if spec.kind == ProbeKind::Usdt {
             return self.select_markers(one, module, spec, hit_action);
         }
-        for selected in file.image.select(&spec.func, one.basename())? {
+        for &selected in &*file.select(&spec.func, one.basename())? {
             if self.most.is_some_and(|most| self.found.len() > most) {
                 break;
             }

@@ -79,7 +79,7 @@ impl Survey {
         };
         let space = AddressSpace {
             occupied: maps.iter().map(|m| (m.start, m.end)).collect(),
-            heap_end: process.heap_end()?,
+            heap_end: process.heap_end(&maps)?,
         };
         let still = options.strict || no_traps.is_some() || !traps::NEEDED;
         let soft = Soft::new();

@@ -55,7 +55,7 @@ pub(crate) fn make(
     let (len, pid) = (code_len + unplaced.table_len(), process.pid());
     let space = trapline_plan::AddressSpace {
         occupied: process.maps()?.iter().map(|m| (m.start, m.end)).collect(),
-        heap_end: process.heap_end()?,
+        heap_end: process.heap_end(&process.maps()?)?,
     };
     let at = space.find(len).ok_or(PatchError::NoRoomForStamps { pid, len })?;
     let trampolines = Trampolines { code: at.0, table: at.0 + code_len, ..unplaced };

@@ -5,8 +5,7 @@
 //! that rely on them taken out, here and in forked children; threads released. Invariants: HOLD-1, HOLD-2
 //! (`plan`'s `stub/hold.rs`); HOLD-3 the tracer sets a fact's bit in `CLOSED` only if nothing of the process
 //! relies on it, or if taking it out failed, which is reported. The thread must not wait for what cannot be
-//! done. For a moment it sets `FAULTS` too where threads set handlers whose entries are patched
-//! (docs/design/faults.md, D10 to D14).
+//! done.
 //! Does not: know where calls are held, or see others; the session chooses those places, and looks for the
 //! effects of others (`trapline`'s `traced/held.rs`).
 //!
@@ -14,7 +13,7 @@
 //!
 //! What takes part: *C*, the thread that is about to call `sigaction`, `prctl` or `syscall`, or to execute a
 //! system call of the program's own; *T*, the tracer; *O*, other threads. Words of the control block: `ASKED`,
-//! `CLOSED`.
+//! `CLOSED`; `ALIVE`, which T changes some times a second, so that C takes all its turns anew (HOLD-1).
 //!
 //! | step | by | what | if T dies right after |
 //! |---|---|---|---|
@@ -43,6 +42,12 @@
 //! | | | at which a saved context stands (PATCH-9), or to which a handler of faults may return; |
 //! | | | the threads that stand at boundaries are moved out first |
 //!
+//! A thread that sets a handler of faults may go on although `FAULTS` stays relied on, once the handler's entry is
+//! patched (docs/design/faults.md, D13). So C draws a ticket from `ASKERS` behind H2. T reads `ASKERS` before `ASKED`,
+//! and writes what it read to `PASSED`; C goes on if its ticket is not greater. So a thread of a forked child, or one that
+//! gets no CPU, passes later as well. C sets its bit in `ASKED` once more whenever it sees that T lives: T clears the
+//! bit at D13, also that of a thread whose ticket is greater, and then changes `ALIVE`.
+//!
 //! After `TRAPS` has changed, later batches and the removal run as in a program that owns SIGTRAP: with all
 //! threads stopped, and without windows into which a saved context points. `ASKED` tells this to a tracer that
 //! cleans up.
@@ -65,7 +70,7 @@
 //! - *A forked child asks*: the words are shared. T closes in both; closing in the parent alone would do the
 //!   child no good, hence H4.
 //! - *A child of vfork asks*: it is C, on its parent's memory; its action is its own, so T closes for
-//!   nothing. Its parent cannot be stopped before C goes on, so C waits its turns in vain.
+//!   nothing. Its parent cannot be stopped before C goes on, so C waits its turns in vain: T waits for the parent meanwhile, and does not change `ALIVE`.
 //! - *C passed H1 before the site was published*: T's survey was earlier, and the change is later: it is
 //!   found like a call that is not held.
 //! - *C asks for `TRAPS` while T's batch publishes*: C waits until the batch is over, since T answers behind
@@ -79,7 +84,10 @@
 //! - *Detaching*: all bits of `CLOSED` are set when the sites hold the file's bytes, before it waits for
 //!   threads in our code.
 //! - *exec*: the new program has no patches. *The process ends, or C is killed*: no thread waits.
-//! - *The tracer is stopped, or slow*: as if it had died, except for what it finds later.
+//! - *The tracer is stopped, or at work for long*: as if it had died, except for what it finds later.
+//! - *Many processes ask at a time*: T serves one after the other, and changes `ALIVE` in all of them in between. So all
+//!   wait for as long as T comes nearer, and none gives up.
+//! - *T lives, and never answers*: it cannot be. Each poll answers what was asked, by H5 also if H3 failed.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -89,6 +97,7 @@ use trapline_record::RemoteAddr;
 use trapline_record::control::{at, fact};
 use trapline_record::journal::{Entry, EntryKind};
 use trapline_record::trampolines::Trampolines;
+use trapline_record::view::View;
 use trapline_tracee::{Batch, BatchOptions, Process, RemoteOptions, users_of};
 
 use crate::batches::Batches;
@@ -112,9 +121,13 @@ pub struct Closed {
     pub left: usize,
 }
 
+/// Threads that ask, as far as they have drawn a ticket: the last one in each segment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Askers(pub(crate) Vec<u64>);
+
 /// How often all threads are stopped to find none in our code.
 const LOOKS: u32 = 50;
-/// After so many, a thread in our code waits for another fact, if one is asked for. A thread that has slept through
+/// After so many, a thread in our code waits for another fact or with another ticket, if there is one. A thread that has slept through
 /// all of them waits its turns, and is found by the bit that it closes.
 const LEAST_LOOKS: u32 = 5;
 
@@ -175,30 +188,48 @@ pub(crate) fn make_way(
     Ok(closed)
 }
 
-/// Step D13: lets the waiting threads go on; once none is in our code, threads are held again. True if all have
-/// passed, and the entry of each handler that is set by then is patched. A thread that stays in our code asks again.
-pub(crate) fn let_pass(batches: &Batches, process: &Process, options: &Options) -> Result<bool, PatchError> {
+/// Shows threads that wait that T lives.
+pub(crate) fn show_alive(view: View<'_>) {
+    view.set(at::ALIVE, view.get(at::ALIVE).wrapping_add(1));
+}
+
+/// Step D13: lets the waiting threads go on, here and in forked children, whenever they come to run. True once none of
+/// this process is in our code, if the entry of each handler that is set by then is patched. Threads that draw a ticket
+/// later wait, and ask anew.
+pub(crate) fn let_pass(
+    batches: &Batches,
+    process: &Process,
+    askers: &Askers,
+    options: &Options,
+) -> Result<bool, PatchError> {
     let remote = RemoteOptions { patience: options.patience, ..RemoteOptions::default() };
     let guard = |addr| batches.resume(addr);
     let in_code = |pc| batches.segments.iter().any(|segment| segment.is_code(pc));
-    let passed = Batch::run(process, BatchOptions { hold_children: false }, |batch| {
+    Batch::run(process, BatchOptions { hold_children: false }, |batch| {
         // All threads are seized by now, so none executes a program unseen.
-        for segment in &batches.segments {
-            segment.view().set(at::CLOSED, batches.facts.closed() | fact::FAULTS);
+        for (segment, last) in batches.segments.iter().zip(&askers.0) {
+            segment.view().set(at::PASSED, *last);
         }
         for look in 1..=LOOKS {
             std::thread::sleep(Duration::from_millis(1));
             let stopped = batch.stop_all(&guard)?;
             let is_inside = |tid| stopped.regs(tid).is_ok_and(|regs| in_code(regs.pc()));
-            // A thread that has passed may wait for another fact by now.
-            let waits = look > LEAST_LOOKS && asked(batches) & !fact::FAULTS != 0;
+            // A thread that has passed may wait for another fact by now, or with another ticket.
+            let asks = || {
+                let mut last = batches.segments.iter().zip(&askers.0);
+                last.any(|(segment, last)| segment.view().get(at::ASKERS) != *last)
+            };
+            let waits = look > LEAST_LOOKS && (asked(batches) & !fact::FAULTS != 0 || asks());
             let passed = waits || !stopped.threads().into_iter().any(is_inside);
             if passed {
-                for view in batches.segments.iter().map(Segment::view) {
-                    view.set(at::ASKED, view.get(at::ASKED) & !fact::FAULTS);
-                    view.set(at::ASKED_HANDLER, 0);
+                for (view, last) in batches.segments.iter().map(Segment::view).zip(&askers.0) {
+                    view.clear_bits(at::ASKED, fact::FAULTS);
+                    // A thread that came meanwhile may have noted its handler. It sets its bit once more.
+                    if view.get(at::ASKERS) == *last {
+                        view.set(at::ASKED_HANDLER, 0);
+                    }
+                    show_alive(view);
                 }
-                batches.say_closed();
             }
             stopped.resume()?;
             if passed {
@@ -209,9 +240,7 @@ pub(crate) fn let_pass(batches: &Batches, process: &Process, options: &Options) 
             }
         }
         Ok::<_, PatchError>(false)
-    })??;
-    batches.say_closed();
-    Ok(passed)
+    })?
 }
 
 /// Children that map the segments. One that ends, or that another tracer holds, is no failure of the process.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use trapline_plan::Hold;
 use trapline_plan::Origin::{Constant, Memory, Register, Unknown};
 use trapline_plan::x86_64::stub::hold;
+use trapline_record::control::at;
 use trapline_record::control::fact::{CLOCK, FAULTS, FILTER, TRAPS};
 
 use crate::arena::Arena;
@@ -28,6 +29,12 @@ fn held(arena: &mut Arena, what: Hold, red_zone: bool) -> (Function, &'static At
         let word = |at: u64| &*(at as *const AtomicU64);
         (core::mem::transmute::<u64, Function>(code), word(words.0), word(words.1))
     }
+}
+
+/// Another word of the control block, as it lies beside `ASKED`.
+fn beside(asked: &'static AtomicU64, word: u64) -> &'static AtomicU64 {
+    // SAFETY: the arena's data go on behind that word, and stay.
+    unsafe { &*std::ptr::from_ref(asked).byte_add((word - at::ASKED) as usize) }
 }
 
 #[test]
@@ -167,4 +174,58 @@ fn a_thread_that_waits_in_vain_goes_on_and_closes_the_fact() {
     let returned = waits.recv_timeout(Duration::from_secs(120)).expect("an end");
     assert_eq!(returned, (30, 30));
     assert_eq!((asked.load(Ordering::SeqCst), closed.load(Ordering::SeqCst)), (CLOCK, CLOCK));
+}
+
+/// HOLD-1: the tracer's sign of life lets a thread wait anew. Beside it, another thread waits twice without such a sign.
+#[test]
+fn a_thread_waits_on_while_the_tracer_lives() {
+    let (mut arena, mut other) = (Arena::new(), Arena::new());
+    let (function, asked, closed) = held(&mut arena, Hold::Prctl, false);
+    let (alone, _, unanswered) = held(&mut other, Hold::Prctl, false);
+    let alive = beside(asked, at::ALIVE);
+    let (over, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || over.send(function(26, 2, 0)));
+    let silent = std::thread::spawn(move || {
+        for _ in 0..2 {
+            unanswered.store(0, Ordering::SeqCst);
+            alone(26, 2, 0);
+        }
+    });
+    while !silent.is_finished() {
+        alive.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(ended.try_recv().is_err() && closed.load(Ordering::SeqCst) == 0, "it waits on");
+    closed.store(CLOCK, Ordering::SeqCst);
+    assert_eq!(ended.recv_timeout(Duration::from_secs(120)), Ok(30), "it was answered");
+}
+
+/// A thread goes on if its ticket has passed, although its fact is not closed. Its bit is set anew while it waits.
+#[test]
+fn a_thread_whose_ticket_has_passed_goes_on() {
+    let mut arena = Arena::new();
+    let (function, asked, closed) = held(&mut arena, Hold::Sigaction, false);
+    let (passed, askers) = (beside(asked, at::PASSED), beside(asked, at::ASKERS));
+    let action = [0x1000u64; 20];
+    let action = action.as_ptr() as u64;
+    let until = |is_so: &dyn Fn() -> bool| {
+        while !is_so() {
+            beside(asked, at::ALIVE).fetch_add(1, Ordering::SeqCst);
+            std::thread::yield_now();
+        }
+    };
+    for ticket in 1..=3 {
+        std::thread::scope(|scope| {
+            let held = scope.spawn(|| function(11, action, 0));
+            until(&|| askers.load(Ordering::SeqCst) == ticket && asked.load(Ordering::SeqCst) == FAULTS);
+            // The answer to the one before.
+            passed.store(ticket - 1, Ordering::SeqCst);
+            asked.store(0, Ordering::SeqCst);
+            until(&|| asked.load(Ordering::SeqCst) == FAULTS);
+            assert!(!held.is_finished(), "ticket {ticket} waits");
+            passed.store(ticket, Ordering::SeqCst);
+            assert_eq!(held.join().expect("returned"), 11u64.wrapping_add(action.wrapping_mul(2)));
+        });
+    }
+    assert_eq!(closed.load(Ordering::SeqCst), 0, "no thread closed the fact");
 }

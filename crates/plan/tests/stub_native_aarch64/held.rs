@@ -9,6 +9,7 @@ use trapline_plan::Hold;
 use trapline_plan::Origin::{Constant, Memory, Register, Unknown};
 use trapline_plan::aarch64::stub::{Code as _, Machine, hold};
 use trapline_plan::aarch64::{Options, PatchedWord, patch_with};
+use trapline_record::control::at;
 use trapline_record::control::fact::{CLOCK, FAULTS, FILTER, TRAPS};
 
 use super::{CodeMemory, RET, changes};
@@ -278,4 +279,29 @@ fn a_thread_that_waits_in_vain_goes_on_and_closes_the_fact() {
         let after = (held.asked().load(Ordering::SeqCst), held.closed().load(Ordering::SeqCst));
         assert_eq!(after, (CLOCK, CLOCK), "{machine:?}");
     }
+}
+
+/// HOLD-1: the tracer's sign of life lets a thread wait anew. Beside it, a thread that began later waits without such a
+/// sign.
+#[test]
+fn a_thread_waits_on_while_the_tracer_lives() {
+    let machine = machines().remove(0);
+    let [held, other] = [0, 1].map(|_| Held::new(&machine, Hold::Prctl, 0, (&[], &SUM)));
+    let (function, alone) = (held.function(), other.function());
+    // SAFETY: the word lies beside the other two, in the same memory.
+    let alive = unsafe { &*std::ptr::from_ref(held.asked()).byte_add((at::ALIVE - at::ASKED) as usize) };
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| function(26, 2, 0));
+        while held.asked().load(Ordering::SeqCst) == 0 {
+            std::hint::spin_loop();
+        }
+        let silent = scope.spawn(|| alone(26, 2, 0));
+        while !silent.is_finished() {
+            alive.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!waits.is_finished() && held.closed().load(Ordering::SeqCst) == 0, "it waits on");
+        held.closed().store(CLOCK, Ordering::SeqCst);
+        assert_eq!(waits.join().expect("returned"), 30);
+    });
 }

@@ -10,6 +10,7 @@ use super::report::Event;
 use super::tracees::Tracees;
 use crate::error::TargetError;
 use crate::process::Process;
+use crate::procfs;
 use crate::status::ThreadStatus;
 use crate::sys::{fd, ptrace, wait};
 
@@ -85,7 +86,7 @@ impl Lifecycle {
         if tid == main {
             self.gone = Some("it ended");
         }
-        let text = std::fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
+        let text = procfs::read(format!("/proc/{tid}/status")).unwrap_or_default();
         if leader && ThreadStatus::parse(&text).ppid == std::process::id() {
             self.unreaped = Some(tid);
             return Ok(());

@@ -33,6 +33,7 @@ use crate::error::TargetError;
 use crate::living::until_gone;
 use crate::permission;
 use crate::process::Process;
+use crate::procfs;
 use crate::regs::{NOTES_CALLS, Regs};
 use crate::repair::{broken_off, make_again};
 use crate::seizing::Seizing;
@@ -177,7 +178,7 @@ impl<'p> Tracees<'p> {
     /// The process that a tracee of this thread belongs to. `None` once the tracee has ended and was reaped:
     /// its id then names no thread, or one that is not ours.
     pub(super) fn tgid_of(tid: u32) -> Option<u32> {
-        let text = std::fs::read(format!("/proc/{tid}/status")).ok()?;
+        let text = procfs::read(format!("/proc/{tid}/status")).ok()?;
         let status = ThreadStatus::parse(&text);
         (status.tracer == thread_id()).then_some(status.tgid)
     }

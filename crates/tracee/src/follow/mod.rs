@@ -33,11 +33,14 @@ mod tracer;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use self::tracer::Tracer;
+use crate::bell::Bell;
 use crate::host::{FollowerThread, Request};
+use crate::hurry::Hurry;
 use crate::living::until_gone;
 use crate::park::Parked;
 
@@ -86,6 +89,7 @@ pub struct Follower {
     orders: Sender<Order>,
     events: Receiver<Followed>,
     answers: Receiver<io::Result<()>>,
+    news: Arc<Bell>,
     /// The thread that traces. It returns its entry in /proc.
     thread: Option<JoinHandle<io::Result<PathBuf>>>,
 }
@@ -99,12 +103,15 @@ impl Follower {
         let (orders, inbox) = channel();
         let (outbox, events) = channel();
         let (answer, answers) = channel();
+        let news = Arc::new(Bell::new()?);
+        let rung = Arc::clone(&news);
         let work = move || {
-            Tracer::new(inbox, outbox, answer).run();
+            Hurry::always();
+            Tracer::new(inbox, (outbox, rung), answer).run();
             std::fs::read_link("/proc/thread-self")
         };
         let thread = std::thread::Builder::new().name("trapline-follow".into()).spawn(work)?;
-        Ok(Self { orders, events, answers, thread: Some(thread) })
+        Ok(Self { orders, events, answers, news, thread: Some(thread) })
     }
     fn order(&self, order: Order) -> io::Result<()> {
         let dead = || io::Error::other("the following thread has ended");
@@ -131,9 +138,15 @@ impl Follower {
         let orders = self.orders.clone();
         FollowerThread::new(move |request| drop(orders.send(Order::OfBatch(request))))
     }
+    /// A descriptor that is readable when a program waits to be probed ([`Followed::AtEntry`]).
+    #[must_use]
+    pub fn descriptor(&self) -> i32 {
+        self.news.descriptor()
+    }
     /// What happened since the last call.
     #[must_use]
     pub fn events(&self) -> Vec<Followed> {
+        self.news.clear();
         self.events.try_iter().collect()
     }
     /// Ends following, once the kernel has detached from all processes. Returns the remaining [`Self::events`]. A

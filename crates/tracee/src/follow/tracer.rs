@@ -4,17 +4,20 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use super::{Followed, Order};
 use crate::ambush::{Ambush, State};
+use crate::bell::Bell;
 use crate::entry_trap::EntryTrap;
 use crate::error::TargetError;
 use crate::host::{Host, Request, Standing};
 use crate::living;
 use crate::park::Parked;
 use crate::permission;
+use crate::procfs;
 use crate::seizing::Seizing;
 use crate::status::ThreadStatus;
 use crate::sys::ptrace::{self, EVENT_STOP};
@@ -38,6 +41,8 @@ struct Tracee {
 pub(super) struct Tracer {
     inbox: Receiver<Order>,
     outbox: Sender<Followed>,
+    /// Rings when a program waits to be probed.
+    news: Arc<Bell>,
     answer: Sender<io::Result<()>>,
     /// Threads that no batch has.
     tracees: HashMap<u32, Tracee>,
@@ -49,10 +54,10 @@ impl Tracer {
     /// Follows nothing yet.
     pub(super) fn new(
         inbox: Receiver<Order>,
-        outbox: Sender<Followed>,
+        (outbox, news): (Sender<Followed>, Arc<Bell>),
         answer: Sender<io::Result<()>>,
     ) -> Self {
-        Self { inbox, outbox, answer, tracees: HashMap::new(), ambushes: HashMap::new() }
+        Self { inbox, outbox, news, answer, tracees: HashMap::new(), ambushes: HashMap::new() }
     }
     /// Works until it is told to stop.
     pub(super) fn run(mut self) {
@@ -254,7 +259,11 @@ impl Tracer {
     }
     fn emit(&self, event: Followed) {
         // The other end is closed only while the follower is being dropped.
+        let waits = matches!(event, Followed::AtEntry(_));
         drop(self.outbox.send(event));
+        if waits {
+            self.news.ring();
+        }
     }
 }
 
@@ -289,7 +298,7 @@ fn why_late() -> String {
 
 /// Whether a thread that has ended is a child of our own, whose end is its parent's to see.
 fn is_own_child(tid: u32) -> bool {
-    let status = std::fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
+    let status = procfs::read(format!("/proc/{tid}/status")).unwrap_or_default();
     ThreadStatus::parse(&status).ppid == std::process::id()
 }
 
@@ -302,6 +311,6 @@ fn why_unparked(pid: u32, error: &io::Error) -> String {
 }
 
 fn tgid(tid: u32) -> Option<u32> {
-    let status = std::fs::read(format!("/proc/{tid}/status")).ok()?;
+    let status = procfs::read(format!("/proc/{tid}/status")).ok()?;
     Some(ThreadStatus::parse(&status).tgid).filter(|&tgid| tgid != 0)
 }

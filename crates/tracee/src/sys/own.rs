@@ -43,6 +43,19 @@ pub(crate) unsafe fn munmap(addr: u64, len: u64) -> io::Result<()> {
     check(i64::from(unsafe { libc::munmap(addr as *mut _, len as usize) })).map(drop)
 }
 
+/// The calling thread's niceness, from -20, the highest priority, to 19.
+pub(crate) fn niceness() -> Option<i32> {
+    // SAFETY: plain numbers. The system call returns 20 less the niceness; the C function cannot tell -1 from an error.
+    let value = unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) };
+    i32::try_from(value).ok().filter(|value| *value > 0).map(|value| 20 - value)
+}
+
+/// Sets it.
+pub(crate) fn set_niceness(niceness: i32) -> io::Result<()> {
+    // SAFETY: plain numbers.
+    check(unsafe { libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, niceness) }).map(drop)
+}
+
 fn membarrier(command: i32) -> io::Result<()> {
     // SAFETY: plain numbers.
     check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }).map(drop)

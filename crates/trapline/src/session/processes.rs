@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use trapline_tracee::perf::allow_files;
-use trapline_tracee::{Launched, Parked, Process, TargetError, why_not_held};
+use trapline_tracee::{Hurry, Launched, Parked, Process, TargetError, why_not_held};
 
 use super::command::{KillOnDrop, Running};
 use crate::arriving::Arriving;
@@ -35,6 +35,8 @@ pub(super) fn has_ours(process: &Process) -> bool {
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Time that a loader takes at most from its first mapping to its rendezvous, but for the largest libraries.
 const SOON: Duration = Duration::from_millis(50);
+/// How often threads that wait are shown that we live (HOLD-1).
+const ALIVE_EVERY: Duration = Duration::from_millis(50);
 
 /// Processes under trace, and those that have been.
 #[derive(Debug)]
@@ -51,6 +53,8 @@ pub(super) struct Processes {
     /// Processes of later, if they are traced.
     pub(super) arriving: Option<Arriving>,
     looked: Instant,
+    /// When threads that wait were shown last that we live.
+    shown_alive: Instant,
     /// When a process mapped something last, or waited until that was looked at.
     mapped: Instant,
     pub(super) notices: Vec<String>,
@@ -71,6 +75,7 @@ impl Processes {
             following: Following::new(follow),
             arriving: None,
             looked: Instant::now(),
+            shown_alive: Instant::now(),
             mapped: Instant::now(),
             notices: Vec::new(),
             unprobed: Vec::new(),
@@ -180,6 +185,7 @@ impl Processes {
     /// Adds a process to the session. A process that cannot be probed is an error if `must` is set, and a
     /// notice otherwise.
     pub(super) fn add(&mut self, process: Process, must: bool) -> Result<(), Error> {
+        self.show_alive();
         let nth = self.next;
         self.next += 1;
         let looked = Traced::new(self.following.opened(process), nth).map(|mut traced| {
@@ -255,6 +261,13 @@ impl Processes {
         notices.retain(|notice| seen.insert(notice.clone()));
         notices
     }
+    /// Shows threads that wait in any process that we will come to them.
+    fn show_alive(&mut self) {
+        if self.shown_alive.elapsed() >= ALIVE_EVERY {
+            self.traced.iter().for_each(Traced::show_alive);
+            self.shown_alive = Instant::now();
+        }
+    }
     fn look(&mut self, index: usize) {
         let traced = &mut self.traced[index];
         if let Some(one) = traced.stay_in_bounds(&self.requested.options) {
@@ -282,6 +295,7 @@ impl Processes {
     }
     /// Probes a program that waits at its start, and lets it run.
     pub(super) fn probe_parked(&mut self, parked: Parked) {
+        let _hurry = Hurry::begin();
         let pid = parked.pid();
         let process = parked.process();
         // A look for processes that run may have found it before its arrival was read.
@@ -345,7 +359,9 @@ impl Processes {
         self.probe_arrived();
         let mut any = self.following.wanted && self.following.is_busy() || self.arriving.is_some();
         let look = self.looked.elapsed() >= LOOK_EVERY;
+        let _hurry = self.traced.iter().any(Traced::is_waited_for).then(Hurry::begin);
         for index in 0..self.traced.len() {
+            self.show_alive();
             self.answer(index, look);
             let maps = self.traced[index].read_mappings();
             if maps || self.traced[index].loads() {
@@ -373,7 +389,10 @@ impl Processes {
     /// Descriptors that become readable when there is something to look at.
     pub(super) fn descriptors(&self) -> Vec<i32> {
         let mapped = self.traced.iter().flat_map(Traced::descriptors);
-        mapped.chain(self.arriving.as_ref().map(Arriving::descriptor)).collect()
+        mapped
+            .chain(self.arriving.as_ref().map(Arriving::descriptor))
+            .chain(self.following.descriptor())
+            .collect()
     }
     /// Takes all patches out. Counts can still be read afterwards.
     pub(super) fn detach(&mut self) {

@@ -10,7 +10,8 @@ use std::fs::File;
 use std::sync::Arc;
 
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
-use object::{Object as _, ObjectSection as _, ObjectSegment as _, ReadCache};
+use object::elf::PF_X;
+use object::{Object as _, ObjectSection as _, ObjectSegment as _, ReadCache, SegmentFlags};
 
 use super::frame::{StackCopy, StackFile};
 use super::native::registers::{Cache, Unwinder, registers};
@@ -24,7 +25,8 @@ type Bytes = Arc<[u8]>;
 /// What a file has for unwinding.
 #[derive(Clone, Default)]
 struct Tables {
-    /// Segments: file offset, address in the file's own terms, length.
+    /// Executable segments: file offset, address in the file's own terms, length. Others may share a page of the
+    /// file with them: linkers that waste no bytes put two segments there, at different distances.
     segments: Vec<(u64, u64, u64)>,
     /// Address and bytes.
     eh_frame: Option<(u64, Bytes)>,
@@ -109,12 +111,13 @@ impl Tables {
             (!data.is_empty()).then(|| (section.address(), Bytes::from(&*data)))
         };
         let range = |name: &str| section(name).map(|section| (section.address(), section.size()));
+        let is_code = |segment: &object::Segment<'_, '_, _>| matches!(segment.flags(), SegmentFlags::Elf { p_flags } if p_flags & PF_X != 0);
         let segment = |segment: object::Segment<'_, '_, _>| {
             let (offset, len) = segment.file_range();
             (offset, segment.address(), len)
         };
         Some(Self {
-            segments: elf.segments().map(segment).collect(),
+            segments: elf.segments().filter(is_code).map(segment).collect(),
             eh_frame: bytes(".eh_frame"),
             eh_frame_hdr: bytes(".eh_frame_hdr"),
             debug_frame: bytes(".debug_frame").map(|(_, bytes)| bytes),

@@ -138,11 +138,11 @@ impl Held {
             };
             let image = &module.file.image;
             let has_names = is_library || image.is_static() && !image.is_go();
-            let mut holds = if has_names { named(image, module.basename()) } else { Vec::new() };
+            let mut holds = if has_names { named(module) } else { Vec::new() };
             if !is_library && (one.is_program || known.is_some()) {
                 holds.extend(own_calls(&module.file, facts, &holds));
             }
-            holds.extend(loads.and_then(|loads| rendezvous_of(image, loads)));
+            holds.extend(loads.and_then(|loads| rendezvous_of(&module.file, loads)));
             self.blind |= has_names && !holds.iter().any(|hold| hold.facts & fact::FAULTS != 0);
             if holds.is_empty() {
                 continue;
@@ -201,13 +201,14 @@ fn load(one: &Mapped) -> (FileId, u64) {
 }
 
 /// The C library's functions at which calls are held.
-fn named(image: &Image, basename: &str) -> Vec<HeldSite> {
+fn named(module: &Module) -> Vec<HeldSite> {
     let places = |(name, hold, facts): (&'static str, Hold, u64)| {
         let spec = name.parse::<ProbeSpec>().ok();
-        let selected = spec.and_then(|spec| image.select(&spec.func, basename).ok()).unwrap_or_default();
+        let selected = spec.and_then(|spec| module.file.select(&spec.func, module.basename()).ok());
+        let selected = selected.map(|selected| selected.to_vec()).unwrap_or_default();
         selected.into_iter().map(move |one| HeldSite {
             function: one.function,
-            at: image.function(one.function).start,
+            at: module.file.image.function(one.function).start,
             action: Action::Hold(hold),
             facts,
             name: name.to_owned(),
@@ -217,12 +218,12 @@ fn named(image: &Image, basename: &str) -> Vec<HeldSite> {
 }
 
 /// The loader's function at which a thread waits that has loaded libraries.
-fn rendezvous_of(image: &Image, (_, state): (RemoteAddr, RemoteAddr)) -> Option<HeldSite> {
+fn rendezvous_of(file: &ModuleFile, (_, state): (RemoteAddr, RemoteAddr)) -> Option<HeldSite> {
     let spec = RENDEZVOUS.parse::<ProbeSpec>().ok()?;
-    let one = image.select(&spec.func, "").ok()?.into_iter().next()?;
+    let one = *file.select(&spec.func, "").ok()?.first()?;
     Some(HeldSite {
         function: one.function,
-        at: image.function(one.function).start,
+        at: file.image.function(one.function).start,
         action: Action::Hold(Hold::Load(state.0)),
         facts: 0,
         name: RENDEZVOUS.to_owned(),

@@ -242,6 +242,16 @@ impl Traced {
     pub(crate) fn holds(&self) -> bool {
         self.ended.is_none() && self.prober.patches.hold()
     }
+    /// Whether a thread waits for an answer, as far as it has said so.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.holds() && (self.prober.patches.attached.asked() != 0 || self.loads())
+    }
+    /// Shows threads that wait that we will come to them.
+    pub(crate) fn show_alive(&self) {
+        if self.holds() {
+            self.prober.patches.attached.show_alive();
+        }
+    }
     /// The process waits at its loader's rendezvous, and goes on there next.
     pub(crate) fn is_at_rendezvous(&self) {
         self.prober.patches.attached.answer_next();

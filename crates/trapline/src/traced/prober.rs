@@ -151,9 +151,12 @@ impl Prober {
             self.sites.refuse(places.refused);
             return Ok(Looked::New);
         }
+        // Each of these steps takes a while, and a thread may wait for all of them.
+        self.patches.attached.show_alive();
         *began = Some(monotonic_ns());
         with.names.listen(with.target.pid(), requested);
         let gone = self.patch(with, files, requested, &modules, &mut places)?;
+        self.patches.attached.show_alive();
         with.names.read(with.target, &mut self.sites, &self.patches.attached);
         with.names.note_all(with.target, self.patches.segments());
         if !first && !self.held.again() {
@@ -252,6 +255,7 @@ impl Prober {
             return false;
         }
         let process = &with.target.process;
+        let askers = self.patches.attached.askers();
         let Some(change) = Change::find(process, &self.patches.attached, look) else { return false };
         let mut executed = false;
         let is_alone = process.threads().is_ok_and(|threads| threads.len() == 1);
@@ -263,7 +267,7 @@ impl Prober {
         {
             let process = &with.target.process;
             with.notices.extend(slow());
-            let passed = self.patches.attached.let_pass(process, &requested.options);
+            let passed = self.patches.attached.let_pass(process, &askers, &requested.options);
             if matches!(passed, Ok(true)) || passed.is_err_and(|error| error.is_gone()) {
                 return executed;
             }
@@ -271,6 +275,7 @@ impl Prober {
         let process = &with.target.process;
         match self.patches.attached.close(process, change.facts) {
             Ok(closed) => {
+                self.patches.attached.show_alive();
                 if closed.left > 0 {
                     with.notices.push(change.left_notice(process.pid(), closed.left));
                 }
@@ -302,6 +307,7 @@ impl Prober {
             self.delivery.end_change();
             return false;
         };
+        self.patches.attached.show_alive();
         let looked = self.probe_anew(with, files, requested, (change, gap), &closed.probes);
         *executed |= looked == Some(Looked::Executed);
         self.delivery.end_change();

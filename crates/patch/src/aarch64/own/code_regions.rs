@@ -165,7 +165,8 @@ fn map_near(process: &Process, near_to: RemoteAddr) -> Result<Option<CodeRegion>
     /// How often another thread may map right there between our look and our call.
     const LOOKS: u32 = 16;
     for _ in 0..LOOKS {
-        let space = AddressSpace { occupied: process.occupied()?, heap_end: process.heap_end()? };
+        let space =
+            AddressSpace { occupied: process.occupied()?, heap_end: process.heap_end(&process.maps()?)? };
         let place = |len| near(&space, near_to, len).map(|at| CodeRegion { at, len, used: 0 });
         let Some(region) = place(LEN).or_else(|| place(OwnCaller::page_size())) else { return Ok(None) };
         match OwnCaller::default().code(region.at, region.len) {

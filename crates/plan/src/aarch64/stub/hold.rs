@@ -11,15 +11,18 @@
 //!   sp +   0   x16, x17 = WORD, FACTS    <- sp
 //!   sp +  16   x14, x15 = LEFT, CLOSED
 //!   sp +  32   x13 = SCRATCH; the flags
-//!   sp +  48   <- S; the program's stack pointer is S + below (GO-2)
+//!   sp +  48   x11, x12 = ALIVE, SEEN
+//!   sp +  64   <- S; the program's stack pointer is S + below (GO-2)
 //!
 //!   WORD       the word that is looked at            LEFT     turns that are left
 //!   FACTS      what the thread is about to change    CLOSED   the word's address
+//!   SEEN       `ALIVE` as it was seen last           ALIVE    that word's address
 //! ```
 //!
 //! ```text
 //!   pass    if closed & facts = facts
-//!   else    asked |= facts;  then up to TURNS turns, until closed & facts = facts
+//!   else    asked |= facts;  then up to TURNS turns, until closed & facts = facts;
+//!           if alive changes: asked |= facts, and TURNS turns again
 //!   then    if no turn is left: closed |= facts                                       (HOLD-2)
 //! ```
 //!
@@ -27,6 +30,7 @@
 //! changed while it was stopped.
 
 use trapline_insn::origin::Origin;
+use trapline_record::control::at;
 
 use super::asm::{Asm, Cond, Fix, NoWords, Reg, SP, Update};
 use super::machine::Machine;
@@ -38,14 +42,16 @@ pub(crate) const NUMBERS: Numbers = Numbers { rt_sigaction: 134, prctl: 167, sec
 /// Upper bound of the stub's bytes, with what it displaces.
 pub(in crate::aarch64) const HOLD_BYTES: u64 = 1024;
 /// Number of turns of `isb`, which takes 10 to 60 cycles: from a quarter of a second to two seconds of a CPU.
-pub(super) const TURNS: u32 = 1 << 26;
+const TURNS: u32 = 1 << 26;
 pub(super) const WORD: Reg = 16;
 pub(super) const FACTS: Reg = 17;
-pub(super) const LEFT: Reg = 14;
+const LEFT: Reg = 14;
 pub(super) const CLOSED: Reg = 15;
 pub(super) const SCRATCH: Reg = 13;
+const SEEN: Reg = 12;
+const ALIVE: Reg = 11;
 /// Bytes of the frame.
-const FRAME: i32 = 48;
+const FRAME: i32 = 64;
 
 /// The first three arguments of a C function.
 const ARGUMENTS: [Origin; 3] = [Origin::Register(0), Origin::Register(1), Origin::Register(2)];
@@ -82,9 +88,11 @@ impl UnfinishedHold {
         asm.store_two(LEFT, CLOSED, SP, 16);
         asm.flags(WORD);
         asm.store_two(SCRATCH, WORD, SP, 32);
+        asm.store_two(ALIVE, SEEN, SP, 48);
     }
     pub(super) fn end(&mut self) {
         let asm = &mut self.asm;
+        asm.load_two(ALIVE, SEEN, SP, 48);
         asm.load_two(SCRATCH, WORD, SP, 32);
         asm.set_flags(WORD);
         asm.load_two(LEFT, CLOSED, SP, 16);
@@ -123,14 +131,37 @@ impl UnfinishedHold {
         passes.push(if_closed(asm));
         asm.constant(LEFT, asked);
         asm.update(machine.lse, Update::Or, FACTS, LEFT, [WORD, SCRATCH]);
-        asm.number(LEFT, TURNS);
+        count_anew(asm, asked + (at::ALIVE - at::ASKED));
         let again = asm.here();
         passes.push(if_closed(asm));
-        asm.pause();
-        asm.subtract32(LEFT, 1);
-        asm.unless_zero(LEFT, again);
+        take_turn(asm, again, |asm| {
+            asm.constant(LEFT, asked);
+            asm.update(machine.lse, Update::Or, FACTS, LEFT, [WORD, SCRATCH]);
+        });
         asm.update(machine.lse, Update::Or, FACTS, CLOSED, [WORD, SCRATCH]);
     }
+}
+
+/// All turns are left from now on.
+pub(super) fn count_anew(asm: &mut Asm, alive: u64) {
+    asm.constant(ALIVE, alive);
+    asm.load(SEEN, ALIVE);
+    asm.number(LEFT, TURNS);
+}
+
+/// One turn; runs on when none is left. `ask` is appended where the tracer is seen to live; it may use all registers but
+/// those of `ALIVE`. Uses `WORD` and flags.
+pub(super) fn take_turn(asm: &mut Asm, again: u64, ask: impl FnOnce(&mut Asm)) {
+    asm.load(WORD, ALIVE);
+    asm.compare(WORD, SEEN);
+    let silent = asm.if_later(Cond::Equal);
+    asm.mov(SEEN, WORD);
+    ask(asm);
+    asm.number(LEFT, TURNS);
+    asm.bind(silent);
+    asm.pause();
+    asm.subtract32(LEFT, 1);
+    asm.unless_zero(LEFT, again);
 }
 
 /// A jump that is taken if all facts are closed.

@@ -6,18 +6,20 @@
 //!
 //! ```text
 //!   sp to sp + 48   as in `hold`
-//!   WORD       the word that is looked at            LEFT     turns that are left
+//!   WORD       the word that is looked at
 //!   TICKET     the thread's ticket                   AT       the word's address
 //! ```
 //!
 //! ```text
 //!   pass    if the loader's list is not complete
-//!   ticket  = loaded += 1;  then up to TURNS turns, until looked >= ticket
+//!   ticket  = loaded += 1;  then up to TURNS turns, until looked >= ticket; if alive changes: TURNS again
 //!   then    if no turn is left: looked = the greatest number                          (LOAD-2)
 //! ```
 
+use trapline_record::control::at;
+
 use super::asm::{Cond, Update};
-use super::hold::{CLOSED as AT, FACTS as TICKET, LEFT, SCRATCH, TURNS, UnfinishedHold, WORD};
+use super::hold::{CLOSED as AT, FACTS as TICKET, SCRATCH, UnfinishedHold, WORD, count_anew, take_turn};
 use super::machine::Machine;
 
 /// The part of the stub that comes before the displaced code, for the address `at`. `below` as in `hold`.
@@ -40,14 +42,12 @@ pub fn load(
     // Another process' ticket may lie between the two. A later ticket is answered later, and no less.
     asm.load(TICKET, AT);
     asm.constant(AT, looked);
-    asm.number(LEFT, TURNS);
+    count_anew(asm, loaded + (at::ALIVE - at::LOADED));
     let again = asm.here();
     asm.load_acquire(WORD, AT);
     asm.compare(WORD, TICKET);
     let is_answered = asm.if_later(Cond::AboveEq);
-    asm.pause();
-    asm.subtract32(LEFT, 1);
-    asm.unless_zero(LEFT, again);
+    take_turn(asm, again, |_| {});
     asm.constant(WORD, u64::MAX);
     asm.store(WORD, AT, 0);
     asm.bind(is_busy);

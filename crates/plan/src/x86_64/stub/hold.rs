@@ -1,13 +1,13 @@
 //! Where a program changes what patches rely on: the thread waits until these patches are removed.
 //!
 //! In: where the call's number and arguments are ([`Hold`]), the addresses of two words of the control block
-//! (`ASKED`, `CLOSED`; `ASKED_HANDLER` follows), within ±2 GiB. Out: code that runs into the displaced code. It
+//! (`ASKED`, `CLOSED`; others lie at fixed distances), within ±2 GiB. Out: code that runs into the displaced code. It
 //! makes no system call and reads no clock. Of the program's memory it loads only the action that `sigaction`
 //! itself loads next, and words of the stack that the code behind it loads. So it is right whatever the program
 //! has denied its threads.
-//! Invariants: HOLD-1 a thread waits at most [`TURNS`] turns, whether or not it gets an answer. HOLD-2 a
-//! thread that waited in vain closes the fact itself, so that no other thread waits for it. The answer comes
-//! from `patch`'s `hold`. Does not: decide which patches rely on a fact.
+//! Invariants: HOLD-1 a thread waits at most [`TURNS`] turns after the tracer's last sign of life (`ALIVE`), whether or
+//! not it gets an answer. HOLD-2 a thread that waited in vain closes the fact itself, so that no other thread waits for
+//! it. The answer comes from `patch`'s `hold`. Does not: decide which patches rely on a fact.
 //!
 //! | place | number | first, second argument | an unknown second argument |
 //! |---|---|---|---|
@@ -17,6 +17,8 @@
 //! | before a system call (`system_calls`) | where it comes from | where they come from | changes the fact |
 //!
 //! ```text
+//!   rsp - 48   TICKET      the thread's ticket
+//!   rsp - 40   SEEN        the word `ALIVE`, as it was seen last
 //!   rsp - 32   COUNT       turns that are left, while the thread waits
 //!   rsp - 24   SAVED_RCX   rcx
 //!   rsp - 16   FLAGS       flags, 4 bytes
@@ -29,7 +31,9 @@
 //!
 //! ```text
 //!   pass    if closed & facts = facts
-//!   else    asked |= facts;  then up to TURNS turns, until closed & facts = facts
+//!   else    asked |= facts;  ticket = askers += 1
+//!   then    up to TURNS turns, until closed & facts = facts, or passed >= ticket;
+//!           if alive changes: asked |= facts, and TURNS turns again
 //!   then    if no turn is left: closed |= facts                                       (HOLD-2)
 //! ```
 
@@ -170,20 +174,51 @@ fn wait(asm: &mut Asm<'_>, pass: &mut Vec<Fix>, (asked, closed): (u64, u64)) {
     asm.alu(Alu::And, RAX, RCX);
     asm.alu(Alu::Cmp, RAX, RCX);
     pass.push(asm.jcc_later(Cond::Equal));
-    asm.alu_store(Alu::Or, Mem::Rip(asked), RCX, true);
-    asm.mov_imm32(RAX, TURNS);
-    asm.store(Mem::At(RSP, COUNT), RAX);
+    let ask = |asm: &mut Asm<'_>| asm.alu_store(Alu::Or, Mem::Rip(asked), RCX, true);
+    let beside = |word: u64| asked + (word - at::ASKED);
+    ask(asm);
+    asm.alu_mem_imm(Alu::Add, Mem::Rip(beside(at::ASKERS)), 1, true);
+    // Another thread's ticket may lie between the two. A later ticket passes later.
+    asm.load(RAX, Mem::Rip(beside(at::ASKERS)));
+    asm.store(Mem::At(RSP, TICKET), RAX);
+    count_anew(asm, beside(at::ALIVE));
     let again = asm.here();
     asm.load(RAX, Mem::Rip(closed));
     asm.alu(Alu::And, RAX, RCX);
     asm.alu(Alu::Cmp, RAX, RCX);
     pass.push(asm.jcc_later(Cond::Equal));
-    asm.raw(&PAUSE);
-    asm.alu_mem_imm(Alu::Sub, Mem::At(RSP, COUNT), 1, false);
-    asm.jcc(Cond::NotEqual, again);
+    asm.load(RAX, Mem::Rip(beside(at::PASSED)));
+    asm.alu_load(Alu::Cmp, RAX, Mem::At(RSP, TICKET));
+    pass.push(asm.jcc_later(Cond::AboveEq));
+    take_turn(asm, beside(at::ALIVE), again, ask);
     asm.alu_store(Alu::Or, Mem::Rip(closed), RCX, true);
 }
 
+/// All turns are left from now on. Uses rax.
+pub(super) fn count_anew(asm: &mut Asm<'_>, alive: u64) {
+    asm.load(RAX, Mem::Rip(alive));
+    asm.store(Mem::At(RSP, SEEN), RAX);
+    asm.mov_imm32(RAX, TURNS);
+    asm.store(Mem::At(RSP, COUNT), RAX);
+}
+
+/// One turn; runs on when none is left. `ask` is appended where the tracer is seen to live. Uses rax and flags.
+pub(super) fn take_turn(asm: &mut Asm<'_>, alive: u64, again: u64, ask: impl FnOnce(&mut Asm<'_>)) {
+    asm.load(RAX, Mem::Rip(alive));
+    asm.alu_load(Alu::Cmp, RAX, Mem::At(RSP, SEEN));
+    let silent = asm.jcc_later(Cond::Equal);
+    ask(asm);
+    count_anew(asm, alive);
+    asm.bind(silent);
+    asm.raw(&PAUSE);
+    asm.alu_mem_imm(Alu::Sub, Mem::At(RSP, COUNT), 1, false);
+    asm.jcc(Cond::NotEqual, again);
+}
+
 /// Offset from rsp of the number of turns that are left.
-pub(super) const COUNT: i32 = -32;
-pub(super) const PAUSE: [u8; 2] = [0xF3, 0x90];
+const COUNT: i32 = -32;
+/// Offset of the word `ALIVE` as it was seen last.
+const SEEN: i32 = -40;
+/// Offset of the thread's ticket.
+const TICKET: i32 = -48;
+const PAUSE: [u8; 2] = [0xF3, 0x90];
