@@ -13,7 +13,7 @@ use trapline_tests::{or_skip, victims};
 const TIMES: u64 = 8;
 const TEXTS: &str = "work(u64 x, str s)";
 /// The change, the verb, the probe.
-const CASES: [(&str, &str, &str); 9] = [
+const CASES: [(&str, &str, &str); 11] = [
     ("segv", "count", "get"),
     ("segv", "lat", "get"),
     ("segv", "trace", "get"),
@@ -22,7 +22,9 @@ const CASES: [(&str, &str, &str); 9] = [
     ("tsc", "stack", "work"),
     ("filter", "trace", TEXTS),
     ("seccomp", "trace", TEXTS),
+    ("dispatch", "trace", TEXTS),
     ("filter", "count", "work"),
+    ("dispatch", "count", "work"),
 ];
 
 /// What the program itself prints about a run.
@@ -39,7 +41,7 @@ fn assert_reported(case: (&str, &str, &str), report: &Report) {
             "{case:?}: {}",
             report.errors
         ),
-        ("filter", "count") => assert!(!output_text("any more"), "{case:?}: {}", report.errors),
+        ("filter" | "dispatch", "count") => assert!(!output_text("any more"), "{case:?}: {}", report.errors),
         _ => assert!(output_text("not probed any more"), "{case:?}: {}", report.errors),
     }
 }
@@ -64,8 +66,9 @@ fn a_program_that_changes_while_it_is_probed_lives_on() {
         assert_reported(case, &report);
         if verb == "count" {
             // Where that is allowed, a kernel uprobe continues the count.
-            let all = report.errors.contains("had to be probed anew") || how == "filter";
-            let name = if how == "filter" { "work" } else { "get" };
+            let restricts = matches!(how, "filter" | "dispatch");
+            let all = report.errors.contains("had to be probed anew") || restricts;
+            let name = if restricts { "work" } else { "get" };
             assert_eq!(report.hits(name), if all { 2 * TIMES } else { TIMES }, "{case:?}: {}", report.errors);
         }
         victim.run(TIMES);

@@ -97,7 +97,7 @@ fn strict_mode_is_refused() {
 fn what_another_thread_may_not_do_is_refused() {
     let path = or_skip!(victims::plain("restricted"));
     let texts = "work(u64 x, str s)";
-    let refused: [(&str, &[&str], &str); 7] = [
+    let refused: [(&str, &[&str], &str); 9] = [
         ("tsc", &["lat", "work"], "may not read the time-stamp counter (PR_SET_TSC)"),
         ("tsc", &["trace", "work"], "may not read the time-stamp counter (PR_SET_TSC)"),
         ("tsc", &["stack", "--time", "work"], "may not read the time-stamp counter (PR_SET_TSC)"),
@@ -105,6 +105,8 @@ fn what_another_thread_may_not_do_is_refused() {
         ("filter", &["hist", "--top", "s", texts], "filters its system calls (seccomp)"),
         ("strict", &["lat", "work"], "may not read the time-stamp counter (seccomp strict mode)"),
         ("strict", &["trace", texts], "filters its system calls (seccomp)"),
+        ("dispatch", &["trace", texts], "gets its system calls back as signals"),
+        ("dispatch", &["hist", "--top", "s", texts], "gets its system calls back as signals"),
     ];
     for (how, words, output_text) in refused {
         let mut victim = Running::start(&path, &[how]);

@@ -30,6 +30,9 @@ GET;
 
 static u64 caught;
 static int handles;
+/* With user dispatch: no call may be made while `work` runs. */
+static char dispatches;
+static volatile char selector;
 
 PROBED u64 work(u64 x, const char *s) { return x * 3 + (u64)s[0]; }
 
@@ -66,7 +69,9 @@ static void run(u64 times) {
     /* Each text lies at another address, so that not all of its page is known. */
     for (u64 i = 0; i < times; i++) {
         char text[64] = "text";
+        selector = dispatches;
         sum += work(i, text);
+        selector = 0;
         check += get(handles && i % 4 == 0 ? NULL : &value);
     }
     TELL("work", times);

@@ -1,6 +1,7 @@
 /* A thread beside the main one is restricted as the argument names: `tsc` may not read the time-stamp
  * counter, `filter` makes the kernel kill the process for process_vm_readv, `strict` is seccomp strict
- * mode, `plain` has no restriction. For each line `run N`, the main thread and that thread call `work` N
+ * mode, `dispatch` gets its calls back as signals (SIGSYS, which ends the process) but for read and write,
+ * `plain` has no restriction. For each line `run N`, the main thread and that thread call `work` N
  * times each. The thread makes no calls but read and write after `ready`. */
 #include "victim.h"
 #include <linux/filter.h>
@@ -14,6 +15,8 @@
 static int to_thread[2], to_main[2];
 static const char *how;
 static u64 calls;
+/* Whether the kernel makes the thread's calls, or sends SIGSYS. */
+static volatile char selector = SYSCALL_DISPATCH_FILTER_ALLOW;
 
 PROBED u64 work(u64 x, const char *s) { return x * 3 + (u64)s[0]; }
 
@@ -34,11 +37,15 @@ static void *thread(void *unused) {
     if (!strcmp(how, "tsc")) failed = prctl(PR_SET_TSC, PR_TSC_SIGSEGV);
     if (!strcmp(how, "filter")) failed = punish(SYS_process_vm_readv);
     if (!strcmp(how, "strict")) failed = prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT);
+    if (!strcmp(how, "dispatch"))
+        failed = prctl(PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, 0, 0, &selector);
     if (failed) _exit(1);
     do {
         if (write(to_main[1], &sum, sizeof sum) != sizeof sum) break;
         if (read(to_thread[0], &times, sizeof times) != sizeof times) break;
+        selector = SYSCALL_DISPATCH_FILTER_BLOCK;
         for (u64 n = 0; n < times; n++) sum += work(n, "thread");
+        selector = SYSCALL_DISPATCH_FILTER_ALLOW;
     } while (1);
     return unused;
 }

@@ -90,25 +90,27 @@ pub enum PatchError {
     },
     /// A probe that reads text would make a system call that a filter might punish.
     #[error(
-        "thread {tid} of process {pid} filters its system calls (seccomp), and reading what a str, a buf or a field lies behind takes one; \
-         trace it as ptr"
+        "thread {tid} of process {pid} {does}, and reading what a str, a buf or a field lies behind takes one; trace it as ptr"
     )]
     NoTexts {
         /// The process.
         pid: u32,
         /// The thread.
         tid: u32,
+        /// What it does with its system calls.
+        does: &'static str,
     },
     /// A thread filters its system calls, and waiting for the reader takes one.
     #[error(
-        "thread {tid} of process {pid} filters its system calls (seccomp), and waiting for room in a full buffer takes one; record it \
-         without --lossless"
+        "thread {tid} of process {pid} {does}, and waiting for room in a full buffer takes one; record it without --lossless"
     )]
     NoWaits {
         /// The process.
         pid: u32,
         /// The thread.
         tid: u32,
+        /// What it does with its system calls.
+        does: &'static str,
     },
     /// Its threads have not what compact records need.
     #[error(

@@ -16,9 +16,13 @@ const SIGBUS: u32 = 7;
 const SIGSEGV: u32 = 11;
 const PR_SET_SECCOMP: u32 = 22;
 const PR_SET_TSC: u32 = 26;
+const PR_SET_SYSCALL_USER_DISPATCH: u32 = 59;
 /// Arguments of `prctl`: reading the clock is taken away, and strict mode of seccomp.
 const PR_TSC_SIGSEGV: u32 = 2;
 const MODE_STRICT: u32 = 1;
+/// The program gets calls as signals: those of all code but one range, or of one range (Linux 6.17).
+const DISPATCH_ON: u32 = 1;
+const DISPATCH_INSIDE: u32 = 2;
 /// Operations of `seccomp` that restrict the thread: strict mode, and a filter.
 const SET_STRICT: u32 = 0;
 const SET_FILTER: u32 = 1;
@@ -57,6 +61,12 @@ const PRCTL: &[Change] = &[
     Change { first: &[PR_SET_TSC], second: Second::Is(PR_TSC_SIGSEGV), facts: fact::CLOCK },
     Change { first: &[PR_SET_SECCOMP], second: Second::Is(MODE_STRICT), facts: fact::FILTER | fact::CLOCK },
     Change { first: &[PR_SET_SECCOMP], second: Second::Any, facts: fact::FILTER },
+    Change { first: &[PR_SET_SYSCALL_USER_DISPATCH], second: Second::Is(DISPATCH_ON), facts: fact::FILTER },
+    Change {
+        first: &[PR_SET_SYSCALL_USER_DISPATCH],
+        second: Second::Is(DISPATCH_INSIDE),
+        facts: fact::FILTER,
+    },
 ];
 const SECCOMP: &[Change] = &[
     Change { first: &[SET_STRICT], second: Second::Any, facts: fact::FILTER | fact::CLOCK },

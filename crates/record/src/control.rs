@@ -120,7 +120,7 @@ pub mod at {
 pub mod fact {
     /// No handler of the program sees the address of a fault.
     pub const FAULTS: u64 = 1;
-    /// No thread filters its system calls.
+    /// No thread filters its system calls, or gets them back as signals.
     pub const FILTER: u64 = 2;
     /// Every thread may read the time-stamp counter.
     pub const CLOCK: u64 = 4;

@@ -1,11 +1,14 @@
-//! Whether a thread may make our calls: shadow stacks and seccomp.
+//! Whether a thread may make our calls: shadow stacks, seccomp, and user dispatch of system calls.
 //!
 //! Input: the status of a stopped thread. Output: a refusal with its reason, or filters that are suspended.
 //! Invariant: TGT-1, as far as a filter that works again could break it. Does not: lift a suspension
 //! (`session` does), or make calls.
 
+use trapline_record::RemoteAddr;
+
 use crate::error::{TargetError, caller_gone_or};
 use crate::filter::harmful;
+use crate::process::Process;
 use crate::remote_options::RemoteOptions;
 use crate::status::{Seccomp, ThreadStatus};
 use crate::sys::ptrace;
@@ -22,6 +25,18 @@ pub(crate) fn check_thread(pid: u32, status: &ThreadStatus) -> Result<(), Target
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses a stopped thread whose calls the kernel would hand to the program just now, as signals.
+pub(crate) fn check_dispatch(process: &Process, tid: u32) -> Result<(), TargetError> {
+    let Some(selector) = ptrace::user_dispatch(tid) else { return Ok(()) };
+    let mut byte = [0];
+    let makes_calls = selector != 0 && process.read(RemoteAddr(selector), &mut byte).is_ok() && byte[0] == 0;
+    if makes_calls {
+        return Ok(());
+    }
+    let why = "it gets its system calls back as signals (PR_SET_SYSCALL_USER_DISPATCH)".to_owned();
+    Err(TargetError::NoCaller { pid: process.pid(), why })
 }
 
 /// Suspends a thread's seccomp filters, so that our calls pass. The kernel ends the suspension when the

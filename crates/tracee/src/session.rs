@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
 
-use crate::call_rights::{check_thread, suspend_seccomp};
+use crate::call_rights::{check_dispatch, check_thread, suspend_seccomp};
 use crate::calls::{Interruption, Repair};
 use crate::error::{TargetError, caller_gone_or};
 use crate::frame::{ARGUMENT_LEN, Frame, RED_ZONE};
@@ -139,6 +139,7 @@ impl Session {
         let vectors = ptrace::vectors(tid).map_err(|e| fail("read a thread's vector state", e))?;
         let status = process.thread_status(tid)?;
         check_thread(process.pid(), &status)?;
+        check_dispatch(process, tid)?;
         let scratch = frame_place(process, maps, original.sp(), options)?;
         let top = scratch.map_or(original.sp() - RED_ZONE, |at| at.0 + RemoteOptions::FRAME_ROOM);
         let back = original.repaired_for_sigreturn(redo);

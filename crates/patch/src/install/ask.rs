@@ -12,10 +12,13 @@ use trapline_tracee::{Batch, Process, RemoteCaller, RemoteOptions, Seccomp};
 
 use crate::batches::Batches;
 use crate::error::PatchError;
+use crate::install::work::no_calls;
 use crate::native::number;
 use crate::request::Request;
 use crate::threads::library::LibraryThreads;
 use crate::threads::stack;
+
+const DISPATCHES: &str = "gets its system calls back as signals (PR_SET_SYSCALL_USER_DISPATCH)";
 
 /// Whether a thread has to be stopped for it.
 pub(crate) fn must_ask(batches: &Batches, request: &Request<'_>) -> bool {
@@ -36,6 +39,14 @@ pub(crate) fn ask(
     let restricted = process.restricted()?;
     if timed && !batches.threads.clock_allowed {
         check_clock(batches, batch, restricted, remote)?;
+    }
+    let by_call = request.options.by_thread || request.is_recorded() || request.asks_for_thread();
+    let dispatched = match request.makes_calls() || by_call {
+        true => batch.dispatched(&|addr| batches.resume(addr))?,
+        false => None,
+    };
+    if let (true, Some(tid)) = (request.makes_calls(), dispatched) {
+        return Err(no_calls(request, process.pid(), tid, DISPATCHES));
     }
     let mut caller = batch.remote(remote, &|addr| batches.resume(addr))?;
     let area = caller.rseq()?;
@@ -58,7 +69,7 @@ pub(crate) fn ask(
     let area = area.filter(|area| kept.is_some() && request.threads.rseq == Some(area.offset));
     let threads = &mut batches.threads;
     threads.rseq = Some(area.map(|r| RseqTraits { offset: r.offset, signature: r.signature }));
-    let call = if restricted.is_some() {
+    let call = if restricted.is_some() || dispatched.is_some() {
         Call::Punished
     } else if process.features()?.sve {
         Call::LosesVectors
@@ -115,7 +126,7 @@ fn kept(caller: &RemoteCaller<'_, '_>, thread: u64, process: &Process) -> Result
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Call {
     Harmless,
-    /// A seccomp filter may punish it.
+    /// A seccomp filter may punish it, or the program gets it as a signal.
     Punished,
     /// It clears what SVE's vectors have beyond 128 bits (arm64).
     LosesVectors,

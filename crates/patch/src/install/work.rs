@@ -38,11 +38,11 @@ impl Work {
         check_free(process.pid(), &find_segments(process)?, &batches.memfds(), false)?;
         let pid = process.pid();
         if let (true, Some((tid, _))) = (request.makes_calls(), process.restricted()?) {
-            return Err(filtered_calls(request, pid, tid));
+            return Err(no_calls(request, pid, tid, FILTERS));
         }
         // What a thread is about to do counts as done.
         if request.makes_calls() && batches.facts.has_changed(fact::FILTER) {
-            return Err(filtered_calls(request, pid, pid));
+            return Err(no_calls(request, pid, pid, RESTRICTS));
         }
         if request.is_timed() && batches.facts.has_changed(fact::CLOCK) {
             return Err(PatchError::NoClock { pid, tid: pid, why: "PR_SET_TSC or seccomp strict mode" });
@@ -127,6 +127,13 @@ impl Work {
 }
 
 /// The error of a request that needs system calls, in a process that filters them.
-fn filtered_calls(request: &Request<'_>, pid: u32, tid: u32) -> PatchError {
-    if request.has_texts() { PatchError::NoTexts { pid, tid } } else { PatchError::NoWaits { pid, tid } }
+const FILTERS: &str = "filters its system calls (seccomp)";
+const RESTRICTS: &str = "filters its system calls, or gets them back as signals, from now on";
+
+/// Stubs may make no calls in a thread that does this with them.
+pub(crate) fn no_calls(request: &Request<'_>, pid: u32, tid: u32, does: &'static str) -> PatchError {
+    match request.has_texts() {
+        true => PatchError::NoTexts { pid, tid, does },
+        false => PatchError::NoWaits { pid, tid, does },
+    }
 }

@@ -46,6 +46,7 @@ use crate::numbers::CLOCK_MAY_BE_DENIED;
 use crate::process::Process;
 use crate::remote_options::RemoteOptions;
 use crate::seizing::Seizing;
+use crate::sys::ptrace::user_dispatch;
 use crate::sys::wait::within;
 
 pub use self::remote::RemoteCaller;
@@ -216,6 +217,17 @@ impl<'p> Batch<'p> {
             })?;
         }
         Ok(denied)
+    }
+    /// A thread that gets its system calls back as signals, or may at any time (PR_SET_SYSCALL_USER_DISPATCH), if there is
+    /// one. All threads are stopped for it.
+    ///
+    /// # Errors
+    /// When a thread does not stop.
+    pub fn dispatched(&mut self, guard: Guard<'_>) -> Result<Option<u32>, TargetError> {
+        let stopped = self.stop_all(guard)?;
+        let found = stopped.threads().into_iter().find(|tid| user_dispatch(*tid).is_some());
+        stopped.resume()?;
+        Ok(found)
     }
     /// Calls `function(argument)` in a thread that is fit for it, waiting at most `patience` for one. `own` is
     /// code that an allocator, a loader or an unwinder never calls while it holds a lock.

@@ -18,6 +18,7 @@ const GET_RSEQ_CONFIGURATION: Request = 0x420f;
 const SECCOMP_GET_FILTER: Request = 0x420c;
 const GET_SIGNAL_MASK: Request = 0x420a;
 const SET_SIGNAL_MASK: Request = 0x420b;
+const GET_USER_DISPATCH: Request = 0x4211;
 
 /// The type in which the C library takes a request's number.
 #[cfg(not(target_env = "musl"))]
@@ -113,6 +114,16 @@ pub(crate) fn signal_mask(tid: u32) -> io::Result<u64> {
 }
 pub(crate) fn set_signal_mask(tid: u32, mask: u64) -> io::Result<()> {
     raw(SET_SIGNAL_MASK, tid, 8, (&raw const mask).addr_exposed()).map(drop)
+}
+
+/// Whether a thread gets its system calls back as signals (PR_SET_SYSCALL_USER_DISPATCH): the address of the byte that
+/// says whether it does just now, or 0 if it always does. `None` if it makes its calls as any thread, or if the kernel
+/// is older than 6.4 and does not tell.
+pub(crate) fn user_dispatch(tid: u32) -> Option<u64> {
+    // Mode, selector, and the range of code whose calls are always made.
+    let mut words = [0u64; 4];
+    ask(GET_USER_DISPATCH, tid, size_of_val(&words), words.as_mut_ptr().addr_exposed()).ok()?;
+    (words[0] != 0).then_some(words[1])
 }
 
 /// The registered rseq area: address, length, signature. Address 0 when there is none.

@@ -291,7 +291,7 @@ impl Change {
     pub(super) const fn reason(self) -> &'static str {
         match self.facts {
             fact::FAULTS => "it handles SIGSEGV or SIGBUS now",
-            fact::FILTER => "it filters its system calls now (seccomp)",
+            fact::FILTER => "it filters its system calls now (seccomp, or user dispatch)",
             fact::CLOCK => "it denies a thread the time-stamp counter now (PR_SET_TSC)",
             fact::TRAPS if self.asked == 0 => "it has set the default action of SIGTRAP or SIGILL",
             fact::TRAPS => "it handles SIGTRAP or SIGILL now",
