@@ -19,6 +19,15 @@ pub(crate) struct Stuck {
     call: Option<u64>,
 }
 
+/// Kernel functions in which a thread that seems to sleep is frozen (cgroup v2): one that is about to take a signal runs.
+const FROZEN: [&str; 2] = ["do_freezer_trap", "get_signal"];
+
+/// Whether a thread that sleeps is frozen.
+pub(crate) fn sleeps_frozen(pid: u32, tid: u32) -> bool {
+    let place = procfs::text(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default();
+    FROZEN.contains(&place.trim())
+}
+
 impl Stuck {
     /// Reads what /proc shows of a thread of a process.
     pub(crate) fn of(pid: u32, tid: u32) -> Self {
@@ -35,8 +44,7 @@ impl Stuck {
     /// Whether its control group is frozen: it stops for a tracer, and runs no instruction until it is thawed.
     pub(crate) fn is_frozen(&self) -> bool {
         match self.state {
-            // A thread that is about to take a signal runs, so one that sleeps there is frozen (cgroup v2).
-            'S' => matches!(self.place.as_str(), "do_freezer_trap" | "get_signal"),
+            'S' => FROZEN.contains(&self.place.as_str()),
             'D' => self.place.contains("refrigerator"),
             _ => false,
         }

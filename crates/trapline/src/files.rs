@@ -54,7 +54,7 @@ impl ModuleFile {
     /// Branch targets in the file. Where guards serve a branch that was not seen, these are only the ones
     /// near the requests, present and earlier; else all. `alone`: the calling thread makes the map alone.
     pub(crate) fn code_map(&self, requests: &[ActionRequest], guarded: bool, alone: bool) -> Arc<CodeMap> {
-        let threads = if alone { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
+        let threads = if alone { 1 } else { cpus() };
         let text: u64 = self.image.text_ranges().iter().map(|range| range.1).sum();
         if !guarded && text <= WHOLE_TEXT {
             return self
@@ -86,6 +86,12 @@ impl ModuleFile {
         let near = self.near.lock().unwrap_or_else(PoisonError::into_inner);
         near.iter().for_each(|map| map.forget_speculative());
     }
+}
+
+/// CPUs that this process may use. The answer takes several files, so it is asked for once.
+fn cpus() -> usize {
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// All files of a session.

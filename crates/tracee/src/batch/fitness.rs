@@ -11,7 +11,7 @@ use crate::numbers::is_last_choice;
 use crate::process::Process;
 use crate::repair::interruption;
 use crate::status::InCall;
-use crate::stuck::Stuck;
+use crate::stuck::{Stuck, sleeps_frozen};
 
 /// What a thread notices, from nothing to too much.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -32,7 +32,7 @@ impl Fitness {
         let state = process.thread_status(tid).map_or('X', |s| s.state);
         match (state, process.in_call(tid)) {
             ('D' | 'Z' | 'X', _) | (_, Err(_)) => Self::Unfit,
-            ('S', _) if Stuck::of(process.pid(), tid).is_frozen() => Self::Unfit,
+            ('S', _) if sleeps_frozen(process.pid(), tid) => Self::Unfit,
             (_, Ok(InCall::Running)) => Self::Running,
             (_, Ok(InCall::Elsewhere { .. })) => Self::Restarts,
             (_, Ok(InCall::Call { nr, .. })) if is_last_choice(nr as i64) => Self::Timeout,
