@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use trapline_image::{Convention, Image, MarkArgument, ProbeSpec};
 use trapline_plan::{Action, Floats, Read, Unwind};
+use trapline_record::calls::MOST_VALUES;
 use trapline_record::latency::MOST_CELL_BITS;
 use trapline_record::ring::RingArea;
 use trapline_tracee::Process;
@@ -143,8 +144,11 @@ fn name(requested: &SessionRequest, module: &Module, place: &mut NamedSite) {
 }
 
 /// Checks that what a call keeps for its return fits into its memory.
-fn fits(place: &NamedSite) -> Result<(), Unseen> {
+fn fits(place: &NamedSite, is_compact: bool) -> Result<(), Unseen> {
     let Action::Record { values, texts, floats, fields, .. } = place.action else { return Ok(()) };
+    if place.action.compact_values() > MOST_VALUES && is_compact {
+        return Err(("record-too-long", "with all its values, an entry would have more than 254 words"));
+    }
     let keeps = place.filter.as_ref().is_some_and(|filter| filter.keeps_texts());
     let floats = floats.arguments.count_ones() as usize;
     let bytes =
@@ -294,14 +298,19 @@ impl Search<'_> {
                 filter.filter(|_| is_renumbered).map(|filter| Arc::new(filter.with_threads(&own)));
             place.filter = renumbered.or_else(|| filter.cloned());
             name(requested, &modules[module], place);
-            if let Action::Record { texts, floats, fields, .. } = &mut place.action {
+            let is_compact = requested.options.compact;
+            if let Action::Record { values, valued, texts, floats, fields, .. } = &mut place.action {
+                if is_compact {
+                    let asked = requested.values.get(nth).copied().unwrap_or_default();
+                    (*values, *valued) = (asked.arguments.min(6), asked.returned);
+                }
                 *texts = requested.texts.get(nth).copied().unwrap_or(0) as u8 & 0x3f;
                 *fields = place.filter.as_ref().map_or(0, |filter| filter.field_words());
                 *floats = requested.floats.get(nth).copied().unwrap_or_default();
             }
         });
         for (index, place) in places.found.iter_mut().enumerate().skip(known) {
-            let read = fits(place).and_then(|()| values(&modules[module].file.image, requested, nth, place));
+            let read = fits(place, requested.options.compact).and_then(|()| values(&modules[module].file.image, requested, nth, place));
             match read {
                 Ok(unknown) => {
                     for (nth, why) in unknown {

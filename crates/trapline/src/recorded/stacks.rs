@@ -4,11 +4,13 @@
 //! its function that began at the same place on the stack, as far as a record holds that place; what began inside it and has
 //! not ended was left by a longjmp or an exception, or its exit was lost. Invariant: REC-3. Does not: know names.
 
+use std::sync::Arc;
+
 use trapline_record::calls::CallRecord;
 use trapline_record::ring::RecordKind;
 
 use super::{Function, Process, Thread, Ticks};
-use crate::calls::CallEnd;
+use crate::calls::{Call, CallEnd};
 
 /// Most calls within calls of a thread. What is deeper counts as ended at once.
 const DEEPEST: usize = 1 << 20;
@@ -16,7 +18,7 @@ const DEEPEST: usize = 1 << 20;
 const FARTHEST: usize = 1 << 16;
 
 /// A call that began.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Begun {
     /// Index of its thread.
     pub thread: usize,
@@ -26,10 +28,12 @@ pub struct Begun {
     pub depth: usize,
     /// Tick of its entry.
     pub begin: u64,
+    /// Its arguments and, once it has ended, what it returned; if they were recorded.
+    pub values: Option<Arc<Call>>,
 }
 
 /// A call that ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended {
     /// The call.
     pub call: Begun,
@@ -57,13 +61,26 @@ pub trait Visit {
     fn ended(&mut self, call: &Ended);
 }
 
-#[derive(Clone, Copy, Debug)]
+/// A record of a thread.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) record: CallRecord,
+    /// The function's exits are recorded.
+    pub(super) ends: bool,
+    /// An entry's values.
+    pub(super) call: Option<Arc<Call>>,
+    /// A return's value.
+    pub(super) returned: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
 struct Frame {
     function: u32,
     place: u8,
     is_outermost: bool,
     begin: u64,
     within: u64,
+    values: Option<Arc<Call>>,
 }
 
 /// A thread's calls that have not ended.
@@ -81,13 +98,13 @@ impl Stack {
     pub(super) fn take(
         &mut self,
         (thread, function): (usize, usize),
-        record: CallRecord,
-        ends: bool,
+        taken: Taken,
         visit: &mut dyn Visit,
     ) -> bool {
+        let Taken { record, returned, .. } = taken;
         self.last = self.last.max(record.ticks);
         if record.kind == RecordKind::Entry {
-            self.begin((thread, function), record, ends, visit);
+            self.begin((thread, function), taken, visit);
             return true;
         }
         let how = if record.kind == RecordKind::Return { CallEnd::Returned } else { CallEnd::TailCall };
@@ -104,33 +121,33 @@ impl Stack {
         while self.frames.len() > nth + 1 {
             self.end(thread, record.ticks, CallEnd::Unfinished, visit);
         }
+        if let Some(call) = self.frames.last_mut().and_then(|frame| frame.values.as_mut()) {
+            Arc::make_mut(call).returned = returned;
+        }
         self.end(thread, record.ticks, how, visit);
         true
     }
-    fn begin(
-        &mut self,
-        (thread, function): (usize, usize),
-        record: CallRecord,
-        ends: bool,
-        visit: &mut dyn Visit,
-    ) {
+    fn begin(&mut self, (thread, function): (usize, usize), taken: Taken, visit: &mut dyn Visit) {
+        let Taken { record, ends, call: values, .. } = taken;
         if self.open.len() <= function {
             self.open.resize(function + 1, 0);
         }
-        let call = Begun { thread, function, depth: self.frames.len(), begin: record.ticks };
+        let call = Begun { thread, function, depth: self.frames.len(), begin: record.ticks, values };
         visit.begun(&call);
         let is_outermost = self.open[function] == 0;
         if !ends || self.frames.len() >= DEEPEST {
             let how = if ends { CallEnd::Unfinished } else { CallEnd::Entered };
-            return visit.ended(&Ended { call, end: call.begin, within: 0, how, is_outermost });
+            let end = call.begin;
+            return visit.ended(&Ended { call, end, within: 0, how, is_outermost });
         }
         self.open[function] += 1;
         let (function, place) = (function as u32, record.place);
-        self.frames.push(Frame { function, place, is_outermost, begin: call.begin, within: 0 });
+        let Begun { begin, values, .. } = call;
+        self.frames.push(Frame { function, place, is_outermost, begin, within: 0, values });
     }
     /// Ends the innermost call.
     fn end(&mut self, thread: usize, at: u64, how: CallEnd, visit: &mut dyn Visit) {
-        let Some(Frame { function, is_outermost, begin, within, .. }) = self.frames.pop() else { return };
+        let Some(Frame { function, is_outermost, begin, within, values, .. }) = self.frames.pop() else { return };
         let (function, end) = (function as usize, at.max(begin));
         if let Some(open) = self.open.get_mut(function) {
             *open = open.saturating_sub(1);
@@ -138,7 +155,7 @@ impl Stack {
         if let Some(outer) = self.frames.last_mut() {
             outer.within += end - begin;
         }
-        let call = Begun { thread, function, depth: self.frames.len(), begin };
+        let call = Begun { thread, function, depth: self.frames.len(), begin, values };
         visit.ended(&Ended { call, end, within, how, is_outermost });
     }
     /// Ends all calls: the recording is over.

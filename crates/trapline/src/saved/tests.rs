@@ -245,7 +245,7 @@ fn what_is_wrong_is_said_and_where() {
         read(&other).1.expect_err("damaged").to_string()
     };
     assert!(with(0, b"T").contains("no recording"));
-    assert_eq!(with(8, &[1]), "it is a recording of version 1, and this trapline reads version 4");
+    assert_eq!(with(8, &[1]), "it is a recording of version 1, and this trapline reads version 5");
     for (block, offset, bytes, says) in [
         (0, 0, &[9][..], "is of no kind"),
         (0, 0, &[2], "stands where the begin should"),

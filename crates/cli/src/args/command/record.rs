@@ -6,14 +6,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use trapline::ProbeSpec;
+use trapline::filter::Filter;
 
 use super::run::{Ends, Run};
+use super::types::Signature;
 
 /// `record`, ready.
 #[derive(Debug)]
 pub(crate) struct Record {
     /// What to trace. Its sink is the file in the folder.
     pub(crate) run: Run,
+    /// The same probes, with the types of the values that are recorded.
+    pub(crate) probes: Vec<(ProbeSpec, Option<Signature>)>,
+    /// What is read from memory for each probe; empty if nothing is.
+    pub(crate) filters: Vec<Filter>,
     /// The folder.
     pub(crate) dir: PathBuf,
     /// How the ends of calls are seen.

@@ -39,7 +39,7 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Command, UsageError> {
         Verb::Hist(typed) => hist::hist(typed, look),
         Verb::Trace(typed) => trace::trace(typed, look),
         Verb::Graph(typed) => graph::graph(typed, look),
-        Verb::Record(typed) => record::record(typed).map(Command::Record),
+        Verb::Record(typed) => record::record(typed, look).map(Command::Record),
         Verb::Replay(typed) => record::replay(typed).map(Command::Recorded),
         Verb::Report(typed) => record::report(typed).map(Command::Recorded),
         Verb::Diff(typed) => record::diff(typed).map(Command::Diff),

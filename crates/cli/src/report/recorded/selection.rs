@@ -111,7 +111,7 @@ impl Calls {
             self.open.resize(call.function + 1, 0);
         }
         let is_outermost = self.open[call.function] == 0;
-        let call = Begun { depth: self.visible, ..*call };
+        let call = Begun { depth: self.visible, ..call.clone() };
         if state != State::Hidden {
             self.visible += 1;
             self.open[call.function] += 1;
@@ -160,6 +160,7 @@ impl Calls {
         }
         if frame.state == State::Shown {
             let Frame { call, within, is_outermost, .. } = frame;
+            let call = Begun { values: ended.call.values.clone(), ..call };
             to.ended(&Ended { call, end: ended.end, within, how: ended.how, is_outermost });
         }
     }
