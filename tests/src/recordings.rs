@@ -62,6 +62,16 @@ impl Both {
     /// # Panics
     /// If one of them fails.
     pub fn record(name: &str) -> Result<Self, &'static str> {
+        Self::record_with(name, &[])
+    }
+    /// The same, with options that both have.
+    ///
+    /// # Errors
+    /// As [`Self::record`].
+    ///
+    /// # Panics
+    /// As [`Self::record`].
+    pub fn record_with(name: &str, options: &[&str]) -> Result<Self, &'static str> {
         if Command::new("uftrace").arg("--version").output().is_err() {
             return Err("uftrace is not installed");
         }
@@ -69,20 +79,28 @@ impl Both {
         std::fs::create_dir(&folder.0).expect("a folder");
         let (program, source) = (folder.0.join("program"), folder.0.join("program.c"));
         std::fs::write(&source, PROGRAM).expect("written");
-        let built =
-            Command::new("cc").args(["-O1", "-pg", "-fno-inline", "-o"]).arg(&program).arg(&source).output();
+        let built = Command::new("cc")
+            .args(["-O1", "-g", "-pg", "-fno-inline", "-o"])
+            .arg(&program)
+            .arg(&source)
+            .output();
         match built {
             Ok(output) if output.status.success() => {}
             _ => return Err("cc does not build with -pg"),
         }
         let theirs = folder.0.join("theirs");
-        let recorded = uftrace("record", &theirs).arg(&program).current_dir(&folder.0).output();
+        let recorded = uftrace("record", &theirs).args(options).arg(&program).current_dir(&folder.0).output();
         let recorded = recorded.expect("it runs");
         assert!(recorded.status.success(), "{}", tracing::errors(&recorded));
         let ours = folder.0.join("ours").to_str().expect("plain").to_owned();
         // A program built with -pg leaves a file where it runs.
         let mut command = Command::new(tracing::binary());
-        command.args(["record", "-q", "--lossless", "-o", &ours]).args(FUNCTIONS).arg("--").arg(program);
+        command
+            .args(["record", "-q", "--lossless", "-o", &ours])
+            .args(options)
+            .args(FUNCTIONS)
+            .arg("--")
+            .arg(program);
         let recorded = command.current_dir(&folder.0).output().expect("it runs");
         assert!(recorded.status.success(), "{}", tracing::errors(&recorded));
         Ok(Self { folder, ours, theirs })

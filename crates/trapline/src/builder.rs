@@ -50,6 +50,7 @@ pub struct Builder {
     compact: bool,
     lossless: bool,
     values: Vec<CompactValues>,
+    libcalls: bool,
     left_out: LeftOut,
     filters: Vec<Filter>,
     texts: Vec<u16>,
@@ -297,6 +298,13 @@ impl Builder {
         self.values = values;
         self
     }
+    /// Probes the functions of libraries that a program imports, too. A recording of words hands on those of their calls that
+    /// are not within another one of them: calls from the program.
+    #[must_use]
+    pub const fn libcalls(mut self, libcalls: bool) -> Self {
+        self.libcalls = libcalls;
+        self
+    }
     /// Starts recording entries and returns of functions as single words: which function, when, and by which thread, and
     /// only what [`values`](Self::values) says besides. [`Session::save`] takes them, and [`Recorded`](crate::recorded::Recorded) reads them;
     /// [`Session::calls`] does not. With `lossless`, a thread that finds its ring full waits for that, for at most a second
@@ -399,6 +407,7 @@ impl Builder {
             options,
             lossless: self.lossless,
             values: self.values.clone(),
+            libcalls: self.libcalls,
             durations,
             tick: None,
             steps: None,

@@ -4,7 +4,7 @@
 //! nothing. A specification without a file means the first module that has what it names; the program comes
 //! first. Does not: patch.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use trapline_image::{Convention, Image, MarkArgument, ProbeSpec};
@@ -162,6 +162,11 @@ fn fits(place: &NamedSite, is_compact: bool) -> Result<(), Unseen> {
     }
 }
 
+/// A symbol's name without its version.
+fn bare(name: &str) -> &str {
+    name.split('@').next().unwrap_or(name)
+}
+
 /// What was chosen in new modules.
 #[derive(Debug, Default)]
 pub(crate) struct Chosen {
@@ -206,8 +211,26 @@ pub(crate) fn choose(
             });
         }
     }
+    if requested.libcalls {
+        search.libcalls(files);
+    }
     search.finish()
 }
+
+/// Functions of libraries that never come back to their caller, though the program goes on. What is called behind them is not
+/// within them.
+const LEAVING: [&str; 10] = [
+    "longjmp",
+    "_longjmp",
+    "siglongjmp",
+    "__longjmp_chk",
+    "__cxa_throw",
+    "__cxa_rethrow",
+    "_Unwind_Resume",
+    "_Unwind_RaiseException",
+    "_Unwind_ForcedUnwind",
+    "pthread_exit",
+];
 
 /// A search under way.
 struct Search<'a> {
@@ -263,6 +286,38 @@ impl Search<'_> {
         }
         missed
     }
+    /// Adds the functions of libraries that new programs import, each from the first library that has it: calls through the
+    /// program's PLT lead there.
+    fn libcalls(&mut self, files: &mut Files) {
+        let programs: Vec<usize> =
+            (0..self.fresh.len()).filter(|index| self.fresh[*index].is_program).collect();
+        for program in programs {
+            let Ok(module) = self.open(program, files) else { continue };
+            let image = Arc::clone(&self.chosen.modules[module].file);
+            let names: BTreeSet<&str> = image.image.imported().map(|name| bare(name.raw)).collect();
+            let libraries = (0..self.fresh.len()).filter(|index| !self.fresh[*index].is_program);
+            let libraries: Vec<usize> = libraries.collect();
+            for name in names {
+                // A name of the program's own file may be anything.
+                let Ok(spec) = name.parse::<ProbeSpec>() else { continue };
+                for &index in &libraries {
+                    let Ok(module) = self.open(index, files) else { continue };
+                    let Chosen { places, .. } = &self.chosen;
+                    let (known, refused) = (places.found.len(), places.refused.len());
+                    let is_found = self.select(usize::MAX, &spec, module).is_ok();
+                    let places = &mut self.chosen.places;
+                    // What is left out needs no word of its own.
+                    let kept = places.refused.split_off(refused);
+                    places.refused.extend(kept.into_iter().filter(|one| one.kind != "left-out"));
+                    let comes_back = !LEAVING.contains(&name);
+                    places.found[known..].iter_mut().for_each(|place| place.is_libcall = comes_back);
+                    if is_found {
+                        break;
+                    }
+                }
+            }
+        }
+    }
     /// Opens a module, once. Returns its index.
     fn open(&mut self, index: usize, files: &mut Files) -> Result<usize, String> {
         if let Some(module) = self.opened[index] {
@@ -310,7 +365,8 @@ impl Search<'_> {
             }
         });
         for (index, place) in places.found.iter_mut().enumerate().skip(known) {
-            let read = fits(place, requested.options.compact).and_then(|()| values(&modules[module].file.image, requested, nth, place));
+            let read = fits(place, requested.options.compact)
+                .and_then(|()| values(&modules[module].file.image, requested, nth, place));
             match read {
                 Ok(unknown) => {
                     for (nth, why) in unknown {

@@ -136,6 +136,8 @@ pub(crate) struct ProbeFacts {
     pub(crate) waits: bool,
     pub(crate) shape: Option<Shape>,
     pub(crate) values: Values,
+    /// It is a library's, and calls are reported only if they come from the program.
+    pub(crate) is_libcall: bool,
     /// The reader's part of the filter.
     pub(crate) late: Option<Arc<Filter>>,
 }
@@ -145,10 +147,10 @@ impl ProbeFacts {
     pub(crate) fn values(&self) -> usize {
         self.shape.as_ref().map_or(0, Shape::values)
     }
-    /// The call that began by an entry in a compact ring, with the values behind that; whose values nobody asked for has
-    /// none.
+    /// The call that began by an entry in a compact ring, with the values behind that. `None` if nobody asked for them, or if they
+    /// are not there.
     pub(crate) fn entered(&self, pid: u32, entry: CallRecord, values: &[u64], clock: Clock) -> Option<Call> {
-        let shape = self.shape.as_ref()?;
+        let shape = self.shape.as_ref().filter(|shape| shape.values() == values.len())?;
         let word = |n: u64| shape.place(n).and_then(|at| values.get(at)).copied().unwrap_or(0);
         let CallRecord { kind, probe, tid, ticks, .. } = entry;
         let mut record = Record { kind, probe, tid, ticks, sp: 0, values: [0; MAX_VALUES] };

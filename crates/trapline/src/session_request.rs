@@ -34,6 +34,8 @@ pub(crate) struct SessionRequest {
     pub(crate) lossless: bool,
     /// What compact records hold, one entry for each specification in order.
     pub(crate) values: Vec<CompactValues>,
+    /// Functions that programs import are probed, too.
+    pub(crate) libcalls: bool,
     pub(crate) durations: Durations,
     /// Length of a clock tick, in nanoseconds times 2^32, as stubs compute with it
     /// ([`Late::tick_of`](trapline_plan::filter::Late::tick_of)); set where a return may decide whether a

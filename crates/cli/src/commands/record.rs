@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Record) -> Result<Outcome, Failure> {
         let builder = builder.leave_out(args.least_bytes, args.without.clone());
         let builder = builder.texts(args.each(Signature::texts)).ended_texts(args.each(Signature::ended));
         let builder = builder.floats(args.each(Signature::floats)).values(args.values());
-        let builder = builder.filters(args.filters.clone());
+        let builder = builder.filters(args.filters.clone()).libcalls(args.libcalls);
         builder.ring(args.buffer).record_words(args.lossless)
     };
     let request = Request::new(&args.run).ends(args.ends, true).often(true).reports(false);

@@ -156,9 +156,17 @@ fn what_no_code_decides_is_refused_by_name() {
     let field = Read { register: 0, offsets: vec![0], bytes: 4 };
     let argument = Known::Argument(0, INT);
     let (floats, stack) = (Floats::default(), Unwind::None);
-    let recorded = |returns| Action::Record { values: 1, returns, valued: false, texts: 0, floats, fields: 0, stack };
-    let copied =
-        Action::Record { values: 0, returns: false, valued: false, texts: 0, floats, fields: 0, stack: Unwind::Copy(256) };
+    let recorded =
+        |returns| Action::Record { values: 1, returns, valued: false, texts: 0, floats, fields: 0, stack };
+    let copied = Action::Record {
+        values: 0,
+        returns: false,
+        valued: false,
+        texts: 0,
+        floats,
+        fields: 0,
+        stack: Unwind::Copy(256),
+    };
     for (role, filter, what) in [
         (entry, condition(Known::Took), "not known there"),
         (entry, condition(Known::Field(0, INT)), "not known there"),

@@ -313,7 +313,12 @@ impl Who {
             let next = self.functions.len() as u32;
             if of[probe as usize].is_none() {
                 of[probe as usize] = Some(next);
-                let function = Function { process, site: facts.site.clone(), ends: facts.waits };
+                let function = Function {
+                    process,
+                    site: facts.site.clone(),
+                    ends: facts.waits,
+                    is_libcall: facts.is_libcall,
+                };
                 visit.function(&function);
                 self.functions.push(function);
                 self.facts.push(facts.shape.is_some().then(|| facts.clone()));
@@ -350,7 +355,7 @@ impl Who {
         };
         let is_entry = record.kind == RecordKind::Entry;
         self.calls += u64::from(is_entry);
-        let ends = self.functions[function].ends;
+        let Function { ends, is_libcall, .. } = self.functions[function];
         let (call, returned) = match &self.facts[function] {
             Some(facts) if is_entry => {
                 let pid = self.processes[process as usize].pid;
@@ -359,7 +364,7 @@ impl Who {
             Some(_) => (None, values.first().copied()),
             None => (None, None),
         };
-        let taken = Taken { record, ends, call, returned };
+        let taken = Taken { record, ends, is_libcall, call, returned };
         if thread < MOST_THREADS && !self.stacks[thread].take((thread, function), taken, visit) {
             self.unpaired += 1;
         }

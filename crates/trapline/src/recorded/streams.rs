@@ -73,7 +73,9 @@ impl Stream {
                         let (process, segment, _) = self.key;
                         let many = record.values(lengths.of(process, segment, record.probe));
                         let Some(values) = words.get(self.at..self.at + many) else {
-                            self.skipped += 1;
+                            // What is left is not known to be words of records.
+                            self.skipped += (words.len() - self.at) as u64 + 1;
+                            self.at = words.len();
                             continue;
                         };
                         self.at += many;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::Cursor;
 
-use super::example::{CLOCK, example, round, table, words};
+use super::example::{CLOCK, context, example, round, table, valued, words};
 use super::{Begun, Ended, Function, Process, Recorded, Thread, Visit};
-use crate::calls::CallEnd;
+use crate::calls::{CallEnd, Text};
 use crate::saved::frame::{BLOCK, HEAD};
 use crate::saved::tables::begin;
 use crate::saved::{SavedError, Step};
@@ -35,10 +35,15 @@ impl Visit for Seen {
         open.push(call.function);
         self.begun += 1;
         let (tid, name) = (self.threads[call.thread], &self.names[call.function]);
-        self.lines.push(format!("{tid} {} {name} {{ {}", call.depth, call.begin));
+        let values = call.values.as_ref().map_or_else(String::new, |call| {
+            let fields: Vec<_> = call.fields.iter().map(Text::word).collect();
+            let floats = f64::from_bits(call.floats[0]);
+            format!(" {:x?} [{floats}] {fields:?} {:?}", &call.arguments[..2], call.returned)
+        });
+        self.lines.push(format!("{tid} {} {name} {{ {}{values}", call.depth, call.begin));
     }
     fn ended(&mut self, ended: &Ended) {
-        let call = ended.call;
+        let call = &ended.call;
         assert_eq!(self.open.entry(call.thread).or_default().pop(), Some(call.function));
         self.ended += 1;
         assert!(ended.end >= call.begin && ended.within <= ended.end - call.begin);
@@ -49,7 +54,8 @@ impl Visit for Seen {
             CallEnd::Unfinished => "unfinished",
             CallEnd::Entered => "entered",
         };
-        self.lines.push(format!("{tid} {} {name} }} {} {how}", call.depth, ended.end));
+        let returned = call.values.as_ref().map_or_else(String::new, |call| format!(" {:?}", call.returned));
+        self.lines.push(format!("{tid} {} {name} }} {} {how}{returned}", call.depth, ended.end));
     }
 }
 
@@ -83,14 +89,16 @@ fn rec_3_calls_are_within_calls_whichever_ring_their_records_were_in() {
         "8 1 g } 2100 unfinished",
         "8 0 f } 2100 returned",
         "8 0 f { 2200",
-        "8 0 f } 2200 unfinished",
+        "8 1 valued { 2210 [4d3, 240000030] [1.5] [Some(7)] None",
+        "8 1 valued } 2220 returned Some(42)",
+        "8 0 f } 2220 unfinished",
     ];
     assert_eq!(seen.lines, expected);
     let mut recorded = Recorded::open(Cursor::new(&file)).expect("a file");
     let mut seen = Seen::default();
     while !matches!(recorded.round(&mut seen), Ok(Step::End(_))) {}
     let totals = recorded.totals();
-    assert_eq!((totals.calls, totals.words, totals.lost), (5, 12, 5));
+    assert_eq!((totals.calls, totals.words, totals.lost), (6, 20, 5));
     assert_eq!((totals.unpaired, totals.skipped), (1, 0), "the second return of f");
     assert_eq!((recorded.thread_name(0), recorded.thread_name(1)), (Some("main"), None));
     assert_eq!(recorded.ticks().since_begin(3000), 1000);
@@ -107,6 +115,26 @@ fn sav_2_a_cut_recording_is_read_to_its_last_whole_block() {
         assert_eq!(seen.begun, seen.ended, "{len}");
         assert!(seen.begun <= whole.begun, "{len}");
         assert!(seen.open.values().all(Vec::is_empty));
+    }
+}
+
+/// REC-5: values that are not all there are none. What is left of a block says nothing, and the next one begins anew.
+#[test]
+fn rec_5_half_a_record_at_a_blocks_end_has_no_values() {
+    let whole = valued(2000);
+    for cut in 1..whole.len() {
+        let first = [&[context(8, 0)][..], &whole[..cut]].concat();
+        let second = valued(3000);
+        let file = [begin(CLOCK, b""), table(), words(0, 0, &first), words(0, first.len() as u64, &second)];
+        let (seen, _) = read(&file.concat());
+        let calls = seen.lines.iter().filter(|line| line.contains("valued {"));
+        let times: Vec<&str> = calls.filter_map(|line| line.split(' ').nth(4)).collect();
+        match cut {
+            6.. => assert_eq!(times, ["2000", "3000"], "{cut}"),
+            _ => assert_eq!(times, ["3000"], "{cut}"),
+        }
+        let ends = seen.lines.iter().filter(|line| line.ends_with("returned Some(42)")).count();
+        assert_eq!(ends, 1, "{cut}: {:?}", seen.lines);
     }
 }
 

@@ -132,7 +132,14 @@ fn probes() -> Probes {
     probes.set(
         0,
         3,
-        ProbeFacts { site: site("f", 1), waits: true, shape, values: Values::AsRecorded, late: None },
+        ProbeFacts {
+            site: site("f", 1),
+            waits: true,
+            shape,
+            values: Values::AsRecorded,
+            is_libcall: false,
+            late: None,
+        },
     );
     probes
 }
@@ -285,6 +292,7 @@ fn numbers_that_would_take_all_memory_are_refused() {
                 waits: false,
                 shape: None,
                 values: Values::AsRecorded,
+                is_libcall: false,
                 late: None,
             },
         );
@@ -340,8 +348,14 @@ fn values_come_back_as_they_were() {
     let marked = Values::Marked(Box::new(Marked { sources, texts: vec![(1, 2), (11, 3)] }));
     for values in [Values::AsRecorded, Values::Unknown, first_form, marked] {
         let mut probes = Probes::default();
-        let known =
-            ProbeFacts { site: site("m", 1), waits: true, shape: None, values: values.clone(), late: None };
+        let known = ProbeFacts {
+            site: site("m", 1),
+            waits: true,
+            shape: None,
+            values: values.clone(),
+            is_libcall: false,
+            late: None,
+        };
         probes.set(0, 0, known);
         let bytes = Table { probes, ..Table::default() }.put();
         let read = Table::get(&bytes[HEAD..]).expect("a table");

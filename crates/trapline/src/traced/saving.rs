@@ -222,7 +222,9 @@ impl Saver {
                         return ((words.len() - left - 1) * WORD as usize, context);
                     }
                     rest = rest.as_slice()[values..].iter();
-                    if kind == VALUES && let Some(count) = counts.get_mut(probe) {
+                    if kind == VALUES
+                        && let Some(count) = counts.get_mut(probe)
+                    {
                         *count += 1;
                     }
                 }

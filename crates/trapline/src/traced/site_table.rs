@@ -62,6 +62,7 @@ pub(super) struct Tracked {
     /// If arguments of a USDT probe are read: the filter as requested, for the reader. `filter` then names
     /// the probe's operands instead.
     asked: Option<Arc<Filter>>,
+    is_libcall: bool,
     pub(super) sources: Vec<Source>,
     /// Hits at the last report.
     pub(super) last: u64,
@@ -128,6 +129,7 @@ impl Tracked {
             waits: matches!(self.action, Action::Record { returns: true, .. }),
             shape: self.shape(returns_decide, is_compact),
             values: self.values.clone(),
+            is_libcall: self.is_libcall,
             late: late.filter(Filter::is_late).map(Arc::new),
         }
     }
@@ -220,6 +222,7 @@ impl SiteTable {
             filter: place.filter.clone(),
             values: place.values.clone(),
             asked: place.asked.clone(),
+            is_libcall: place.is_libcall,
             sources: vec![source],
             last: 0,
             parts: HashMap::new(),

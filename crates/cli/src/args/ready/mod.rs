@@ -22,6 +22,7 @@ mod stack;
 pub(crate) mod threads;
 mod top;
 mod trace;
+mod trigger;
 mod units;
 mod watch;
 pub(crate) mod words;

@@ -10,9 +10,9 @@ use super::filters::filters;
 use super::prototype::{Look, complete, split};
 use super::run::{ends, is_function};
 use super::selection::{functions, selection};
+use crate::args::command::record::{self, Diff, Form, Record, Shown, Sort};
 use crate::args::command::types::Signature;
 use crate::args::command::{FilterOptions, Run};
-use crate::args::command::record::{self, Diff, Form, Record, Shown, Sort};
 use crate::args::sink::Sink;
 use crate::args::typed::{
     Common, TypedDiff, TypedDump, TypedField, TypedRecord, TypedReplay, TypedReport, TypedSort,
@@ -87,8 +87,19 @@ pub(super) fn record(typed: TypedRecord, look: Look<'_>) -> Result<Record, Usage
         None => 0,
     };
     let without = functions("--unpatch", &typed.unpatch)?;
-    let (ends, lossless) = (ends(&typed.ends)?, typed.lossless);
-    Ok(Record { run, probes, filters, dir: typed.output, ends, lossless, buffer, least_bytes, without })
+    let (ends, lossless, libcalls) = (ends(&typed.ends)?, typed.lossless, typed.libcall);
+    Ok(Record {
+        run,
+        probes,
+        filters,
+        libcalls,
+        dir: typed.output,
+        ends,
+        lossless,
+        buffer,
+        least_bytes,
+        without,
+    })
 }
 
 /// Bytes: a number, and K, M or G behind it.

@@ -44,6 +44,12 @@ pub(crate) struct TypedRecord {
     /// Without it, those of PROBEs with a signature are recorded.
     #[arg(short, long, help_heading = "Recording")]
     pub(crate) auto_args: bool,
+    /// Record calls from the program into its libraries, too: of all functions that it imports.
+    ///
+    /// replay and the other verbs show those calls of them that are not within another one: what libraries call among themselves is
+    /// not shown.
+    #[arg(long, help_heading = "Recording")]
+    pub(crate) libcall: bool,
     #[command(flatten)]
     pub(crate) ends: TypedEnds,
     /// Stop after this time: seconds, or with a unit (500ms, 2m)

@@ -3,6 +3,8 @@
 //! In: calls as they begin and end, in the order of time. Out: a line for each of both; one line for a call without calls
 //! within it. Does not: know files.
 
+use std::io::Write;
+
 use trapline::ProbeSpec;
 use trapline::calls::CallEnd;
 use trapline::recorded::{Begun, Ended, Function, Process, Thread, Ticks, Visit};
@@ -33,9 +35,8 @@ impl<'a> Replay<'a> {
         let types = Types::new(signatures);
         Self { fields, names, types, threads, waiting: Vec::new(), ticks, lines: Vec::new() }
     }
-    /// A line of what happened at a tick: `{elapsed:>15} {took:>10} [{tid:>7}] | {indent}{call}`, with those fields that are asked
-    /// for. `part`: which part of the call it is.
-    fn line(&mut self, at: u64, took: Option<u64>, call: &Begun, part: Part) {
+    /// What stands before a call: those fields that are asked for. `took`: nanoseconds, or a text in their place.
+    fn head(&mut self, at: u64, took: Result<u64, &[u8; 10]>, thread: usize) {
         let (lines, fields) = (&mut self.lines, self.fields);
         if fields.elapsed {
             let ns = self.ticks.since_begin(at);
@@ -46,19 +47,25 @@ impl<'a> Replay<'a> {
         }
         if fields.duration {
             match took {
-                Some(ns) => push_duration(lines, ns),
-                None => lines.extend_from_slice(&[b' '; 10]),
+                Ok(ns) => push_duration(lines, ns),
+                Err(text) => lines.extend_from_slice(text),
             }
             lines.push(b' ');
         }
         if fields.tid {
             lines.push(b'[');
-            padded(lines, self.threads.get(call.thread).copied().unwrap_or(0).into(), 7, b' ');
+            padded(lines, self.threads.get(thread).copied().unwrap_or(0).into(), 7, b' ');
             lines.extend_from_slice(b"] ");
         }
         if fields != Fields::NONE {
             lines.extend_from_slice(b"| ");
         }
+    }
+    /// A line of what happened at a tick: `{elapsed:>15} {took:>10} [{tid:>7}] | {indent}{call}`, with those fields that are asked
+    /// for. `part`: which part of the call it is.
+    fn line(&mut self, at: u64, took: Option<u64>, call: &Begun, part: Part) {
+        self.head(at, took.ok_or(&[b' '; 10]), call.thread);
+        let lines = &mut self.lines;
         lines.resize(lines.len() + 2 * call.depth, b' ');
         let name = self.names.get(call.function).as_bytes();
         let signature = self.types.of(call.function);
@@ -152,6 +159,16 @@ impl Visit for Replay<'_> {
     }
     fn clock(&mut self, ticks: Ticks) {
         self.ticks = ticks;
+    }
+    fn callers(&mut self, call: &Begun, functions: &[usize]) {
+        self.open(call.thread);
+        for (nth, function) in functions.iter().enumerate() {
+            self.head(call.begin, Err(b" backtrace"), call.thread);
+            let name = self.names.get(*function);
+            // Writing into memory does not fail.
+            let space = if self.fields == Fields::NONE { " " } else { "" };
+            drop(writeln!(self.lines, "{space}/* [{nth:2}] {name} */"));
+        }
     }
     fn begun(&mut self, call: &Begun) {
         self.open(call.thread);

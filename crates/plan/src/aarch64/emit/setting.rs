@@ -147,7 +147,8 @@ impl<'a> Setting<'a> {
         Some(Tallied { tally: filter.tally.as_ref()?, table, reads: &filter.reads })
     }
     pub(super) fn traced(&self, record: Record) -> Option<Traced<'_>> {
-        let Record { probe, texts, floats, valued, unwind, at_entry, decides, returns, goroutine, .. } = record;
+        let Record { probe, texts, floats, valued, unwind, at_entry, decides, returns, goroutine, .. } =
+            record;
         let filter = if decides.is_some() { Some(self.filtered(probe)?) } else { None };
         Some(Traced {
             machine: &self.machine,

@@ -177,14 +177,10 @@ impl RingWriter<'_> {
     }
     /// A compact ring: r11 = this CPU's, then a record in it, behind a context if `is_pair`. Jumps if the thread has no
     /// area; if the ring is full; and, without a pair, if another context is needed.
-    pub(super) fn write_compact(
-        &self,
-        asm: &mut Asm<'_>,
-        is_pair: bool,
-        behind: Behind,
-    ) -> [Option<Fix>; 3] {
+    pub(super) fn write_compact(&self, asm: &mut Asm<'_>, is_pair: bool, behind: Behind) -> [Option<Fix>; 3] {
         let (area, cpus) = (&self.rings.area, self.machine.lines.saturating_sub(1));
-        let inputs = RecordInputs { ids: Ids::Compact(self.rings.id, self.probe), behind, ..self.inputs(None) };
+        let inputs =
+            RecordInputs { ids: Ids::Compact(self.rings.id, self.probe), behind, ..self.inputs(None) };
         let mut leave = inputs.append(asm, Part::find_compact(area, cpus));
         asm.clock(RDX);
         let of = Compact { words: area.bytes / WORD, values: behind.words() };
