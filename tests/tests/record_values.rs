@@ -194,3 +194,17 @@ fn texts_that_calls_keep_are_refused() {
         assert!(tracing::errors(&output).contains("64 bytes"), "{}", tracing::errors(&output));
     }
 }
+
+/// `--libcall`: uftrace's replay has the same calls from the program into its libraries.
+#[test]
+fn rec_3_calls_into_libraries_are_uftraces() {
+    let both = match Both::libcalls("libcalls") {
+        Ok(both) => both,
+        Err(why) => skip!("{why}"),
+    };
+    let (theirs, ours) = both.replays(&["-F", "main"]);
+    for name in ["malloc()", "strdup()", "qsort()", "strcmp()", "puts()", "free()"] {
+        assert!(theirs.iter().any(|line| line.contains(name)), "{name}: {theirs:?}");
+    }
+    assert_eq!(ours, theirs);
+}

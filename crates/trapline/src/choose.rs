@@ -310,7 +310,15 @@ impl Search<'_> {
                     let kept = places.refused.split_off(refused);
                     places.refused.extend(kept.into_iter().filter(|one| one.kind != "left-out"));
                     let comes_back = !LEAVING.contains(&name);
-                    places.found[known..].iter_mut().for_each(|place| place.is_libcall = comes_back);
+                    for place in &mut places.found[known..] {
+                        place.is_libcall = comes_back;
+                        // An implementation that was chosen at the start has another name.
+                        place.label = name.to_owned();
+                        let called = format!("uprobe:{}:{name}", self.chosen.modules[module].called);
+                        if place.probe != called && !place.aliases.contains(&called) {
+                            place.aliases.push(called);
+                        }
+                    }
                     if is_found {
                         break;
                     }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::Cursor;
 
-use super::example::{CLOCK, context, example, round, table, valued, words};
+use trapline_record::ring::RecordKind;
+
+use super::example::{CLOCK, context, example, record, round, table, valued, words};
 use super::{Begun, Ended, Function, Process, Recorded, Thread, Visit};
 use crate::calls::{CallEnd, Text};
 use crate::saved::frame::{BLOCK, HEAD};
@@ -19,6 +21,8 @@ pub(super) struct Seen {
     open: BTreeMap<usize, Vec<usize>>,
     begun: u64,
     ended: u64,
+    /// Ticks in calls within each, in the order of their ends.
+    within: Vec<u64>,
 }
 
 impl Visit for Seen {
@@ -46,6 +50,7 @@ impl Visit for Seen {
         let call = &ended.call;
         assert_eq!(self.open.entry(call.thread).or_default().pop(), Some(call.function));
         self.ended += 1;
+        self.within.push(ended.within);
         assert!(ended.end >= call.begin && ended.within <= ended.end - call.begin);
         let (tid, name) = (self.threads[call.thread], &self.names[call.function]);
         let how = match ended.how {
@@ -136,6 +141,47 @@ fn rec_5_half_a_record_at_a_blocks_end_has_no_values() {
         let ends = seen.lines.iter().filter(|line| line.ends_with("returned Some(42)")).count();
         assert_eq!(ends, 1, "{cut}: {:?}", seen.lines);
     }
+}
+
+/// REC-3: a library's function is called by the program if the call that it is directly within is the program's own.
+#[test]
+fn rec_3_what_libraries_call_among_themselves_is_not_visited() {
+    use RecordKind::{Entry, Return};
+    // f calls puts, which calls write twice, and then g in the program, which calls write.
+    let all = [
+        (Entry, 0, 1, 2000),
+        (Entry, 7, 2, 2010),
+        (Entry, 8, 3, 2020),
+        (Return, 8, 3, 2030),
+        (Entry, 8, 3, 2040),
+        (Return, 8, 3, 2050),
+        (Entry, 1, 3, 2060),
+        (Entry, 8, 4, 2070),
+        (Return, 8, 4, 2075),
+        (Return, 1, 3, 2080),
+        (Return, 7, 2, 2090),
+        (Entry, 8, 2, 2100),
+        (Return, 8, 2, 2110),
+        (Return, 0, 1, 2120),
+    ];
+    let all = all.map(|(kind, probe, place, time)| record(kind, probe, place, time));
+    let file = [begin(CLOCK, b""), table(), words(0, 0, &[&[context(8, 0)][..], &all].concat())].concat();
+    let (seen, _) = read(&file);
+    let expected = [
+        "8 0 f { 2000",
+        "8 1 puts { 2010",
+        "8 2 g { 2060",
+        "8 3 write { 2070",
+        "8 3 write } 2075 returned",
+        "8 2 g } 2080 returned",
+        "8 1 puts } 2090 returned",
+        "8 1 write { 2100",
+        "8 1 write } 2110 returned",
+        "8 0 f } 2120 returned",
+    ];
+    assert_eq!(seen.lines, expected);
+    // Of write within g, g within puts, and puts and write within f.
+    assert_eq!(seen.within, [0, 5, 20, 0, 90]);
 }
 
 /// SAV-1: a changed byte is found by the checksum, or by the rules behind it.

@@ -49,7 +49,7 @@ fn blocks(file: &[u8]) -> Vec<(usize, Option<Kind>)> {
 #[test]
 fn the_layout_is_a_contract() {
     let file = example();
-    assert_eq!(&file[..16], b"trapline\x04\0\0\0\0\0\0\0");
+    assert_eq!(&file[..16], b"trapline\x05\0\0\0\0\0\0\0");
     // Begin: its length, and after the time of day the clock and the note.
     assert_eq!((&file[16..20], &file[24..32]), (&b"\x01\0\0\0"[..], &b"\x22\0\0\0\0\0\0\0"[..]));
     // The checksum is the one that zip has, of kind, length and contents.

@@ -142,7 +142,7 @@ impl Processes {
             Ok(process) => self.add(process, false)?,
             Err(error) => self.is_unprobed(pid, &error),
         }
-        if let Err(error @ Error::NoMatch { .. }) = self.check()
+        if let Err(error @ (Error::NoMatch { .. } | Error::LeftOut { .. })) = self.check()
             && !self.requested.waits
             && self.unprobed.is_empty()
         {
