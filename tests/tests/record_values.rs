@@ -130,7 +130,7 @@ fn rec_5_values_are_those_of_trace() {
     let traced = tracing::errors(&traced);
     // A line of trace has the time and the thread, and the duration.
     let call = |line: &str| {
-        let rest = line.trim_start().splitn(3, |c: char| c == ' ').nth(2)?.trim_start();
+        let rest = line.trim_start().splitn(3, ' ').nth(2)?.trim_start();
         let (call, _) =
             rest.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start().rsplit_once(" <")?;
         Some(call.to_owned())

@@ -69,16 +69,13 @@ impl<'a> Replay<'a> {
         lines.resize(lines.len() + 2 * call.depth, b' ');
         let name = self.names.get(call.function).as_bytes();
         let signature = self.types.of(call.function);
-        let value = |lines: &mut Vec<u8>, how| match &call.values {
-            Some(values) if how == CallEnd::TailCall => {
-                if has_value(signature) {
-                    returned_value(lines, values, None, signature);
-                }
+        let value = |lines: &mut Vec<u8>, how| {
+            let Some(values) = call.values.as_ref().filter(|_| has_value(signature)) else { return };
+            match how {
+                CallEnd::TailCall => lines.extend_from_slice(b" = ? (tail call)"),
+                CallEnd::Returned => returned_value(lines, values, values.returned, signature),
+                CallEnd::Unfinished | CallEnd::Entered => {}
             }
-            Some(values) if how == CallEnd::Returned && has_value(signature) => {
-                returned_value(lines, values, values.returned, signature);
-            }
-            _ => {}
         };
         if let Part::Begin | Part::Whole(_) = part {
             lines.extend_from_slice(name);
