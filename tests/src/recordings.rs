@@ -54,6 +54,18 @@ pub struct Both {
 pub const FUNCTIONS: [&str; 6] = ["main", "tree", "odd", "even", "leaf", "again"];
 
 impl Both {
+    /// A program that calls functions of libraries, which call others, and which call back.
+    ///
+    /// # Errors
+    /// As [`Self::record`].
+    ///
+    /// # Panics
+    /// As [`Self::record`].
+    pub fn libcalls(name: &str) -> Result<Self, &'static str> {
+        // A program built with -pg calls it itself.
+        let ours = ["--libcall", "-U", "mcount", "main", "work", "compare"];
+        Self::of(name, CALLS_LIBRARIES, &[], &ours)
+    }
     /// Builds the program, and records it with both.
     ///
     /// # Errors
@@ -62,27 +74,45 @@ impl Both {
     /// # Panics
     /// If one of them fails.
     pub fn record(name: &str) -> Result<Self, &'static str> {
+        Self::record_with(name, &[])
+    }
+    /// The same, with options that both have.
+    ///
+    /// # Errors
+    /// As [`Self::record`].
+    ///
+    /// # Panics
+    /// As [`Self::record`].
+    pub fn record_with(name: &str, options: &[&str]) -> Result<Self, &'static str> {
+        Self::of(name, PROGRAM, &[options, &["--no-libcall"]].concat(), &[options, &FUNCTIONS].concat())
+    }
+    fn of(name: &str, program: &str, theirs: &[&str], ours: &[&str]) -> Result<Self, &'static str> {
+        let (their_options, our_options, text) = (theirs, ours, program);
         if Command::new("uftrace").arg("--version").output().is_err() {
             return Err("uftrace is not installed");
         }
         let folder = Folder::new(name);
         std::fs::create_dir(&folder.0).expect("a folder");
         let (program, source) = (folder.0.join("program"), folder.0.join("program.c"));
-        std::fs::write(&source, PROGRAM).expect("written");
-        let built =
-            Command::new("cc").args(["-O1", "-pg", "-fno-inline", "-o"]).arg(&program).arg(&source).output();
+        std::fs::write(&source, text).expect("written");
+        let built = Command::new("cc")
+            .args(["-O1", "-g", "-pg", "-fno-inline", "-fno-builtin", "-o"])
+            .arg(&program)
+            .arg(&source)
+            .output();
         match built {
             Ok(output) if output.status.success() => {}
             _ => return Err("cc does not build with -pg"),
         }
         let theirs = folder.0.join("theirs");
-        let recorded = uftrace("record", &theirs).arg(&program).current_dir(&folder.0).output();
+        let recorded =
+            uftrace("record", &theirs).args(their_options).arg(&program).current_dir(&folder.0).output();
         let recorded = recorded.expect("it runs");
         assert!(recorded.status.success(), "{}", tracing::errors(&recorded));
         let ours = folder.0.join("ours").to_str().expect("plain").to_owned();
         // A program built with -pg leaves a file where it runs.
         let mut command = Command::new(tracing::binary());
-        command.args(["record", "-q", "--lossless", "-o", &ours]).args(FUNCTIONS).arg("--").arg(program);
+        command.args(["record", "-q", "--lossless", "-o", &ours]).args(our_options).arg("--").arg(program);
         let recorded = command.current_dir(&folder.0).output().expect("it runs");
         assert!(recorded.status.success(), "{}", tracing::errors(&recorded));
         Ok(Self { folder, ours, theirs })
@@ -128,7 +158,7 @@ impl Both {
 
 fn uftrace(verb: &str, data: &Path) -> Command {
     let mut command = Command::new("uftrace");
-    command.args([verb, "--no-pager", "--no-event", "--no-libcall", "-d"]).arg(data);
+    command.args([verb, "--no-pager", "--no-event", "-d"]).arg(data);
     command
 }
 
@@ -162,6 +192,21 @@ fn shape(text: &str) -> Vec<String> {
     };
     all.iter().filter_map(moved).collect()
 }
+
+const CALLS_LIBRARIES: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int compare(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+void work(int n) { char *p = malloc(n); memset(p, 1, n); free(strdup("abc")); free(p); }
+int main(void) {
+    const char *all[] = {"c", "a", "b"};
+    for (int n = 1; n < 4; n++) { work(n * 100); }
+    qsort(all, 3, sizeof *all, compare);
+    puts(all[0]);
+    return atoi("0");
+}
+"#;
 
 const PROGRAM: &str = r#"
 #define KEEP __asm__ volatile("" ::: "memory")

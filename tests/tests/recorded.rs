@@ -48,14 +48,90 @@ fn sel_1_what_is_chosen_is_what_uftrace_chooses() {
         &["-D", "1"],
         &["-D", "3"],
         &["-t", "1s"],
+        &["-T", "again@depth=2"],
+        &["-T", "again@depth=1,backtrace"],
+        &["-T", "odd@backtrace"],
+        &["-T", "leaf@backtrace", "-F", "again"],
+        &["-T", "again@filter,depth=2"],
+        &["-T", "tree@notrace"],
+        &["-F", "again", "-T", "odd@depth=1"],
+        &["-T", "tree@trace_off", "-T", "again@trace_on"],
     ] {
         let (theirs, ours) = both.replays(options);
         assert_eq!(ours, theirs, "{options:?}");
         assert_ne!(ours, whole, "{options:?}");
-        if options[0] != "-C" {
+        if options[0] != "-C" && !options.contains(&"-T") {
             let (theirs, ours) = both.reports(options);
             assert_eq!(ours, theirs, "{options:?}");
         }
+    }
+}
+
+/// SEL-1: behind `trace_off`, no call begins. Ours have their ends all the same.
+#[test]
+fn sel_1_what_is_switched_off_is_what_uftrace_switches_off() {
+    let both = match Both::record("switched") {
+        Ok(both) => both,
+        Err(why) => skip!("{why}"),
+    };
+    for options in [&["-T", "even@trace_off"][..], &["-T", "odd@trace-off"], &["-T", "again@trace_off"]] {
+        let (theirs, ours) = both.replays(options);
+        let begins = |lines: &[String]| {
+            let begins = lines.iter().filter(|line| !line.contains("} /* "));
+            begins.map(|line| line.trim_end_matches([' ', '{', ';']).to_owned()).collect::<Vec<_>>()
+        };
+        assert!(begins(&theirs).len() > 50, "{options:?}");
+        assert_eq!(begins(&ours), begins(&theirs), "{options:?}");
+        let (begun, ended) = (
+            ours.iter().filter(|line| line.ends_with('{')),
+            ours.iter().filter(|line| line.contains("} /* ")),
+        );
+        assert_eq!(begun.count(), ended.count(), "each call has its end");
+    }
+}
+
+/// Where a filter leaves nothing, a note names it, and says how many functions there are.
+#[test]
+fn what_leaves_nothing_is_named() {
+    or_skip!(victims::plain("recorded"));
+    let folder = Folder::new("nothing");
+    recorded(&folder, &["mid", "leaf"], &["1", "10"]).expect("a pid");
+    for (options, says) in [
+        (&["-F", "nosuch"][..], "--filter nosuch means none of the 2 recorded functions"),
+        (&["-C", "nosuch"], "--caller nosuch means none of the 2"),
+        (&["-T", "nosuch@backtrace"], "--trigger nosuch means none of the 2"),
+        (&["-t", "1h"], "--time-filter leaves out all calls: the longest took "),
+        (&["--tid", "1"], "--tid: no such thread made a call; recorded are "),
+        (&["-F", "leaf", "-N", "leaf"], "no call passes all of the options together"),
+    ] {
+        let output = tracing::once(&[&["replay", folder.text()][..], options].concat());
+        assert!(
+            output.status.success() && tracing::errors(&output).contains(says),
+            "{options:?}: {}",
+            tracing::errors(&output)
+        );
+        let some = tracing::once(&["replay", folder.text(), "-F", "leaf"]);
+        assert!(!tracing::errors(&some).contains("note:"), "{}", tracing::errors(&some));
+    }
+    let victim = victims::plain("recorded").expect("built before");
+    let victim = victim.to_str().expect("plain");
+    let other = Folder::new("nothing-recorded");
+    for (options, says) in [
+        (&["--size-filter", "10M"][..], "have less than 10485760 bytes of code (--size-filter)"),
+        (&["-U", "*"], "are named by --unpatch"),
+    ] {
+        let words = [&["record", "-o", other.text()][..], options, &["leaf", "mid", "--", victim, "1", "10"]]
+            .concat();
+        let output = tracing::once(&words);
+        let errors = tracing::errors(&output);
+        assert_eq!(output.status.code(), Some(3), "{errors}");
+        assert!(
+            errors.contains("nothing to probe: leaf: all functions that it means are left out: 1 ")
+                && errors.contains(says),
+            "{errors}"
+        );
+        assert!(!errors.contains("--wait"), "{errors}");
+        assert!(!other.0.exists(), "an empty folder is taken away");
     }
 }
 

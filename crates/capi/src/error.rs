@@ -207,7 +207,7 @@ impl From<trapline::Error> for Fault {
             Outside::NoTarget { .. } => Error::NoTarget,
             Outside::NoFile { .. } => Error::NoFile,
             Outside::NotMapped { .. } => Error::NobodyMaps,
-            Outside::NoMatch { .. } => Error::NoMatch,
+            Outside::NoMatch { .. } | Outside::LeftOut { .. } => Error::NoMatch,
             Outside::AllRefused { .. } => Error::AllRefused,
             _ => Error::Other,
         };

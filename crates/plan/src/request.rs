@@ -7,6 +7,7 @@ use crate::machine::Buckets;
 use trapline_image::{Extend, FunctionIndex};
 use trapline_insn::origin::Origin;
 use trapline_record::latency::Stamps;
+use trapline_record::ring::TEXT_WORDS;
 use trapline_record::trampolines::Trampolines;
 use trapline_record::{RemoteAddr, Svma};
 
@@ -152,6 +153,8 @@ pub enum Action {
         values: u8,
         /// Record exits too.
         returns: bool,
+        /// In a compact ring, the record of a return holds the value. Elsewhere it always does.
+        valued: bool,
         /// Bit `n`: argument `n` points to text. The record holds the first bytes of that text.
         texts: u8,
         /// Floats, which follow the values and texts.
@@ -218,6 +221,18 @@ pub enum Hold {
 }
 
 impl Action {
+    /// Number of values that an entry's record has in a compact ring, or an exit's: the larger number.
+    #[must_use]
+    pub const fn compact_values(self) -> u32 {
+        match self {
+            Self::Record { values, valued, texts, floats, fields, stack: Unwind::None, .. } => {
+                let texts = texts.count_ones() * TEXT_WORDS as u32;
+                let all = values as u32 + texts + floats.arguments.count_ones() + fields as u32;
+                if valued && all == 0 { 1 } else { all }
+            }
+            _ => 0,
+        }
+    }
     /// Whether nothing but the first instructions of a function is needed to plan it.
     pub(crate) const fn is_at_entry_alone(self) -> bool {
         matches!(self, Self::CountEntry | Self::CallEntry | Self::Hold(_) | Self::Deliver { .. })

@@ -10,7 +10,11 @@
 //!
 //!   a record  bits 0 to 3: kind;  4 to 9: those bits of the stack pointer;  10 to 29: probe;  30 to 63: time, low bits
 //!   a context bits 0 to 3: 3;     4 to 25: thread;                          34 to 63: time, those bits (its epoch)
+//!   a value   64 bits, as the function had it
 //! ```
+//!
+//! A record whose kind has [`VALUES`] in it is followed by its values: as many as are known of its probe at an entry, one at
+//! a return. A context, a record and its values are published together, so a ring never ends between them.
 //!
 //! Invariants: WORD-1 a ring that begins at word 0, or at a context, gives each record's thread and time. WORD-2
 //! what the target wrote is input: no word, head or order of words causes more than skipped records
@@ -26,11 +30,15 @@ pub const WORD: u32 = 8;
 pub const SEQUENCE: u64 = LINE + 8;
 /// Byte offset in a ring: not 0 if threads may wait for room.
 pub const WAITERS: u64 = LINE + 16;
-/// Most words that one hit writes: a context and a record.
+/// Words that one hit writes at most, besides values: a context and a record.
 pub const AT_ONCE: u32 = 2;
+/// Most values of a record.
+pub const MOST_VALUES: u32 = 254;
 
 /// Kind of a context, beside those of [`RecordKind`].
 pub const CONTEXT: u64 = 3;
+/// Bit in a kind: values stand behind the record.
+pub const VALUES: u64 = 4;
 /// Bits of a kind.
 pub const KIND_BITS: u32 = 4;
 /// Bits of the stack pointer that a record holds, where they are in both.
@@ -84,6 +92,20 @@ pub struct CallRecord {
     pub ticks: u64,
     /// Bits 4 to 9 of the stack pointer at the function's entry.
     pub place: u8,
+    /// Values stand behind it.
+    pub has_values: bool,
+}
+
+impl CallRecord {
+    /// Number of values behind it, where those of its probe's entries are so many.
+    #[must_use]
+    pub const fn values(&self, at_entry: usize) -> usize {
+        match self.kind {
+            _ if !self.has_values => 0,
+            RecordKind::Entry => at_entry,
+            RecordKind::Return | RecordKind::Tail => 1,
+        }
+    }
 }
 
 /// What is known where a ring is read: thread and epoch of the next record.
@@ -117,7 +139,9 @@ impl Reading {
     #[inline]
     pub fn next(&mut self, word: u64, floor: u64) -> Found {
         let kind = word & ((1 << KIND_BITS) - 1);
-        if let Some(kind) = RecordKind::from_word(kind).filter(|_| kind < CONTEXT) {
+        let has_values = kind & VALUES != 0;
+        // Only entries and returns have values.
+        if let Some(kind) = RecordKind::from_word(kind & !VALUES).filter(|_| kind < VALUES + 2) {
             let Some(tid) = self.thread else { return Found::Nothing };
             let ticks = self.epoch | word >> TIME_SHIFT;
             let ticks =
@@ -129,6 +153,7 @@ impl Reading {
                 tid,
                 ticks,
                 place: (word >> KIND_BITS) as u8 & 0x3f,
+                has_values,
             });
         }
         if kind == CONTEXT {
@@ -156,10 +181,11 @@ impl RingArea {
     pub const fn is_compact(&self) -> bool {
         self.slot == WORD
     }
-    /// Number of words in use from which on there is no room in a compact ring.
+    /// Number of words in use from which on there is no room in a compact ring for the longest hit ([`Self::most`]).
     #[must_use]
     pub const fn full_words(&self) -> u32 {
-        (self.bytes / WORD).saturating_sub(AT_ONCE - 1)
+        let longest = if self.most / WORD > AT_ONCE { self.most / WORD } else { AT_ONCE };
+        (self.bytes / WORD).saturating_sub(longest - 1)
     }
     /// Number of words of a compact ring that can be taken. `tail` is the reader's own: the number of words ever taken.
     ///

@@ -107,7 +107,7 @@ pub struct RingArea {
     /// Length of a slot in bytes; a power of two from [`LEAST_SLOT`] on.
     pub slot: u32,
     /// Maximum length of a record in bytes, whole slots. It is more than one slot only if entries' records
-    /// hold stacks.
+    /// hold stacks, or in a compact ring.
     pub most: u32,
     /// Length of a ring's slots in bytes; a power of two, at least `most`.
     pub bytes: u32,
@@ -149,7 +149,9 @@ impl RingArea {
     /// Distance from one ring to the next in bytes.
     #[must_use]
     pub const fn stride(&self) -> u64 {
-        SLOTS + self.bytes as u64 + self.most.saturating_sub(self.slot) as u64
+        // The words of a compact ring go on at its beginning.
+        let behind = if self.is_compact() { 0 } else { self.most.saturating_sub(self.slot) };
+        SLOTS + self.bytes as u64 + behind as u64
     }
     /// Length of the area in bytes.
     #[must_use]

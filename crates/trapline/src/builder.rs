@@ -23,7 +23,7 @@ use crate::maps::{MapTable, Namer};
 use crate::prototypes::{self, ProbedFunction};
 use crate::report::By;
 use crate::session::{Session, Setup};
-use crate::session_request::{HitAction, LeftOut, ProbeAction, SessionRequest};
+use crate::session_request::{CompactValues, HitAction, LeftOut, ProbeAction, SessionRequest};
 use crate::stacks::Unwinding;
 use crate::target::Target;
 
@@ -49,6 +49,8 @@ pub struct Builder {
     ring: Option<u32>,
     compact: bool,
     lossless: bool,
+    values: Vec<CompactValues>,
+    libcalls: bool,
     left_out: LeftOut,
     filters: Vec<Filter>,
     texts: Vec<u16>,
@@ -288,8 +290,23 @@ impl Builder {
         self.left_out = LeftOut { least_bytes, without };
         self
     }
+    /// Selects what [`record_words`](Self::record_words) records besides: the first entry is for the first probe, and so on. Of two
+    /// probes that mean one function, the first counts. [`texts`](Self::texts), [`floats`](Self::floats) and fields of
+    /// [`filters`](Self::filters) are recorded, too.
+    #[must_use]
+    pub fn values(mut self, values: Vec<CompactValues>) -> Self {
+        self.values = values;
+        self
+    }
+    /// Probes the functions of libraries that a program imports, too. A recording of words hands on those of their calls that
+    /// are not within another one of them: calls from the program.
+    #[must_use]
+    pub const fn libcalls(mut self, libcalls: bool) -> Self {
+        self.libcalls = libcalls;
+        self
+    }
     /// Starts recording entries and returns of functions as single words: which function, when, and by which thread, and
-    /// nothing else. [`Session::save`] takes them, and [`Recorded`](crate::recorded::Recorded) reads them;
+    /// only what [`values`](Self::values) says besides. [`Session::save`] takes them, and [`Recorded`](crate::recorded::Recorded) reads them;
     /// [`Session::calls`] does not. With `lossless`, a thread that finds its ring full waits for that, for at most a second
     /// while the session takes nothing; then it goes on, and calls are lost until the session takes records again.
     ///
@@ -389,6 +406,8 @@ impl Builder {
             by: self.by,
             options,
             lossless: self.lossless,
+            values: self.values.clone(),
+            libcalls: self.libcalls,
             durations,
             tick: None,
             steps: None,

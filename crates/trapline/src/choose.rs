@@ -4,11 +4,12 @@
 //! nothing. A specification without a file means the first module that has what it names; the program comes
 //! first. Does not: patch.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use trapline_image::{Convention, Image, MarkArgument, ProbeSpec};
 use trapline_plan::{Action, Floats, Read, Unwind};
+use trapline_record::calls::MOST_VALUES;
 use trapline_record::latency::MOST_CELL_BITS;
 use trapline_record::ring::RingArea;
 use trapline_tracee::Process;
@@ -143,8 +144,11 @@ fn name(requested: &SessionRequest, module: &Module, place: &mut NamedSite) {
 }
 
 /// Checks that what a call keeps for its return fits into its memory.
-fn fits(place: &NamedSite) -> Result<(), Unseen> {
+fn fits(place: &NamedSite, is_compact: bool) -> Result<(), Unseen> {
     let Action::Record { values, texts, floats, fields, .. } = place.action else { return Ok(()) };
+    if place.action.compact_values() > MOST_VALUES && is_compact {
+        return Err(("record-too-long", "with all its values, an entry would have more than 254 words"));
+    }
     let keeps = place.filter.as_ref().is_some_and(|filter| filter.keeps_texts());
     let floats = floats.arguments.count_ones() as usize;
     let bytes =
@@ -156,6 +160,11 @@ fn fits(place: &NamedSite) -> Result<(), Unseen> {
         )),
         false => Ok(()),
     }
+}
+
+/// A symbol's name without its version.
+fn bare(name: &str) -> &str {
+    name.split('@').next().unwrap_or(name)
 }
 
 /// What was chosen in new modules.
@@ -202,8 +211,26 @@ pub(crate) fn choose(
             });
         }
     }
+    if requested.libcalls {
+        search.libcalls(files);
+    }
     search.finish()
 }
+
+/// Functions of libraries that never come back to their caller, though the program goes on. What is called behind them is not
+/// within them.
+const LEAVING: [&str; 10] = [
+    "longjmp",
+    "_longjmp",
+    "siglongjmp",
+    "__longjmp_chk",
+    "__cxa_throw",
+    "__cxa_rethrow",
+    "_Unwind_Resume",
+    "_Unwind_RaiseException",
+    "_Unwind_ForcedUnwind",
+    "pthread_exit",
+];
 
 /// A search under way.
 struct Search<'a> {
@@ -259,6 +286,46 @@ impl Search<'_> {
         }
         missed
     }
+    /// Adds the functions of libraries that new programs import, each from the first library that has it: calls through the
+    /// program's PLT lead there.
+    fn libcalls(&mut self, files: &mut Files) {
+        let programs: Vec<usize> =
+            (0..self.fresh.len()).filter(|index| self.fresh[*index].is_program).collect();
+        for program in programs {
+            let Ok(module) = self.open(program, files) else { continue };
+            let image = Arc::clone(&self.chosen.modules[module].file);
+            let names: BTreeSet<&str> = image.image.imported().map(|name| bare(name.raw)).collect();
+            let libraries = (0..self.fresh.len()).filter(|index| !self.fresh[*index].is_program);
+            let libraries: Vec<usize> = libraries.collect();
+            for name in names {
+                // A name of the program's own file may be anything.
+                let Ok(spec) = name.parse::<ProbeSpec>() else { continue };
+                for &index in &libraries {
+                    let Ok(module) = self.open(index, files) else { continue };
+                    let Chosen { places, .. } = &self.chosen;
+                    let (known, refused) = (places.found.len(), places.refused.len());
+                    let is_found = self.select(usize::MAX, &spec, module).is_ok();
+                    let places = &mut self.chosen.places;
+                    // What is left out needs no word of its own.
+                    let kept = places.refused.split_off(refused);
+                    places.refused.extend(kept.into_iter().filter(|one| one.kind != "left-out"));
+                    let comes_back = !LEAVING.contains(&name);
+                    for place in &mut places.found[known..] {
+                        place.is_libcall = comes_back;
+                        // An implementation that was chosen at the start has another name.
+                        place.label = name.to_owned();
+                        let called = format!("uprobe:{}:{name}", self.chosen.modules[module].called);
+                        if place.probe != called && !place.aliases.contains(&called) {
+                            place.aliases.push(called);
+                        }
+                    }
+                    if is_found {
+                        break;
+                    }
+                }
+            }
+        }
+    }
     /// Opens a module, once. Returns its index.
     fn open(&mut self, index: usize, files: &mut Files) -> Result<usize, String> {
         if let Some(module) = self.opened[index] {
@@ -294,14 +361,20 @@ impl Search<'_> {
                 filter.filter(|_| is_renumbered).map(|filter| Arc::new(filter.with_threads(&own)));
             place.filter = renumbered.or_else(|| filter.cloned());
             name(requested, &modules[module], place);
-            if let Action::Record { texts, floats, fields, .. } = &mut place.action {
+            let is_compact = requested.options.compact;
+            if let Action::Record { values, valued, texts, floats, fields, .. } = &mut place.action {
+                if is_compact {
+                    let asked = requested.values.get(nth).copied().unwrap_or_default();
+                    (*values, *valued) = (asked.arguments.min(6), asked.returned);
+                }
                 *texts = requested.texts.get(nth).copied().unwrap_or(0) as u8 & 0x3f;
                 *fields = place.filter.as_ref().map_or(0, |filter| filter.field_words());
                 *floats = requested.floats.get(nth).copied().unwrap_or_default();
             }
         });
         for (index, place) in places.found.iter_mut().enumerate().skip(known) {
-            let read = fits(place).and_then(|()| values(&modules[module].file.image, requested, nth, place));
+            let read = fits(place, requested.options.compact)
+                .and_then(|()| values(&modules[module].file.image, requested, nth, place));
             match read {
                 Ok(unknown) => {
                     for (nth, why) in unknown {

@@ -10,7 +10,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, Record, RecordKind, TEXT_WORDS, first_float};
+use trapline_record::calls::CallRecord;
+use trapline_record::ring::{
+    FIRST_TEXT, FIRST_VALUE, MAX_VALUES, Record, RecordKind, TEXT_WORDS, first_float,
+};
 
 use crate::calls::{Call, CallEnd, FloatArguments, OPERANDS, Text};
 use crate::filter::Filter;
@@ -133,11 +136,30 @@ pub(crate) struct ProbeFacts {
     pub(crate) waits: bool,
     pub(crate) shape: Option<Shape>,
     pub(crate) values: Values,
+    /// It is a library's, and calls are reported only if they come from the program.
+    pub(crate) is_libcall: bool,
     /// The reader's part of the filter.
     pub(crate) late: Option<Arc<Filter>>,
 }
 
 impl ProbeFacts {
+    /// Number of values behind an entry in a compact ring, if they are there.
+    pub(crate) fn values(&self) -> usize {
+        self.shape.as_ref().map_or(0, Shape::values)
+    }
+    /// The call that began by an entry in a compact ring, with the values behind that. `None` if nobody asked for them, or if they
+    /// are not there.
+    pub(crate) fn entered(&self, pid: u32, entry: CallRecord, values: &[u64], clock: Clock) -> Option<Call> {
+        let shape = self.shape.as_ref().filter(|shape| shape.values() == values.len())?;
+        let word = |n: u64| shape.place(n).and_then(|at| values.get(at)).copied().unwrap_or(0);
+        let CallRecord { kind, probe, tid, ticks, .. } = entry;
+        let mut record = Record { kind, probe, tid, ticks, sp: 0, values: [0; MAX_VALUES] };
+        record.values.iter_mut().zip(FIRST_VALUE..).for_each(|(value, n)| *value = word(n));
+        let paired = Paired { segment: 0, entry: record, exit: None, how: CallEnd::Entered };
+        let mut call = self.call(pid, paired, shape.read(&word), clock);
+        self.values.finish(&mut call);
+        Some(call)
+    }
     fn call(
         &self,
         pid: u32,
@@ -249,6 +271,19 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// Number of values behind an entry in a compact ring: what a slot has, without the places that it leaves empty.
+    pub(crate) fn values(&self) -> usize {
+        let texts = self.texts.count_ones() as usize * TEXT_WORDS;
+        let fields = self.fields.iter().map(|&bytes| 1 + usize::from(bytes).div_ceil(8)).sum::<usize>();
+        usize::from(self.values) + texts + self.floats.count_ones() as usize + fields
+    }
+    /// Which of these values a word of a slot is.
+    fn place(&self, n: u64) -> Option<usize> {
+        let (values, first) = (u64::from(self.values), FIRST_VALUE + u64::from(self.values));
+        let behind = if self.texts == 0 { first } else { FIRST_TEXT };
+        let at = if n < first { n.checked_sub(FIRST_VALUE)? } else { values + n.checked_sub(behind)? };
+        usize::try_from(at).ok()
+    }
     /// Reads texts and floats, each in the order of their arguments. `word` gives any word of the record.
     fn read(&self, word: &dyn Fn(u64) -> u64) -> Beside {
         let of = |mask: u8| (0..8u8).filter(move |n| mask >> n & 1 == 1);

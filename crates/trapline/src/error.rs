@@ -62,6 +62,12 @@ pub enum Error {
         /// For each probe: what was not found, and similar names.
         misses: Vec<String>,
     },
+    /// All functions that probes mean are left out ([`Builder::leave_out`](crate::Builder::leave_out)).
+    #[error("nothing to probe: {}; leave out less, or name other functions", .left_out.join("; "))]
+    LeftOut {
+        /// For each probe: how many functions, and why.
+        left_out: Vec<String>,
+    },
     /// All that was found was refused.
     #[error("nothing could be probed: {matched} matched, all refused; for example {example}")]
     AllRefused {
@@ -153,7 +159,10 @@ impl Error {
     /// Whether the error means that the probes were understood, and nothing could be probed.
     #[must_use]
     pub const fn is_nothing_probed(&self) -> bool {
-        matches!(self, Self::NoMatch { .. } | Self::AllRefused { .. } | Self::NoPlace { .. })
+        matches!(
+            self,
+            Self::NoMatch { .. } | Self::LeftOut { .. } | Self::AllRefused { .. } | Self::NoPlace { .. }
+        )
     }
 }
 

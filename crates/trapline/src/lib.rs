@@ -101,7 +101,7 @@ pub use form::Returns;
 pub use histogram::Histogram;
 pub use report::{By, Count, ProcessReport, Site, Times};
 pub use session::{Finished, Running, Session};
-pub use session_request::ProbeAction;
+pub use session_request::{CompactValues, ProbeAction};
 pub use stacks::Unwinding;
 pub use summary::Summary;
 pub use target::Target;

@@ -32,6 +32,10 @@ pub(crate) struct SessionRequest {
     pub(crate) options: Options,
     /// Threads that find a compact ring full wait for the reader.
     pub(crate) lossless: bool,
+    /// What compact records hold, one entry for each specification in order.
+    pub(crate) values: Vec<CompactValues>,
+    /// Functions that programs import are probed, too.
+    pub(crate) libcalls: bool,
     pub(crate) durations: Durations,
     /// Length of a clock tick, in nanoseconds times 2^32, as stubs compute with it
     /// ([`Late::tick_of`](trapline_plan::filter::Late::tick_of)); set where a return may decide whether a
@@ -70,6 +74,15 @@ pub(crate) struct LeftOut {
     pub(crate) least_bytes: u64,
     /// Those that these mean.
     pub(crate) without: Vec<ProbeSpec>,
+}
+
+/// What words of a probe's calls hold besides the time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CompactValues {
+    /// So many of the six argument registers.
+    pub arguments: u8,
+    /// The returned value.
+    pub returned: bool,
 }
 
 /// What a session that records does at the hits of one of its probes.
@@ -189,7 +202,7 @@ impl HitAction {
 const fn recorded(values: u8, returns: bool, stack: Unwind) -> Action {
     let values = if values > 6 { 6 } else { values };
     let floats = Floats { arguments: 0, returned: false };
-    Action::Record { values, returns, texts: 0, floats, fields: 0, stack }
+    Action::Record { values, returns, valued: false, texts: 0, floats, fields: 0, stack }
 }
 
 /// How a session reports what it counted.

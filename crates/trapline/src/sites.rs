@@ -46,6 +46,8 @@ pub(crate) struct NamedSite {
     /// If arguments of a USDT probe are read: the filter as requested, before `filter` was rewritten to its
     /// operands.
     pub(crate) asked: Option<Arc<Filter>>,
+    /// It is a library's, and is probed because a program imports it.
+    pub(crate) is_libcall: bool,
     /// Of a USDT probe: its arguments.
     pub(crate) arguments: Option<Vec<MarkArgument>>,
 }
@@ -90,13 +92,22 @@ struct Selected {
 pub(crate) type Miss = NoMatch;
 
 impl LeftOut {
-    /// Whether a function of a module is one of them.
-    fn has(&self, bytes: u64, named: &[String], module: &Module) -> bool {
+    /// Whether a function of a module is one of them: because it is small, or by its name.
+    fn has(&self, bytes: u64, named: &[String], module: &Module) -> (bool, bool) {
         let is_in = |spec: &ProbeSpec| {
             let is_file = |wanted: &String| *wanted == module.called || is_short_name(&module.called, wanted);
             spec.file.as_ref().is_none_or(is_file) && named.iter().any(|name| spec.means(name))
         };
-        bytes < self.least_bytes || self.without.iter().any(is_in)
+        (bytes < self.least_bytes, self.without.iter().any(is_in))
+    }
+    /// Refusal of a specification of which nothing is left.
+    fn refused(&self, spec: &ProbeSpec, small: u64, others: u64) -> Refused {
+        let small = (small > 0)
+            .then(|| format!("{small} have less than {} bytes of code (--size-filter)", self.least_bytes));
+        let others = (others > 0).then(|| format!("{others} are named by --unpatch"));
+        let why: Vec<String> = small.into_iter().chain(others).collect();
+        let reason = format!("all functions that it means are left out: {}", why.join(", "));
+        Refused { probe: spec.text.clone(), kind: "left-out", reason }
     }
 }
 
@@ -123,14 +134,23 @@ impl NamedSites {
         if spec.kind == ProbeKind::Usdt {
             return self.select_markers(one, module, spec, hit_action);
         }
+        let (before, mut small, mut others) = ((self.found.len(), self.refused.len()), 0, 0);
         for &selected in &*file.select(&spec.func, one.basename())? {
             if self.most.is_some_and(|most| self.found.len() > most) {
                 break;
             }
             let function = file.image.function(selected.function);
             let named = names(&file.image, function, one.basename());
-            if self.left_out.has(function.len, &named, one) {
-                continue;
+            match self.left_out.has(function.len, &named, one) {
+                (true, _) => {
+                    small += 1;
+                    continue;
+                }
+                (_, true) => {
+                    others += 1;
+                    continue;
+                }
+                _ => {}
             }
             // This leads back to the probe as it was typed.
             let typed = match &spec.func {
@@ -156,6 +176,9 @@ impl NamedSites {
                             .into(),
                 }),
             }
+        }
+        if before == (self.found.len(), self.refused.len()) && small + others > 0 {
+            self.refused.push(self.left_out.refused(spec, small, others));
         }
         Ok(())
     }
@@ -212,6 +235,7 @@ impl NamedSites {
                 filter: None,
                 values: Values::default(),
                 asked: None,
+                is_libcall: false,
                 arguments: None,
             },
         );
@@ -248,6 +272,7 @@ impl NamedSites {
                     filter: None,
                     values: Values::default(),
                     asked: None,
+                    is_libcall: false,
                     arguments: Some(image.mark_arguments(marker)),
                 },
             );

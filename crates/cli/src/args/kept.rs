@@ -52,8 +52,9 @@ pub(crate) struct End {
     pub(crate) reports: Vec<String>,
 }
 
+/// A probe with its signature.
 #[derive(Debug, Serialize, Deserialize)]
-struct Probe {
+pub(crate) struct Probe {
     text: String,
     signature: Option<Kept>,
 }
@@ -112,16 +113,12 @@ enum At {
 
 impl Begin {
     pub(crate) fn new(args: &Calls, command: String) -> Self {
-        let probe = |(spec, signature): &(ProbeSpec, Option<Signature>)| Probe {
-            text: spec.text.clone(),
-            signature: signature.as_ref().map(Kept::of),
-        };
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             command,
             arguments: args.arguments(),
             returns: args.returns,
-            probes: args.probes.iter().map(probe).collect(),
+            probes: Probe::all(&args.probes),
         }
     }
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, KeptError> {
@@ -129,13 +126,24 @@ impl Begin {
     }
     /// The probes, in the form in which a command line has them.
     pub(crate) fn probes(&self) -> Result<Vec<(ProbeSpec, Option<Signature>)>, KeptError> {
-        let one = |probe: &Probe| {
-            let spec: ProbeSpec = probe.text.parse()?;
-            let arguments = if spec.kind == ProbeKind::Usdt { OPERANDS as u8 } else { 6 };
-            let signature = probe.signature.as_ref().map(|kept| kept.ready(arguments)).transpose()?;
-            Ok((spec, signature))
+        self.probes.iter().map(Probe::ready).collect()
+    }
+}
+
+impl Probe {
+    pub(crate) fn all(probes: &[(ProbeSpec, Option<Signature>)]) -> Vec<Self> {
+        let one = |(spec, signature): &(ProbeSpec, Option<Signature>)| Self {
+            text: spec.text.clone(),
+            signature: signature.as_ref().map(Kept::of),
         };
-        self.probes.iter().map(one).collect()
+        probes.iter().map(one).collect()
+    }
+    /// The probe, in the form in which a command line has it.
+    pub(crate) fn ready(&self) -> Result<(ProbeSpec, Option<Signature>), KeptError> {
+        let spec: ProbeSpec = self.text.parse()?;
+        let arguments = if spec.kind == ProbeKind::Usdt { OPERANDS as u8 } else { 6 };
+        let signature = self.signature.as_ref().map(|kept| kept.ready(arguments)).transpose()?;
+        Ok((spec, signature))
     }
 }
 

@@ -7,14 +7,15 @@ use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use trapline::{Builder, Finished, Session, saved};
+use trapline::{Builder, CompactValues, Finished, ProbeSpec, Session, saved};
 
 use super::run::follow::Reporter;
 use super::run::schedule::Event;
 use super::run::{Request, typed};
 use super::{Failure, Outcome};
 use crate::args::command::record::Record;
-use crate::args::kept;
+use crate::args::command::types::{Signature, Type};
+use crate::args::kept::{self, KeptError, Probe};
 use crate::output::{Output, OutputError};
 use crate::report::summary;
 
@@ -30,6 +31,30 @@ pub(crate) struct Begin {
     pub(crate) command: String,
     /// Whether threads waited for room.
     pub(crate) lossless: bool,
+    /// The probes with values, and their types.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    probes: Vec<Probe>,
+}
+
+impl Begin {
+    /// The types by which values are shown.
+    pub(crate) fn signatures(&self) -> Result<Vec<(ProbeSpec, Option<Signature>)>, KeptError> {
+        self.probes.iter().map(Probe::ready).collect()
+    }
+}
+
+impl Record {
+    /// What records hold besides the time.
+    fn values(&self) -> Vec<CompactValues> {
+        self.each(|signature| CompactValues {
+            arguments: signature.registers(),
+            returned: signature.value != Some(Type::Void),
+        })
+    }
+    /// One of a signature's facts, for each probe; nothing for probes without one.
+    fn each<T: Default>(&self, of: impl Fn(&Signature) -> T) -> Vec<T> {
+        self.probes.iter().map(|(_, signature)| signature.as_ref().map_or_else(T::default, &of)).collect()
+    }
 }
 
 /// The note of the last block.
@@ -49,6 +74,9 @@ pub(crate) fn run(args: &Record) -> Result<Outcome, Failure> {
     let is_new = !args.run.dry_run && create(&args.dir)?;
     let start = |builder: Builder| {
         let builder = builder.leave_out(args.least_bytes, args.without.clone());
+        let builder = builder.texts(args.each(Signature::texts)).ended_texts(args.each(Signature::ended));
+        let builder = builder.floats(args.each(Signature::floats)).values(args.values());
+        let builder = builder.filters(args.filters.clone()).libcalls(args.libcalls);
         builder.ring(args.buffer).record_words(args.lossless)
     };
     let request = Request::new(&args.run).ends(args.ends, true).often(true).reports(false);
@@ -80,6 +108,7 @@ impl Reporter for Writer<'_> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             command: typed(),
             lossless: self.args.lossless,
+            probes: Probe::all(&self.args.probes),
         };
         output.bytes(&session.save_begin(&kept::bytes(&note)))
     }

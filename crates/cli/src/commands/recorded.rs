@@ -36,19 +36,24 @@ pub(crate) fn run(args: &Shown) -> Result<Outcome, Failure> {
     }
     let selection = &args.selection;
     let mut reading = Reading::open(&args.dir, (selection.since, selection.until))?;
+    let signatures = reading.begin().signatures();
+    let signatures =
+        signatures.map_err(|why| Failure::Other(format!("cannot read {}: {why}", reading.name)))?;
     let file = match &args.form {
         Form::Chrome(file) | Form::Flame(file) => file.clone(),
         _ => None,
     };
     let mut output = Output::open(&Sink { output: file, ..Sink::default() }, false)?;
     let shown = match &args.form {
-        Form::Replay(fields) => reading.choose(selection, &mut Replay::new(*fields), &mut output),
+        Form::Replay(fields) => {
+            reading.choose(selection, &mut Replay::new(*fields, &signatures), &mut output)
+        }
         Form::Report(sort) => reading.choose(selection, &mut Totals::new(*sort), &mut output),
         Form::Graph { root, depth } => match root.parse() {
             Ok(root) => reading.choose(selection, &mut Tree::below(root, *depth), &mut output),
             Err(why) => return Err(Failure::Other(format!("cannot read `{root}`: {why}"))),
         },
-        Form::Chrome(_) => reading.choose(selection, &mut Chrome::default(), &mut output),
+        Form::Chrome(_) => reading.choose(selection, &mut Chrome::new(&signatures), &mut output),
         Form::Flame(_) | Form::Picture { .. } => reading.choose(selection, &mut Tree::folded(), &mut output),
     };
     outcome(shown)
@@ -95,7 +100,7 @@ pub(crate) fn info(dir: &Path) -> Result<Outcome, Failure> {
         _ => String::new(),
     };
     let (begin, path) = (reading.begin(), reading.name.clone());
-    let Begin { version, command, lossless } = begin;
+    let Begin { version, command, lossless, .. } = begin;
     let about = About { path, bytes, version, command, lossless, end, summary };
     let mut output = Output::open(&Sink::default(), false)?;
     let shown = output.bytes(lines(&about, &reading.recorded).as_bytes());
@@ -162,7 +167,12 @@ impl Reading {
     ) -> Result<bool, OutputError> {
         match selection.is_all() {
             true => self.show(text, output),
-            false => self.show(&mut Selected::new(selection.clone(), text), output),
+            false => {
+                let mut selected = Selected::new(selection.clone(), text);
+                let shown = self.show(&mut selected, output);
+                selected.unmet().iter().for_each(|line| print_line(&format!("note: {line}")));
+                shown
+            }
         }
     }
     /// Shows all of it; returns whether it was complete.

@@ -160,6 +160,26 @@ fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestam
     digits::padded(out, call.tid.into(), 7, b' ');
     out.push(b' ');
     out.extend_from_slice(visible::name(&call.site.label).as_bytes());
+    arguments(out, call, signature);
+    let value = value_type(signature);
+    match (call.how, call.returned) {
+        (CallEnd::Entered, _) => {}
+        (CallEnd::Returned, Some(_)) if *value == Type::Void => took(out, call),
+        (CallEnd::Returned, returned) => {
+            returned_value(out, call, returned, signature);
+            took(out, call);
+        }
+        (CallEnd::TailCall, _) => {
+            out.extend_from_slice(b" = ? (tail call)");
+            took(out, call);
+        }
+        (CallEnd::Unfinished, _) => out.extend_from_slice(b" <unfinished ...>"),
+    }
+    out.push(b'\n');
+}
+
+/// Writes a call's arguments in brackets.
+pub(super) fn arguments(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>) {
     out.push(b'(');
     for (n, parameter) in signature.iter().flat_map(|signature| &signature.parameters).enumerate() {
         if n > 0 {
@@ -174,30 +194,44 @@ fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestam
         });
     }
     out.push(b')');
+}
+
+/// Writes ` = ` and what a call returned; a question mark, if that is not in the register where it is looked for.
+pub(super) fn returned_value(
+    out: &mut Vec<u8>,
+    call: &Call,
+    returned: Option<u64>,
+    signature: Option<&Signature>,
+) {
+    out.extend_from_slice(b" = ");
     let value = value_type(signature);
-    match (call.how, call.returned) {
-        (CallEnd::Entered, _) => {}
-        (CallEnd::Returned, Some(_)) if *value == Type::Void => took(out, call),
-        (CallEnd::Returned, Some(returned)) => {
-            out.extend_from_slice(b" = ");
-            match text::returned(call, signature.and_then(|signature| signature.returned_text)) {
-                Some(read) => out.extend_from_slice(text::shown(&read).as_bytes()),
-                None => shown(out, value, Some(returned), || value.show(returned)),
-            }
-            took(out, call);
-        }
-        // The value is not in the register where it is looked for.
-        (CallEnd::Returned, None) => {
-            out.extend_from_slice(b" = ?");
-            took(out, call);
-        }
-        (CallEnd::TailCall, _) => {
-            out.extend_from_slice(b" = ? (tail call)");
-            took(out, call);
-        }
-        (CallEnd::Unfinished, _) => out.extend_from_slice(b" <unfinished ...>"),
+    let Some(returned) = returned else { return out.push(b'?') };
+    match text::returned(call, signature.and_then(|signature| signature.returned_text)) {
+        Some(read) => out.extend_from_slice(text::shown(&read).as_bytes()),
+        None => shown(out, value, Some(returned), || value.show(returned)),
     }
-    out.push(b'\n');
+}
+
+/// Arguments and the returned value by their names, as the members of a JSON object; without a name, an argument is `arg0` and
+/// so on. Nothing, if the call has neither.
+pub(super) fn members(call: &Call, signature: Option<&Signature>) -> Option<String> {
+    let parameters = signature.map_or(&[][..], |signature| &signature.parameters);
+    let named = |(nth, parameter): (usize, &Parameter)| {
+        let name = if parameter.name.is_empty() { format!("arg{nth}") } else { parameter.name.clone() };
+        (name, argument(call, parameter).value)
+    };
+    let value = value_type(signature);
+    let returned = call.returned.filter(|_| *value != Type::Void);
+    let returned = returned.map(|returned| ("return".to_owned(), value.value(returned)));
+    let all = parameters.iter().enumerate().map(named).chain(returned);
+    let text = |(name, value): (String, Value)| {
+        // A name and a value are JSON.
+        let [name, value] =
+            [serde_json::to_string(&name), serde_json::to_string(&value)].map(Result::unwrap_or_default);
+        format!("{name}:{value}")
+    };
+    let all: Vec<String> = all.map(text).collect();
+    (!all.is_empty()).then(|| all.join(","))
 }
 
 /// Writes a value by its digits if it is just a number, otherwise as `other` shows it.

@@ -238,4 +238,9 @@ impl Asm {
     pub fn store_vector(&mut self, vector: u32, to: Reg, at: u32) {
         self.word(0xFD00_0000 | (at / 8) << 10 | to << 5 | vector);
     }
+    /// `fmov to, dN`: the low half of a vector register.
+    #[inline]
+    pub fn load_of_vector(&mut self, to: Reg, vector: u32) {
+        self.word(0x9E66_0000 | vector << 5 | to);
+    }
 }

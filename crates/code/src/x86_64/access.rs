@@ -89,6 +89,12 @@ impl Asm<'_> {
     pub fn store_vector(&mut self, to: Mem, vector: u8) {
         self.mem(false, false, &[0x0F, 0x13], vector, to, 0);
     }
+    /// `movq to, xmm`: the low half of a vector register.
+    #[inline]
+    pub fn load_of_vector(&mut self, to: Reg, vector: u8) {
+        self.raw(&[0x66]);
+        self.regs(true, &[0x0F, 0x7E], vector, to);
+    }
     /// `xchg [at], al`, which is locked by itself.
     #[inline]
     pub fn exchange_al(&mut self, at: Mem) {

@@ -18,7 +18,7 @@ use crate::install::survey::Survey;
 use crate::native::returns::trampoline_code_len;
 use crate::report::AttachReport;
 use crate::request::{Durations, Options, Request};
-use trapline_record::calls::{PROBE_BITS, WORD};
+use trapline_record::calls::{AT_ONCE, PROBE_BITS, WORD};
 
 /// Where a batch's data lies, and what it costs.
 #[derive(Debug)]
@@ -154,7 +154,9 @@ pub(crate) fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
     counts.guards += counts.patches;
     counts.patches += request.modules.iter().map(|m| m.semaphores.len() as u32).sum::<u32>();
     if request.options.compact && counts.slot != 0 {
-        (counts.slot, counts.most) = (WORD, WORD);
+        let requests = request.modules.iter().flat_map(|module| module.requests);
+        let values = requests.map(|request| request.action.compact_values()).max().unwrap_or(0);
+        (counts.slot, counts.most) = (WORD, WORD * (AT_ONCE + values));
     }
     counts
 }

@@ -218,6 +218,7 @@ pub(crate) fn measure(rounds: usize) {
                 filter: None,
                 texts: 0,
                 floats: Floats::default(),
+                valued: false,
                 fields: &[],
                 marks: None,
                 unwind: Unwind::None,

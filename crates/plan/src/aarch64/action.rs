@@ -65,6 +65,8 @@ pub(super) struct Record {
     /// Number of loads that its fields take.
     pub(super) loads: u32,
     pub(super) floats: Floats,
+    /// As in [`Action::Record`](crate::Action::Record).
+    pub(super) valued: bool,
     pub(super) unwind: Unwind,
     /// The word is a function's entry.
     pub(super) at_entry: bool,

@@ -12,6 +12,7 @@
 //!   slot    = ring + SLOTS + 8 · ((head >> 32) mod words)
 //!
 //!   a record     time << 30 | stack pointer & 0x3f0 | probe << 10 | kind
+//!   values       each one word behind the record
 //!   a context    time >> 34 << 34 | thread << 4 | 3
 //! ```
 //!
@@ -22,6 +23,7 @@
 //! | C2 | the stub | the clock | the same |
 //! | C3 | `word` | another context than the head's: outcome 3. The record | the ring is as before |
 //! | | `pair` | in its place: a context, and the record behind it | the ring is as before |
+//! | | both | the record's values behind it | the ring is as before |
 //! | C4 | `word`, `pair` | the commit: so many words more, and the new context | the records are there, once |
 //!
 //! - *A signal handler* between C1 and C4 writes its own records as a whole. The sequence begins again, and finds their head.
@@ -34,6 +36,10 @@
 //!   there is more room than C1 saw.
 //! - *A fork* between C1 and C4: the child begins again, in the same rings, as another thread.
 //! - *The clock* is read in C2, and no other code records on this CPU until C4. So times in a ring never fall.
+//!
+//! *Values* are words that the stub has in registers, or copied to its stack before C1: arguments, texts, fields, floats; at an exit
+//! the returned value. They do not change between C1 and C4. Room is always asked for the longest hit of the segment, so
+//! whether a hit finds room does not depend on its probe.
 //!
 //! Does not: read the clock, wait for room (`stub/wait.rs`).
 
@@ -54,8 +60,8 @@ pub(super) fn find(cpus: u32, stride: u64, full: u32) -> Result<Program, Unsound
     builder.hand_on(&[ring])
 }
 
-/// C3 and C4 for a record of the head's context.
-pub(super) fn word(words: u32) -> Result<Program, Unsound> {
+/// C3 and C4 for a record of the head's context, with so many values.
+pub(super) fn word(words: u32, values: u16) -> Result<Program, Unsound> {
     let mut writer = Writer::new(words);
     let now = writer.context();
     let head = writer.head();
@@ -64,11 +70,12 @@ pub(super) fn word(words: u32) -> Result<Program, Unsound> {
     writer.builder.branch(Compare::NotEqual, differs, Value::Number(0), Target::Outcome(Part::SWITCH));
     let record = writer.record();
     writer.store(0, record);
-    writer.commit(Value::Number(1 << WORDS_SHIFT))
+    writer.values(1, values);
+    writer.commit(Value::Number(u64::from(1 + values) << WORDS_SHIFT))
 }
 
-/// C3 and C4 for a context and a record.
-pub(super) fn pair(words: u32) -> Result<Program, Unsound> {
+/// C3 and C4 for a context and a record, with so many values.
+pub(super) fn pair(words: u32, values: u16) -> Result<Program, Unsound> {
     let mut writer = Writer::new(words);
     let time = writer.time;
     let epoch = writer.shift(Compute::ShiftRight, time, TIME_BITS);
@@ -78,16 +85,17 @@ pub(super) fn pair(words: u32) -> Result<Program, Unsound> {
     let context = writer.builder.compute(Compute::Or, epoch, thread);
     let context = writer.builder.compute(Compute::Or, context, Value::Number(CONTEXT));
     writer.store(0, context);
-    // What the head grows by: two words, and from its context to the new one.
+    let record = writer.record();
+    writer.store(1, record);
+    writer.values(2, values);
+    // What the head grows by: these words, and from its context to the new one.
     let now = writer.context();
     let head = writer.head();
     let before = writer.shift(Compute::ShiftLeft, head, WORDS_SHIFT);
     let before = writer.shift(Compute::ShiftRight, before, WORDS_SHIFT);
     let by = writer.builder.compute(Compute::Subtract, now, before);
-    let two = Value::Var(writer.builder.in_var(Value::Number(2 << WORDS_SHIFT)));
-    let by = writer.builder.compute(Compute::Add, by, two);
-    let record = writer.record();
-    writer.store(1, record);
+    let all = Value::Var(writer.builder.in_var(Value::Number(u64::from(2 + values) << WORDS_SHIFT)));
+    let by = writer.builder.compute(Compute::Add, by, all);
     writer.commit(by)
 }
 
@@ -138,6 +146,13 @@ impl Writer {
         let nth = self.builder.compute(Compute::And, written, Value::Number(self.mask));
         let nth = self.builder.in_var(nth);
         self.builder.store(Place { base: self.ring, index: Some((nth, 3)), offset: SLOTS as i32 }, word);
+    }
+    /// Stores the values, from so many behind the head on.
+    fn values(&mut self, ahead: u64, values: u16) {
+        for nth in 0..values {
+            let value = self.builder.input(input::VALUE + nth);
+            self.store(ahead + u64::from(nth), value);
+        }
     }
     fn commit(self, by: Value) -> Result<Program, Unsound> {
         self.builder.commit(Place::at(self.ring, HEAD as i32), by)

@@ -108,10 +108,71 @@ pub(crate) enum Part {
         /// Words in use from which on there is no room.
         full: u32,
     },
-    /// C3 and C4, for so many words of a ring. Outcome 3: the head has another context.
-    Word(u32),
+    /// C3 and C4. Outcome 3: the head has another context.
+    Word(Compact),
     /// The same, with a context.
-    Pair(u32),
+    Pair(Compact),
+}
+
+/// A record in a compact ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Compact {
+    /// Words of the ring.
+    pub(crate) words: u32,
+    /// Number of values behind the record.
+    pub(crate) values: u16,
+}
+
+/// What stands behind a record in a compact ring, in this order; nothing by default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Behind {
+    /// So many of the argument registers.
+    pub(crate) arguments: u8,
+    /// Words of texts, as the stub has copied them.
+    pub(crate) texts: u16,
+    /// Bit `n`: vector register `n`.
+    pub(crate) floats: u8,
+    /// Words of fields, as the stub has copied them behind the texts.
+    pub(crate) fields: u16,
+    /// The returned value, at an exit.
+    pub(crate) returned: bool,
+}
+
+/// Where one of these words is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ValuePlace {
+    /// An argument register.
+    Argument(u8),
+    /// A word of the stub's copies.
+    Copied(u16),
+    /// The low half of a vector register.
+    Vector(u8),
+    /// The general register of returned values.
+    Returned,
+}
+
+impl Behind {
+    /// Number of words.
+    pub(crate) const fn words(self) -> u16 {
+        let Self { arguments, texts, floats, fields, returned } = self;
+        arguments as u16 + texts + floats.count_ones() as u16 + fields + returned as u16
+    }
+    /// Where a word is that is behind the record.
+    pub(crate) fn place(self, nth: u16) -> ValuePlace {
+        let Self { arguments, texts, floats, .. } = self;
+        let Some(behind) = nth.checked_sub(arguments.into()) else { return ValuePlace::Argument(nth as u8) };
+        if self.returned {
+            return ValuePlace::Returned;
+        }
+        let vectors = (0..8u8).filter(|n| floats >> n & 1 == 1);
+        match behind.checked_sub(texts) {
+            None => ValuePlace::Copied(behind),
+            Some(nth) => match vectors.clone().nth(nth.into()) {
+                Some(vector) => ValuePlace::Vector(vector),
+                None => ValuePlace::Copied(behind - vectors.count() as u16),
+            },
+        }
+    }
 }
 
 /// How a record is published.
@@ -148,8 +209,8 @@ impl Part {
             Self::Slot { bytes, ahead } => slot(bytes, ahead),
             Self::Words { values, publish } => words(values.into(), publish),
             Self::FindCompact { cpus, stride, full } => calls::find(cpus, stride, full),
-            Self::Word(of) => calls::word(of),
-            Self::Pair(of) => calls::pair(of),
+            Self::Word(Compact { words, values }) => calls::word(words, values),
+            Self::Pair(Compact { words, values }) => calls::pair(words, values),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use trapline_plan::Floats;
 use trapline_plan::x86_64::stub::{Liveness, Rings, ThreadId, Traced, Waits};
 use trapline_record::calls::{CallRecord, Found, Reading, SEQUENCE, WAITERS, WORD};
 use trapline_record::ring::{RecordKind, RingArea};
@@ -11,12 +12,14 @@ use crate::aborted::at_each_instruction;
 use crate::arena::{Arena, LINES, call, machines};
 use crate::counts::{everywhere, storm};
 use crate::records::{PROBE, built, every_hit, rings, view, with_rseq};
-use crate::state::{ONE, Random, assert_kept, back, tl_run};
+use crate::state::{ONE, Random, assert_kept, back, sets_vectors, tl_run};
 
 const CALLS: u64 = 200_000;
 
 struct Reader<'a> {
     rings: &'a Rings,
+    /// Number of values of an entry.
+    values: usize,
     tails: Vec<u64>,
     readings: Vec<Reading>,
 }
@@ -24,10 +27,10 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn new(rings: &'a Rings) -> Self {
         let many = rings.area.rings as usize;
-        Self { rings, tails: vec![0; many], readings: vec![Reading::START; many] }
+        Self { rings, values: 0, tails: vec![0; many], readings: vec![Reading::START; many] }
     }
-    /// Takes what is there, and hands on records with their ring.
-    fn take(&mut self, mut each: impl FnMut(u32, CallRecord)) {
+    /// Takes what is there, and hands on records with their ring and their values.
+    fn take(&mut self, mut each: impl FnMut(u32, CallRecord, &[u64])) {
         let (area, view) = (self.rings.area, view(self.rings));
         for (ring, (tail, reading)) in (0..).zip(self.tails.iter_mut().zip(&mut self.readings)) {
             let ahead = area.words_ahead(view, ring, tail).expect("a head that can be");
@@ -35,9 +38,17 @@ impl<'a> Reader<'a> {
             if area.take_words_of(view, ring, tail, &mut bytes) {
                 wake(self.rings, ring);
             }
-            for word in bytes.chunks_exact(8) {
-                match reading.next(u64::from_le_bytes(word.try_into().expect("eight")), 0) {
-                    Found::Record(record) => each(ring, record),
+            let words: Vec<u64> =
+                bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+            let mut rest = &words[..];
+            while let Some((word, behind)) = rest.split_first() {
+                rest = behind;
+                match reading.next(*word, 0) {
+                    Found::Record(record) => {
+                        let (values, behind) = rest.split_at(record.values(self.values));
+                        rest = behind;
+                        each(ring, record, values);
+                    }
                     Found::Context => {}
                     Found::Nothing => panic!("{word:x?} is nothing"),
                 }
@@ -86,14 +97,14 @@ fn word_1_words_say_what_was_there_and_state_is_kept() {
         let traced = Traced { site, ..every_hit(&machine, &rings, dropped) };
         let code = built(&mut arena, &traced, kind, 0, &back());
         assert_kept(&format!("{kind:?} {site:?}"), code, &site, &mut random);
-        reader.take(|_, _| ());
+        reader.take(|_, _, _| ());
         let before = now();
         let mut hit = || {
             let mut state = random.state();
             // SAFETY: as in `assert_kept`: the code runs from tl_run's loaded state to tl_back.
             unsafe { tl_run(code, &mut state) };
             let mut seen = Vec::new();
-            reader.take(|_, record| seen.push(record));
+            reader.take(|_, record, _| seen.push(record));
             let [record] = seen[..] else { panic!("{seen:?}") };
             assert_eq!((record.kind, record.probe, record.tid), (kind, PROBE, tid()));
             assert!((before..=now()).contains(&record.ticks), "{record:?}");
@@ -102,6 +113,88 @@ fn word_1_words_say_what_was_there_and_state_is_kept() {
         assert!(at_each_instruction(code, arena.next(), hit) > 10);
     }
     assert!(arena.counted(0) > 0, "the ring was full at times");
+}
+
+/// Values are what registers and copies held, in a ring that ends anywhere among them; state is kept, at an abort too.
+#[test]
+fn word_1_values_are_what_was_there() {
+    let Some(machine) = with_rseq() else { return };
+    let _one = ONE.lock();
+    let mut random = Random(0x5151_1234_9876_0003);
+    let floats = |arguments, returned| Floats { arguments, returned };
+    let site = Liveness { red_zone_live: true, ..Liveness::default() };
+    for (kind, values, texts, floats, valued) in [
+        (RecordKind::Entry, 1, 0, floats(0, false), false),
+        (RecordKind::Entry, 6, 0, floats(0, false), true),
+        (RecordKind::Entry, 3, 0, floats(0b101, true), true),
+        (RecordKind::Entry, 3, 0b101, floats(0b10, false), true),
+        (RecordKind::Return, 3, 0, floats(0, false), true),
+        (RecordKind::Return, 3, 0b1, floats(0b1, false), false),
+        (RecordKind::Return, 3, 0, floats(0b1, true), true),
+        (RecordKind::Tail, 3, 0, floats(0, false), true),
+    ] {
+        if floats != Floats::default() && !sets_vectors() {
+            continue;
+        }
+        let mut arena = Arena::new();
+        let plain = compact(&arena, 8 * 64);
+        // Room for the longest hit, and the ring's end among its values.
+        let rings = Rings { area: RingArea { most: 31 * WORD, ..plain.area }, ..plain };
+        let dropped = arena.word(0);
+        let text = *b"a text that is longer than those sixty-four bytes that a record has..";
+        let traced = Traced { site, texts, floats, valued, ..every_hit(&machine, &rings, dropped) };
+        let code = built(&mut arena, &traced, kind, values, &back());
+        assert_kept(&format!("{kind:?} {values} {texts} {floats:?}"), code, &site, &mut random);
+        let copied = 9 * texts.count_ones() as usize + floats.arguments.count_ones() as usize;
+        let mut reader = Reader { values: values + copied, ..Reader::new(&rings) };
+        reader.take(|_, _, _| ());
+        let lost = arena.counted(0);
+        let mut hit = || {
+            let mut before = random.state();
+            // Argument 0 leads to a text, and argument 2 nowhere.
+            (before.regs[7], before.regs[2]) = (text.as_ptr() as u64, 0x10);
+            let mut after = before.clone();
+            // SAFETY: as in `assert_kept`: the code runs from tl_run's loaded state to tl_back.
+            unsafe { tl_run(code, &mut after) };
+            let mut seen = Vec::new();
+            reader.take(|_, record, values| seen.push((record, values.to_vec())));
+            let [(record, found)] = &seen[..] else { panic!("{seen:x?}") };
+            let vectors = |mask: u8| {
+                let of: Vec<u64> =
+                    (0..8).filter(|n| mask >> n & 1 == 1).map(|n: usize| before.zmm[n][0]).collect();
+                of
+            };
+            let expected = match kind {
+                RecordKind::Entry => {
+                    let registers = [7, 6, 2, 1, 8, 9][..values].iter();
+                    let mut all: Vec<u64> = registers.map(|&nth: &usize| before.regs[nth]).collect();
+                    if texts & 1 == 1 {
+                        all.push(64);
+                        all.extend(
+                            text[..64].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)),
+                        );
+                    }
+                    if texts & 4 == 4 {
+                        all.push((-14_i64).cast_unsigned());
+                        // Of a text that cannot be read, the bytes mean nothing.
+                        all.extend(&found[all.len()..all.len() + 8]);
+                    }
+                    all.extend(vectors(floats.arguments));
+                    all
+                }
+                RecordKind::Return if !valued => vec![],
+                RecordKind::Return if floats.returned => vectors(1),
+                RecordKind::Return => vec![before.regs[0]],
+                RecordKind::Tail => vec![],
+            };
+            assert_eq!((record.kind, record.probe, found), (kind, PROBE, &expected));
+        };
+        (0..100).for_each(|_| hit());
+        if texts == 0 {
+            assert!(at_each_instruction(code, arena.next(), hit) > 10);
+        }
+        assert_eq!(arena.counted(0), lost, "{kind:?} {values}");
+    }
 }
 
 /// A handler that hits in the reader's own thread would wait for itself. A tracer is another process.
@@ -133,7 +226,7 @@ fn every_hit_is_one_or_the_other(arena: &mut Arena, rings: &Rings) -> (u64, u64,
                     // SAFETY: a word of the arena.
                     unsafe { &*(beat as *const AtomicU64) }.store(now(), Ordering::SeqCst);
                 }
-                reader.take(|ring, record| {
+                reader.take(|ring, record, _| {
                     *records.entry(record.tid).or_insert(0) += 1;
                     let before = last.insert(ring, record.ticks).unwrap_or(0);
                     assert!(record.ticks >= before, "times in a ring do not fall");
@@ -219,7 +312,7 @@ fn wait_2_without_a_reader_a_thread_waits_once() {
     let waited = (0..rings.area.rings).filter(|ring| view(&rings).get(rings.area.ring(*ring) + WAITERS) == 1);
     assert!(waited.count() > 0);
     let mut records = 0;
-    Reader::new(&rings).take(|_, _| records += 1);
+    Reader::new(&rings).take(|_, _, _| records += 1);
     assert_eq!(records + arena.counted(0), calls);
     let begun = now();
     assert_eq!(call(code, 7), 7);

@@ -105,6 +105,7 @@ impl Set {
             filter: None,
             texts: 0,
             floats: Default::default(),
+            valued: false,
             fields: &[],
             marks: None,
             unwind: Unwind::None,

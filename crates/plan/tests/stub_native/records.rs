@@ -88,6 +88,7 @@ pub(crate) fn every_hit<'a>(machine: &'a Machine, rings: &'a Rings, dropped: u64
         filter: None,
         texts: 0,
         floats: Floats::default(),
+        valued: false,
         fields: &[],
         marks: None,
         unwind: Unwind::None,

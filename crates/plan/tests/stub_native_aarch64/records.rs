@@ -74,6 +74,7 @@ impl Bench {
             marks: None,
             texts: 0,
             floats: Floats::default(),
+            valued: false,
             fields: &[],
             unwind,
             at_entry: true,

@@ -70,6 +70,7 @@ impl Calls {
             stamps: Stamps::new(shape),
             filter,
             floats: Floats::default(),
+            valued: false,
             reads: Vec::new(),
             marked: true,
             names: None,

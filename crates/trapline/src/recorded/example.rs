@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use trapline_record::calls::{CONTEXT, PROBE_SHIFT, THREAD_SHIFT, TIME_BITS, TIME_SHIFT};
+use trapline_record::calls::{CONTEXT, PROBE_SHIFT, THREAD_SHIFT, TIME_BITS, TIME_SHIFT, VALUES};
 use trapline_record::ring::RecordKind;
 
-use crate::decode::{Clock, ProbeFacts, Probes};
+use crate::decode::{Clock, ProbeFacts, Probes, Shape};
 use crate::report::{Site, Tactic};
 use crate::saved::frame::{Kind, Put};
 use crate::saved::tables::{Loss, Round, Table, WordsHead, begin, end, put_losses, put_names};
@@ -15,7 +15,14 @@ pub(super) const CLOCK: Clock = (1000, 0.5);
 
 pub(super) fn table() -> Vec<u8> {
     let mut probes = Probes::default();
-    for (probe, name, waits) in [(0, "f", true), (1, "g", true), (5, "once", false)] {
+    for (probe, name, waits) in [
+        (0, "f", true),
+        (1, "g", true),
+        (5, "once", false),
+        (6, "valued", true),
+        (7, "puts", true),
+        (8, "write", true),
+    ] {
         let site = Arc::new(Site {
             probe: format!("uprobe:/bin/x:{name}"),
             aliases: Vec::new(),
@@ -25,7 +32,10 @@ pub(super) fn table() -> Vec<u8> {
             tactic: Tactic::Jump,
             slot: 0,
         });
-        let facts = ProbeFacts { site, waits, shape: None, values: Values::AsRecorded, late: None };
+        let shape =
+            (probe == 6).then(|| Shape { values: 2, texts: 0, floats: 1, fields: vec![4], kept: Vec::new() });
+        let facts =
+            ProbeFacts { site, waits, shape, values: Values::AsRecorded, is_libcall: probe > 6, late: None };
         probes.set(0, probe, facts);
     }
     Table { process: 0, pid: 7, name: "demo".to_owned(), exits_name_no_thread: false, probes }.put()
@@ -56,6 +66,13 @@ pub(super) const fn round(until: u64) -> Round {
     Round { clock: CLOCK, processes: 1, until: Some(until) }
 }
 
+/// A call with two arguments, a float, a field, and a value; the arguments look like a context and like a record.
+pub(super) fn valued(time: u64) -> Vec<u64> {
+    let [entry, end] = [(RecordKind::Entry, time), (RecordKind::Return, time + 10)]
+        .map(|(kind, time)| record(kind, 6, 4, time) | VALUES);
+    vec![entry, context(77, 0), record(RecordKind::Entry, 0, 3, 9), 1.5_f64.to_bits(), 4, 7, end, 42]
+}
+
 /// Two threads on two CPUs; thread 8 moves in the middle of a call. A call is left by a longjmp, one by a tail call.
 #[must_use]
 pub fn example() -> Vec<u8> {
@@ -65,7 +82,7 @@ pub fn example() -> Vec<u8> {
         [context(9, 0), record(Entry, 5, 9, 2005), record(Entry, 1, 9, 2007), record(Tail, 1, 9, 2008)];
     // It moved to the other CPU, where it comes behind thread 9; f's return ends g, too.
     let third = [context(8, 0), record(Return, 0, 1, 2100), record(Return, 0, 1, 2101)];
-    let last = [context(8, 0), record(Entry, 0, 3, 2200)];
+    let last = [&[context(8, 0), record(Entry, 0, 3, 2200)][..], &valued(2210)].concat();
     [
         begin(CLOCK, b"a note"),
         table(),

@@ -4,7 +4,8 @@
 //! [`Builder::record_words`](crate::Builder::record_words), which may hold anything. Out: for each thread, its calls as they
 //! begin and end ([`Visit`]), in the order of time over all threads. Invariants: REC-3 an entry is visited once, as a call
 //! that begins and ends; the number of calls of a function is that of its entries in the file. REC-4 memory is bounded by
-//! what two rounds of the file hold, and by the depth of calls. (SAV-1, SAV-2) Does not: open files, or print.
+//! what two rounds of the file hold, and by the depth of calls. REC-5 the values of a call are those that its function had, or it
+//! has none. (SAV-1, SAV-2) Does not: open files, or print.
 //!
 //! | part | what |
 //! |---|---|
@@ -40,6 +41,8 @@ pub struct Function {
     pub site: Arc<Site>,
     /// Its exits are recorded.
     pub(crate) ends: bool,
+    /// It is a library's, and is recorded because the program imports it.
+    pub(crate) is_libcall: bool,
 }
 
 /// A recorded thread.

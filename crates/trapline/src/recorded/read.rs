@@ -5,13 +5,17 @@
 //! Does not: merge rings, or put entries and exits together.
 
 use std::io::{Read, Seek};
+use std::sync::Arc;
 use std::time::Duration;
 
+use trapline_record::calls::CallRecord;
+use trapline_record::ring::RecordKind;
+
 use super::range::Range;
-use super::stacks::{Stack, Visit};
+use super::stacks::{Stack, Taken, Visit};
 use super::streams::{Piece, Streams};
 use super::{Function, Process, Thread, Ticks, Totals};
-use crate::decode::Clock;
+use crate::decode::{Clock, ProbeFacts};
 use crate::quick::Quick;
 use crate::saved::blocks::{Blocks, Head};
 use crate::saved::frame::{Get, Kind};
@@ -55,6 +59,8 @@ struct Who {
     processes: Vec<Process>,
     known: Vec<Known>,
     functions: Vec<Function>,
+    /// What values of each function's calls are, if its calls have any.
+    facts: Vec<Option<ProbeFacts>>,
     threads: Vec<Thread>,
     index: Quick<(u32, u32), usize>,
     stacks: Vec<Stack>,
@@ -188,6 +194,10 @@ impl<R: Read + Seek> Recorded<R> {
     fn probes(&mut self, visit: &mut dyn Visit) -> Result<(), SavedError> {
         let table = Table::get(&self.blocks.block);
         let table = table.ok_or_else(|| self.blocks.damaged("is no table of probes"))?;
+        for (segment, probe, facts) in table.probes.iter().filter(|(.., facts)| facts.shape.is_some()) {
+            let values = u16::try_from(facts.values()).unwrap_or(u16::MAX);
+            self.streams.values_of((table.process, segment as u32), probe, values);
+        }
         self.who.learn(&table, visit).ok_or_else(|| self.blocks.damaged("is of a process that was left out"))
     }
     fn words(&mut self) -> Result<(), SavedError> {
@@ -207,11 +217,11 @@ impl<R: Read + Seek> Recorded<R> {
     fn hand_on(&mut self, until: u64, visit: &mut dyn Visit) {
         visit.clock(self.ticks());
         let (from, to) = self.range.ticks(self.ticks());
-        let Self { streams, who, .. } = self;
+        let Self { streams, who, clock, .. } = self;
         who.last.resize(streams.len(), None);
-        streams.take(until, |ring, (process, segment, _), record| {
+        streams.take(until, |ring, (process, segment, _), record, values| {
             if record.ticks >= from && record.ticks <= to {
-                who.take(ring, (process, segment), record, visit);
+                who.take((ring, *clock), (process, segment), (record, values), visit);
             }
         });
     }
@@ -303,18 +313,24 @@ impl Who {
             let next = self.functions.len() as u32;
             if of[probe as usize].is_none() {
                 of[probe as usize] = Some(next);
-                let function = Function { process, site: facts.site.clone(), ends: facts.waits };
+                let function = Function {
+                    process,
+                    site: facts.site.clone(),
+                    ends: facts.waits,
+                    is_libcall: facts.is_libcall,
+                };
                 visit.function(&function);
                 self.functions.push(function);
+                self.facts.push(facts.shape.is_some().then(|| facts.clone()));
             }
         }
         Some(())
     }
     fn take(
         &mut self,
-        ring: usize,
+        (ring, clock): (usize, Clock),
         (process, segment): (u32, u32),
-        record: trapline_record::calls::CallRecord,
+        (record, values): (CallRecord, &[u64]),
         visit: &mut dyn Visit,
     ) {
         let known = self.known.get(process as usize).and_then(|known| known.functions.get(segment as usize));
@@ -337,9 +353,19 @@ impl Who {
                 thread
             }
         };
-        self.calls += u64::from(record.kind == trapline_record::ring::RecordKind::Entry);
-        let ends = self.functions[function].ends;
-        if thread < MOST_THREADS && !self.stacks[thread].take((thread, function), record, ends, visit) {
+        let is_entry = record.kind == RecordKind::Entry;
+        self.calls += u64::from(is_entry);
+        let Function { ends, is_libcall, .. } = self.functions[function];
+        let (call, returned) = match &self.facts[function] {
+            Some(facts) if is_entry => {
+                let pid = self.processes[process as usize].pid;
+                (facts.entered(pid, record, values, clock).map(Arc::new), None)
+            }
+            Some(_) => (None, values.first().copied()),
+            None => (None, None),
+        };
+        let taken = Taken { record, ends, is_libcall, call, returned };
+        if thread < MOST_THREADS && !self.stacks[thread].take((thread, function), taken, visit) {
             self.unpaired += 1;
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! In: pieces of rings, as the file has them. Out: records with their thread, oldest first. Records of a ring are in the order
 //! of time, so rings are merged; only what happened before a given tick, since a ring may still have older records in the
-//! next round. Invariants: WORD-1, WORD-2. Does not: know calls.
+//! next round. A block begins with a whole record, so values that go on behind the end of theirs are none. Invariants: WORD-1,
+//! WORD-2. Does not: know calls, or what values mean.
 
 use std::collections::VecDeque;
 
@@ -36,24 +37,27 @@ struct Stream {
     expected: u64,
     reading: Reading,
     next: Option<CallRecord>,
+    /// The values behind it.
+    values: Vec<u64>,
     /// Words that say nothing.
     skipped: u64,
 }
 
 impl Stream {
-    const fn new(key: Key) -> Self {
+    fn new(key: Key) -> Self {
         let reading = Reading::START;
-        Self { key, pieces: VecDeque::new(), at: 0, expected: 0, reading, next: None, skipped: 0 }
+        let (pieces, values) = (VecDeque::new(), Vec::new());
+        Self { key, pieces, at: 0, expected: 0, reading, next: None, values, skipped: 0 }
     }
-    fn push(&mut self, piece: Piece) {
+    fn push(&mut self, piece: Piece, lengths: &Lengths) {
         self.pieces.push_back(piece);
         if self.next.is_none() {
-            self.advance();
+            self.advance(lengths);
         }
     }
     /// Finds the next record.
     #[inline]
-    fn advance(&mut self) {
+    fn advance(&mut self, lengths: &Lengths) {
         self.next = None;
         while let Some(piece) = self.pieces.front() {
             if self.at == 0 && piece.from != self.expected {
@@ -61,10 +65,25 @@ impl Stream {
                 self.reading = Reading::behind(piece.context);
             }
             let words = piece.bytes.as_chunks::<8>().0;
-            let (from, floor) = (self.at, piece.floor);
-            for word in &words[from.min(words.len())..] {
+            let floor = piece.floor;
+            while let Some(word) = words.get(self.at) {
                 self.at += 1;
                 match self.reading.next(u64::from_le_bytes(*word), floor) {
+                    Found::Record(record) if record.has_values => {
+                        let (process, segment, _) = self.key;
+                        let many = record.values(lengths.of(process, segment, record.probe));
+                        let Some(values) = words.get(self.at..self.at + many) else {
+                            // What is left is not known to be words of records.
+                            self.skipped += (words.len() - self.at) as u64 + 1;
+                            self.at = words.len();
+                            continue;
+                        };
+                        self.at += many;
+                        self.values.clear();
+                        self.values.extend(values.iter().map(|word| u64::from_le_bytes(*word)));
+                        self.next = Some(record);
+                        return;
+                    }
                     Found::Record(record) => {
                         self.next = Some(record);
                         return;
@@ -80,10 +99,23 @@ impl Stream {
     }
 }
 
+/// How many values entries have.
+#[derive(Debug, Default)]
+struct Lengths(Quick<(u32, u32), Vec<u16>>);
+
+impl Lengths {
+    #[cold]
+    fn of(&self, process: u32, segment: u32, probe: u32) -> usize {
+        let of = self.0.get(&(process, segment)).and_then(|of| of.get(probe as usize));
+        of.copied().unwrap_or(0).into()
+    }
+}
+
 /// All rings.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     all: Vec<Stream>,
+    lengths: Lengths,
     index: Quick<Key, usize>,
 }
 
@@ -98,14 +130,24 @@ impl Streams {
             all.push(Stream::new(key));
             all.len() - 1
         });
-        self.all[nth].push(piece);
+        self.all[nth].push(piece, &self.lengths);
+    }
+    /// Notes how many values entries of a probe have, in words that are pushed from now on.
+    pub(super) fn values_of(&mut self, (process, segment): (u32, u32), probe: u32, values: u16) {
+        let of = self.lengths.0.entry((process, segment)).or_default();
+        let probe = probe as usize;
+        if of.len() <= probe {
+            of.resize(probe + 1, 0);
+        }
+        of[probe] = values;
     }
     /// Words that say nothing.
     pub(super) fn skipped(&self) -> u64 {
         self.all.iter().map(|stream| stream.skipped).sum()
     }
-    /// Takes what happened until a tick, oldest first. `each` also gets the number of the ring, below [`Self::len`].
-    pub(super) fn take(&mut self, until: u64, mut each: impl FnMut(usize, Key, CallRecord)) {
+    /// Takes what happened until a tick, oldest first. `each` also gets the number of the ring, below [`Self::len`], and the
+    /// record's values.
+    pub(super) fn take(&mut self, until: u64, mut each: impl FnMut(usize, Key, CallRecord, &[u64])) {
         loop {
             let ticks = |stream: &Stream| stream.next.map_or(u64::MAX, |next| next.ticks);
             let (mut first, mut earliest, mut second) = (None, u64::MAX, u64::MAX);
@@ -120,8 +162,9 @@ impl Streams {
             let Some(nth) = first.filter(|_| earliest <= until) else { return };
             let (stream, limit) = (&mut self.all[nth], second.min(until));
             while let Some(record) = stream.next.filter(|next| next.ticks <= limit) {
-                each(nth, stream.key, record);
-                stream.advance();
+                let values = if record.has_values { &stream.values[..] } else { &[] };
+                each(nth, stream.key, record, values);
+                stream.advance(&self.lengths);
             }
         }
     }

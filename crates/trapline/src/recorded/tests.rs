@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::Cursor;
 
-use super::example::{CLOCK, example, round, table, words};
+use trapline_record::ring::RecordKind;
+
+use super::example::{CLOCK, context, example, record, round, table, valued, words};
 use super::{Begun, Ended, Function, Process, Recorded, Thread, Visit};
-use crate::calls::CallEnd;
+use crate::calls::{CallEnd, Text};
 use crate::saved::frame::{BLOCK, HEAD};
 use crate::saved::tables::begin;
 use crate::saved::{SavedError, Step};
@@ -19,6 +21,8 @@ pub(super) struct Seen {
     open: BTreeMap<usize, Vec<usize>>,
     begun: u64,
     ended: u64,
+    /// Ticks in calls within each, in the order of their ends.
+    within: Vec<u64>,
 }
 
 impl Visit for Seen {
@@ -35,12 +39,18 @@ impl Visit for Seen {
         open.push(call.function);
         self.begun += 1;
         let (tid, name) = (self.threads[call.thread], &self.names[call.function]);
-        self.lines.push(format!("{tid} {} {name} {{ {}", call.depth, call.begin));
+        let values = call.values.as_ref().map_or_else(String::new, |call| {
+            let fields: Vec<_> = call.fields.iter().map(Text::word).collect();
+            let floats = f64::from_bits(call.floats[0]);
+            format!(" {:x?} [{floats}] {fields:?} {:?}", &call.arguments[..2], call.returned)
+        });
+        self.lines.push(format!("{tid} {} {name} {{ {}{values}", call.depth, call.begin));
     }
     fn ended(&mut self, ended: &Ended) {
-        let call = ended.call;
+        let call = &ended.call;
         assert_eq!(self.open.entry(call.thread).or_default().pop(), Some(call.function));
         self.ended += 1;
+        self.within.push(ended.within);
         assert!(ended.end >= call.begin && ended.within <= ended.end - call.begin);
         let (tid, name) = (self.threads[call.thread], &self.names[call.function]);
         let how = match ended.how {
@@ -49,7 +59,8 @@ impl Visit for Seen {
             CallEnd::Unfinished => "unfinished",
             CallEnd::Entered => "entered",
         };
-        self.lines.push(format!("{tid} {} {name} }} {} {how}", call.depth, ended.end));
+        let returned = call.values.as_ref().map_or_else(String::new, |call| format!(" {:?}", call.returned));
+        self.lines.push(format!("{tid} {} {name} }} {} {how}{returned}", call.depth, ended.end));
     }
 }
 
@@ -83,14 +94,16 @@ fn rec_3_calls_are_within_calls_whichever_ring_their_records_were_in() {
         "8 1 g } 2100 unfinished",
         "8 0 f } 2100 returned",
         "8 0 f { 2200",
-        "8 0 f } 2200 unfinished",
+        "8 1 valued { 2210 [4d3, 240000030] [1.5] [Some(7)] None",
+        "8 1 valued } 2220 returned Some(42)",
+        "8 0 f } 2220 unfinished",
     ];
     assert_eq!(seen.lines, expected);
     let mut recorded = Recorded::open(Cursor::new(&file)).expect("a file");
     let mut seen = Seen::default();
     while !matches!(recorded.round(&mut seen), Ok(Step::End(_))) {}
     let totals = recorded.totals();
-    assert_eq!((totals.calls, totals.words, totals.lost), (5, 12, 5));
+    assert_eq!((totals.calls, totals.words, totals.lost), (6, 20, 5));
     assert_eq!((totals.unpaired, totals.skipped), (1, 0), "the second return of f");
     assert_eq!((recorded.thread_name(0), recorded.thread_name(1)), (Some("main"), None));
     assert_eq!(recorded.ticks().since_begin(3000), 1000);
@@ -108,6 +121,67 @@ fn sav_2_a_cut_recording_is_read_to_its_last_whole_block() {
         assert!(seen.begun <= whole.begun, "{len}");
         assert!(seen.open.values().all(Vec::is_empty));
     }
+}
+
+/// REC-5: values that are not all there are none. What is left of a block says nothing, and the next one begins anew.
+#[test]
+fn rec_5_half_a_record_at_a_blocks_end_has_no_values() {
+    let whole = valued(2000);
+    for cut in 1..whole.len() {
+        let first = [&[context(8, 0)][..], &whole[..cut]].concat();
+        let second = valued(3000);
+        let file = [begin(CLOCK, b""), table(), words(0, 0, &first), words(0, first.len() as u64, &second)];
+        let (seen, _) = read(&file.concat());
+        let calls = seen.lines.iter().filter(|line| line.contains("valued {"));
+        let times: Vec<&str> = calls.filter_map(|line| line.split(' ').nth(4)).collect();
+        match cut {
+            6.. => assert_eq!(times, ["2000", "3000"], "{cut}"),
+            _ => assert_eq!(times, ["3000"], "{cut}"),
+        }
+        let ends = seen.lines.iter().filter(|line| line.ends_with("returned Some(42)")).count();
+        assert_eq!(ends, 1, "{cut}: {:?}", seen.lines);
+    }
+}
+
+/// REC-3: a library's function is called by the program if the call that it is directly within is the program's own.
+#[test]
+fn rec_3_what_libraries_call_among_themselves_is_not_visited() {
+    use RecordKind::{Entry, Return};
+    // f calls puts, which calls write twice, and then g in the program, which calls write.
+    let all = [
+        (Entry, 0, 1, 2000),
+        (Entry, 7, 2, 2010),
+        (Entry, 8, 3, 2020),
+        (Return, 8, 3, 2030),
+        (Entry, 8, 3, 2040),
+        (Return, 8, 3, 2050),
+        (Entry, 1, 3, 2060),
+        (Entry, 8, 4, 2070),
+        (Return, 8, 4, 2075),
+        (Return, 1, 3, 2080),
+        (Return, 7, 2, 2090),
+        (Entry, 8, 2, 2100),
+        (Return, 8, 2, 2110),
+        (Return, 0, 1, 2120),
+    ];
+    let all = all.map(|(kind, probe, place, time)| record(kind, probe, place, time));
+    let file = [begin(CLOCK, b""), table(), words(0, 0, &[&[context(8, 0)][..], &all].concat())].concat();
+    let (seen, _) = read(&file);
+    let expected = [
+        "8 0 f { 2000",
+        "8 1 puts { 2010",
+        "8 2 g { 2060",
+        "8 3 write { 2070",
+        "8 3 write } 2075 returned",
+        "8 2 g } 2080 returned",
+        "8 1 puts } 2090 returned",
+        "8 1 write { 2100",
+        "8 1 write } 2110 returned",
+        "8 0 f } 2120 returned",
+    ];
+    assert_eq!(seen.lines, expected);
+    // Of write within g, g within puts, and puts and write within f.
+    assert_eq!(seen.within, [0, 5, 20, 0, 90]);
 }
 
 /// SAV-1: a changed byte is found by the checksum, or by the rules behind it.

@@ -34,7 +34,14 @@ fn probes() -> Probes {
     probes.set(
         0,
         3,
-        ProbeFacts { site: site("f", 0x1000), waits: true, shape, values: Values::AsRecorded, late: None },
+        ProbeFacts {
+            site: site("f", 0x1000),
+            waits: true,
+            shape,
+            values: Values::AsRecorded,
+            is_libcall: false,
+            late: None,
+        },
     );
     probes.set(
         1,
@@ -44,6 +51,7 @@ fn probes() -> Probes {
             waits: false,
             shape: None,
             values: Values::AsRecorded,
+            is_libcall: false,
             late: None,
         },
     );

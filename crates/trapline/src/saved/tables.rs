@@ -88,7 +88,7 @@ impl Table {
             // Values that are not in registers have a bit of their own, so that older readers refuse what
             // they would misread.
             let others = known.values != Values::AsRecorded;
-            put.u8(u8::from(known.waits) | u8::from(others) << 1);
+            put.u8(u8::from(known.waits) | u8::from(others) << 1 | u8::from(known.is_libcall) << 2);
             put_site(&mut put, &known.site);
             let shape = known.shape.as_ref();
             put_shape(&mut put, shape);
@@ -103,7 +103,7 @@ impl Table {
         let (mut ends, mut numbers): (Vec<u32>, u64) = (Vec::new(), 0);
         let mut before: Option<Arc<Site>> = None;
         for _ in 0..get.u32()? {
-            let (segment, probe, bits) = (get.u32()?, get.u32()?, get.u8().filter(|bits| *bits < 4)?);
+            let (segment, probe, bits) = (get.u32()?, get.u32()?, get.u8().filter(|bits| *bits < 8)?);
             let site = get_site(&mut get)?;
             // A site in several segments is one site.
             let site = before.filter(|other| **other == site).unwrap_or_else(|| Arc::new(site));
@@ -123,7 +123,14 @@ impl Table {
             table.probes.set(
                 nth,
                 probe,
-                ProbeFacts { site, waits: bits & 1 == 1, shape, values, late: None },
+                ProbeFacts {
+                    site,
+                    waits: bits & 1 == 1,
+                    shape,
+                    values,
+                    is_libcall: bits & 4 != 0,
+                    late: None,
+                },
             );
         }
         get.end()?;

@@ -49,7 +49,7 @@ fn blocks(file: &[u8]) -> Vec<(usize, Option<Kind>)> {
 #[test]
 fn the_layout_is_a_contract() {
     let file = example();
-    assert_eq!(&file[..16], b"trapline\x04\0\0\0\0\0\0\0");
+    assert_eq!(&file[..16], b"trapline\x05\0\0\0\0\0\0\0");
     // Begin: its length, and after the time of day the clock and the note.
     assert_eq!((&file[16..20], &file[24..32]), (&b"\x01\0\0\0"[..], &b"\x22\0\0\0\0\0\0\0"[..]));
     // The checksum is the one that zip has, of kind, length and contents.
@@ -132,7 +132,14 @@ fn probes() -> Probes {
     probes.set(
         0,
         3,
-        ProbeFacts { site: site("f", 1), waits: true, shape, values: Values::AsRecorded, late: None },
+        ProbeFacts {
+            site: site("f", 1),
+            waits: true,
+            shape,
+            values: Values::AsRecorded,
+            is_libcall: false,
+            late: None,
+        },
     );
     probes
 }
@@ -245,7 +252,7 @@ fn what_is_wrong_is_said_and_where() {
         read(&other).1.expect_err("damaged").to_string()
     };
     assert!(with(0, b"T").contains("no recording"));
-    assert_eq!(with(8, &[1]), "it is a recording of version 1, and this trapline reads version 4");
+    assert_eq!(with(8, &[1]), "it is a recording of version 1, and this trapline reads version 5");
     for (block, offset, bytes, says) in [
         (0, 0, &[9][..], "is of no kind"),
         (0, 0, &[2], "stands where the begin should"),
@@ -285,6 +292,7 @@ fn numbers_that_would_take_all_memory_are_refused() {
                 waits: false,
                 shape: None,
                 values: Values::AsRecorded,
+                is_libcall: false,
                 late: None,
             },
         );
@@ -340,8 +348,14 @@ fn values_come_back_as_they_were() {
     let marked = Values::Marked(Box::new(Marked { sources, texts: vec![(1, 2), (11, 3)] }));
     for values in [Values::AsRecorded, Values::Unknown, first_form, marked] {
         let mut probes = Probes::default();
-        let known =
-            ProbeFacts { site: site("m", 1), waits: true, shape: None, values: values.clone(), late: None };
+        let known = ProbeFacts {
+            site: site("m", 1),
+            waits: true,
+            shape: None,
+            values: values.clone(),
+            is_libcall: false,
+            late: None,
+        };
         probes.set(0, 0, known);
         let bytes = Table { probes, ..Table::default() }.put();
         let read = Table::get(&bytes[HEAD..]).expect("a table");

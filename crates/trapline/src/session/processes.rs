@@ -147,7 +147,7 @@ impl Processes {
             Ok(process) => self.add(process, false)?,
             Err(error) => self.is_unprobed(pid, &error),
         }
-        if let Err(error @ Error::NoMatch { .. }) = self.check()
+        if let Err(error @ (Error::NoMatch { .. } | Error::LeftOut { .. })) = self.check()
             && !self.requested.waits
             && self.unprobed.is_empty()
         {
@@ -229,6 +229,11 @@ impl Processes {
             return Ok(());
         }
         let refused: Vec<Refused> = self.refused().cloned().collect();
+        let left_out = refused.iter().filter(|one| one.kind == "left-out");
+        let left_out: Vec<String> = left_out.map(|one| format!("{}: {}", one.probe, one.reason)).collect();
+        if !left_out.is_empty() && left_out.len() == refused.len() {
+            return Err(Error::LeftOut { left_out });
+        }
         // What hindered a whole process explains more than why single functions were refused.
         let whole = refused.iter().find(|one| one.kind == "batch-failed");
         if let Some(first) = whole.or_else(|| refused.first().filter(|_| self.unprobed.is_empty())) {

@@ -181,6 +181,7 @@ impl HeldSite {
             filter: None,
             values: Values::default(),
             asked: None,
+            is_libcall: false,
             arguments: None,
         })
     }

@@ -48,9 +48,10 @@ impl Recorder {
         if self.version == version {
             return false;
         }
+        let is_compact = attached.segments().iter().any(|segment| segment.rings().is_compact());
         let (mut probes, mut are_named) = (Probes::default(), false);
         for tracked in sites.iter() {
-            let facts = tracked.facts(target.returns_decide());
+            let facts = tracked.facts(target.returns_decide(), is_compact);
             are_named |= facts.late.as_ref().is_some_and(|filter| filter.is_named());
             tracked.counters().for_each(|(segment, probe)| probes.set(segment, probe, facts.clone()));
         }

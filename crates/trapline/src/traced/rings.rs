@@ -64,27 +64,27 @@ impl Ring<'_> {
         self.area.is_compact()
     }
     /// Takes what is in a compact ring now, in pieces that are appended to `bytes`, and wakes threads that wait for room
-    /// there. `each` gets the number of words that had been taken before, and all of `bytes`. Returns false if the head has
-    /// an impossible value.
+    /// there. `each` gets the number of words that had been taken before, and all of `bytes`. It cuts off what belongs to the next
+    /// piece, and hands that back; whether there is a next one is said, too. Returns false if the head has an impossible value.
     pub(super) fn empty_words<E>(
         &mut self,
         bytes: &mut Vec<u8>,
-        mut each: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+        mut each: impl FnMut(u64, &mut Vec<u8>, bool) -> Result<Vec<u8>, E>,
     ) -> Result<bool, E> {
         let Ok(ahead) = self.area.words_ahead(self.view, self.number, self.tail) else { return Ok(false) };
-        let (head, mut rest) = (bytes.len(), ahead as usize * WORD as usize);
+        let (begin, mut rest) = (bytes.len(), ahead as usize * WORD as usize);
         while rest > 0 {
-            let piece = rest.min(AT_ONCE);
-            let before = *self.tail;
+            let (piece, head) = (rest.min(AT_ONCE), bytes.len());
+            let before = self.tail.wrapping_sub((head - begin) as u64 / u64::from(WORD));
             bytes.resize(head + piece, 0);
             self.of.beat();
             if self.area.take_words_of(self.view, self.number, self.tail, &mut bytes[head..]) {
                 self.of.wake(self.number);
             }
             rest -= piece;
-            let done = each(before, bytes);
-            bytes.truncate(head);
-            done?;
+            let next = each(before, bytes, rest > 0);
+            bytes.truncate(begin);
+            bytes.append(&mut next?);
         }
         Ok(true)
     }

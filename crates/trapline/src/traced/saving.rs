@@ -9,7 +9,9 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use trapline_patch::{Attached, Segment};
-use trapline_record::calls::{CONTEXT, KIND_BITS, PROBE_BITS, PROBE_SHIFT, THREAD_BITS, THREAD_SHIFT};
+use trapline_record::calls::{
+    CONTEXT, KIND_BITS, PROBE_BITS, PROBE_SHIFT, THREAD_BITS, THREAD_SHIFT, VALUES, WORD,
+};
 use trapline_record::ring::{KIND_MASK, RecordKind};
 use trapline_tracee::TickClock;
 
@@ -17,7 +19,7 @@ use super::rings::{Ring, Rings};
 use super::site_table::SiteTable;
 use super::target_process::TargetProcess;
 use super::thread_names::ThreadNames;
-use crate::decode::{Counts, Decoder, Probes, word};
+use crate::decode::{Counts, Decoder, ProbeFacts, Probes, word};
 use crate::quick::Quick;
 use crate::saved::frame::{Kind as Block, Put};
 use crate::saved::pack::pack;
@@ -25,6 +27,9 @@ use crate::saved::tables::{Loss, Table, WordsHead, put_losses, put_names};
 
 /// How often losses are noted, for the case that the tracer dies before it notes the last ones.
 const LOSSES_EVERY: Duration = Duration::from_millis(500);
+
+/// Kind of a return with its value.
+const RETURN_OF_A_VALUE: u64 = VALUES | RecordKind::Return as u64;
 
 /// State of saving for one process.
 #[derive(Debug, Default)]
@@ -167,15 +172,17 @@ impl Saver {
         let (begin, mut words) = (block.0.len(), 0);
         head.context = self.contexts.get(&key).copied().unwrap_or(0);
         let Decoder { probes, read, .. } = decoder;
-        let whole = ring.empty_words(&mut block.0, |before, bytes| {
+        let whole = ring.empty_words(&mut block.0, |before, bytes, goes_on| {
             // Their clock was read before they were published, and so before they were taken.
             (head.from, head.taken) = (before, TickClock::ticks());
             head.fill(&mut bytes[..begin]);
-            let (some, context) = self.note_words(segment, &bytes[begin..], probes, read);
-            words += some;
+            let (cut, context) = self.note_words(segment, &bytes[begin..], probes, read);
             head.context = context.unwrap_or(head.context);
+            // A block begins with a whole record. What ends with half of one is the target's own doing, if nothing follows.
+            let next = if goes_on { bytes.split_off(begin + cut) } else { Vec::new() };
+            words += (bytes.len() - begin) / WORD as usize;
             Put::close(bytes);
-            write(bytes)
+            write(bytes).map(|()| next)
         });
         self.block = block;
         let whole = whole?;
@@ -183,8 +190,8 @@ impl Saver {
         self.contexts.insert(key, if whole { head.context } else { 0 });
         Ok(whole.then_some(words))
     }
-    /// Counts words that are about to be written, and notes their threads. Returns the number of words, and the last
-    /// context among them.
+    /// Counts words that are about to be written, and notes their threads. Returns the number of bytes in front of a record
+    /// whose values are not all there (else all), and the last context among them.
     fn note_words(
         &mut self,
         segment: usize,
@@ -195,12 +202,29 @@ impl Saver {
         let known = probes.len_of(segment);
         let counts = read.of(segment, known);
         let (words, mut context) = (bytes.as_chunks::<8>().0, None);
-        for word in words {
+        let mut rest = words.iter();
+        while let Some(word) = rest.next() {
             let word = u64::from_le_bytes(*word);
+            let probe = (word >> PROBE_SHIFT) as usize & ((1 << PROBE_BITS) - 1);
             match word & ((1 << KIND_BITS) - 1) {
                 0 => {
-                    let probe = (word >> PROBE_SHIFT) as usize & ((1 << PROBE_BITS) - 1);
                     if let Some(count) = counts.get_mut(probe) {
+                        *count += 1;
+                    }
+                }
+                kind @ (VALUES | RETURN_OF_A_VALUE) => {
+                    let values = match kind {
+                        VALUES => probes.get(segment, probe as u32).map_or(0, ProbeFacts::values),
+                        _ => 1,
+                    };
+                    let left = rest.len();
+                    if left < values {
+                        return ((words.len() - left - 1) * WORD as usize, context);
+                    }
+                    rest = rest.as_slice()[values..].iter();
+                    if kind == VALUES
+                        && let Some(count) = counts.get_mut(probe)
+                    {
                         *count += 1;
                     }
                 }
@@ -217,7 +241,7 @@ impl Saver {
                 _ => {}
             }
         }
-        (words.len(), context)
+        (bytes.len(), context)
     }
     /// Writes the names of threads that are new.
     pub(super) fn save_names<E>(

@@ -62,6 +62,7 @@ pub(super) struct Tracked {
     /// If arguments of a USDT probe are read: the filter as requested, for the reader. `filter` then names
     /// the probe's operands instead.
     asked: Option<Arc<Filter>>,
+    is_libcall: bool,
     pub(super) sources: Vec<Source>,
     /// Hits at the last report.
     pub(super) last: u64,
@@ -94,8 +95,8 @@ impl Tracked {
     pub(super) const fn is_recorded(&self) -> bool {
         matches!(self.action, Action::Record { .. } | Action::RecordAt(..) | Action::RecordMark(..))
     }
-    /// Shape of its records, if they hold anything besides integers.
-    fn shape(&self, returns_decide: bool) -> Option<Shape> {
+    /// Shape of its records, if they hold anything besides integers; in a compact ring, if they hold anything.
+    fn shape(&self, returns_decide: bool, is_compact: bool) -> Option<Shape> {
         let fields = || self.filter.as_ref().map_or_else(Vec::new, |filter| filter.field_bytes());
         let kept = || {
             self.filter
@@ -103,8 +104,11 @@ impl Tracked {
                 .map_or_else(Vec::new, |filter| filter.kept_bytes(self.action, returns_decide))
         };
         match self.action {
-            Action::Record { values, texts, floats, fields: words, .. }
-                if texts != 0 || floats.arguments != 0 || words != 0 =>
+            Action::Record { values, valued, texts, floats, fields: words, .. }
+                if texts != 0
+                    || floats.arguments != 0
+                    || words != 0
+                    || is_compact && (values != 0 || valued) =>
             {
                 Some(Shape { values, texts, floats: floats.arguments, fields: fields(), kept: kept() })
             }
@@ -115,7 +119,7 @@ impl Tracked {
         }
     }
     /// What decoding its records takes. `returns_decide` is false in programs where no return can decide.
-    pub(super) fn facts(&self, returns_decide: bool) -> ProbeFacts {
+    pub(super) fn facts(&self, returns_decide: bool, is_compact: bool) -> ProbeFacts {
         let late = match (&self.values, &self.asked) {
             (Values::Marked(_), asked) => asked.as_ref().map(|filter| Filter::clone(filter).by_reader()),
             _ => self.filter.as_ref().map(|filter| filter.left_to_reader(self.action, returns_decide)),
@@ -123,8 +127,9 @@ impl Tracked {
         ProbeFacts {
             site: Arc::clone(&self.site),
             waits: matches!(self.action, Action::Record { returns: true, .. }),
-            shape: self.shape(returns_decide),
+            shape: self.shape(returns_decide, is_compact),
             values: self.values.clone(),
+            is_libcall: self.is_libcall,
             late: late.filter(Filter::is_late).map(Arc::new),
         }
     }
@@ -217,6 +222,7 @@ impl SiteTable {
             filter: place.filter.clone(),
             values: place.values.clone(),
             asked: place.asked.clone(),
+            is_libcall: place.is_libcall,
             sources: vec![source],
             last: 0,
             parts: HashMap::new(),

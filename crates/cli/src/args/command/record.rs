@@ -6,14 +6,22 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use trapline::ProbeSpec;
+use trapline::filter::Filter;
 
 use super::run::{Ends, Run};
+use super::types::Signature;
 
 /// `record`, ready.
 #[derive(Debug)]
 pub(crate) struct Record {
     /// What to trace. Its sink is the file in the folder.
     pub(crate) run: Run,
+    /// The same probes, with the types of the values that are recorded.
+    pub(crate) probes: Vec<(ProbeSpec, Option<Signature>)>,
+    /// What is read from memory for each probe; empty if nothing is.
+    pub(crate) filters: Vec<Filter>,
+    /// Whether functions that the program imports are recorded, too.
+    pub(crate) libcalls: bool,
     /// The folder.
     pub(crate) dir: PathBuf,
     /// How the ends of calls are seen.
@@ -51,6 +59,8 @@ pub(crate) struct Selection {
     pub(crate) depth: usize,
     /// Least duration.
     pub(crate) least: Duration,
+    /// What happens at calls of some functions.
+    pub(crate) triggers: Vec<Trigger>,
     /// The threads; all if there is none.
     pub(crate) tids: Vec<u32>,
     /// Times since the begin of the recording, between which it is read.
@@ -66,7 +76,21 @@ impl Selection {
             && self.depth == usize::MAX
             && self.least.is_zero()
             && self.tids.is_empty()
+            && self.triggers.is_empty()
     }
+}
+
+/// What happens when a function is called.
+#[derive(Debug, Clone)]
+pub(crate) struct Trigger {
+    /// The function.
+    pub(crate) function: ProbeSpec,
+    /// So many levels are shown from this call on, until it ends.
+    pub(crate) depth: Option<usize>,
+    /// From now on calls are shown, or are not.
+    pub(crate) shows: Option<bool>,
+    /// Its callers are shown before it.
+    pub(crate) backtrace: bool,
 }
 
 /// Two recordings that are compared.

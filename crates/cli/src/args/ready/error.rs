@@ -27,6 +27,14 @@ pub(crate) enum UsageError {
     /// The size of a buffer is wrong.
     #[error("--buffer: `{0}` is no size: write a number of bytes from 4K to 1G, with K, M or G after it")]
     Buffer(String),
+    /// A trigger is wrong.
+    #[error("--trigger: cannot read `{text}`: {why}")]
+    Trigger {
+        /// As typed.
+        text: String,
+        /// Why.
+        why: String,
+    },
     /// What is to be recorded is no function.
     #[error("record takes functions, whose entry and return it records: `{0}` is none")]
     RecordNotAFunction(String),

@@ -22,6 +22,7 @@ mod stack;
 pub(crate) mod threads;
 mod top;
 mod trace;
+mod trigger;
 mod units;
 mod watch;
 pub(crate) mod words;
@@ -39,7 +40,7 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Command, UsageError> {
         Verb::Hist(typed) => hist::hist(typed, look),
         Verb::Trace(typed) => trace::trace(typed, look),
         Verb::Graph(typed) => graph::graph(typed, look),
-        Verb::Record(typed) => record::record(typed).map(Command::Record),
+        Verb::Record(typed) => record::record(typed, look).map(Command::Record),
         Verb::Replay(typed) => record::replay(typed).map(Command::Recorded),
         Verb::Report(typed) => record::report(typed).map(Command::Recorded),
         Verb::Diff(typed) => record::diff(typed).map(Command::Diff),

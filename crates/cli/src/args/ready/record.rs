@@ -2,24 +2,59 @@
 //!
 //! In: typed words. Out: [`Record`], [`Shown`], or what is wrong. Does not: open files.
 
+use trapline::ProbeSpec;
+
 use super::error::UsageError;
-use super::run::{ends, is_function, run};
+use super::fields::Fields;
+use super::filters::filters;
+use super::prototype::{Look, complete, split};
+use super::run::{ends, is_function};
 use super::selection::{functions, selection};
-use crate::args::command::record::{Diff, Fields, Form, Record, Shown, Sort};
+use crate::args::command::record::{self, Diff, Form, Record, Shown, Sort};
+use crate::args::command::types::Signature;
+use crate::args::command::{FilterOptions, Run};
 use crate::args::sink::Sink;
 use crate::args::typed::{
     Common, TypedDiff, TypedDump, TypedField, TypedRecord, TypedReplay, TypedReport, TypedSort,
 };
 use crate::report::format::Format;
 
+/// Why some texts are not recorded.
+const KEPT: &str = "record has texts of up to 64 bytes, as they are at the entry: str, buf(len=ARG); trace -o FILE.trapline has str[N], buf(…)[N] and texts of the return";
+/// Why no types are known.
+const NO_TYPES: &str = "--auto-args: types are not known: there is no debug information, or a probe means more than 1,000 functions; type signatures, such as 'open(str path, int flags) -> int', or name fewer functions";
 /// Name of the file in a recording's folder.
 pub(crate) const FILE: &str = "calls.trapline";
 /// Least and greatest bytes of a buffer.
 const LEAST: u64 = 4 << 10;
 const MOST: u64 = 1 << 30;
 
+/// Probes, with the types of their values as far as these are recorded.
+type Probes = Vec<(ProbeSpec, Option<Signature>)>;
+
+/// Looks for the types of values: of all probes, or of those with a signature, which come first then. Of two probes that
+/// mean one function, the first counts.
+fn valued(
+    run: &mut Run,
+    signatures: Vec<Option<Signature>>,
+    all: bool,
+    look: Look<'_>,
+) -> Result<Probes, UsageError> {
+    let both = std::mem::take(&mut run.probes).into_iter().zip(signatures);
+    let (asked, others): (Vec<_>, Vec<_>) = both.partition(|(_, signature)| all || signature.is_some());
+    let (probes, signatures) = asked.into_iter().unzip();
+    run.probes = probes;
+    let mut probes = complete(run, signatures, look)?;
+    if all && probes.iter().all(|(_, signature)| signature.is_none()) {
+        return Err(UsageError::Conflict(NO_TYPES));
+    }
+    probes.extend(others);
+    run.probes = probes.iter().map(|(probe, _)| probe.clone()).collect();
+    Ok(probes)
+}
+
 /// Checks and converts `record`.
-pub(super) fn record(typed: TypedRecord) -> Result<Record, UsageError> {
+pub(super) fn record(typed: TypedRecord, look: Look<'_>) -> Result<Record, UsageError> {
     let mut texts = typed.probes;
     if texts.is_empty() {
         texts.push("*".to_owned());
@@ -31,10 +66,17 @@ pub(super) fn record(typed: TypedRecord) -> Result<Record, UsageError> {
         quiet: typed.quiet,
         ..Common::default()
     };
-    let mut run = run(&texts, common, &[])?;
+    let (mut run, signatures) = split(&texts, common, &[], look)?;
     if let Some(wrong) = run.probes.iter().find(|probe| !is_function(probe)) {
         return Err(UsageError::RecordNotAFunction(wrong.text.clone()));
     }
+    let probes = valued(&mut run, signatures, typed.auto_args, look)?;
+    if probes.iter().flat_map(|(_, signature)| signature).any(|signature| !signature.kept.is_empty()) {
+        return Err(UsageError::Conflict(KEPT));
+    }
+    let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
+    let filters = filters(&probes, true, &FilterOptions::default(), &fields)?;
+    drop(fields);
     if !run.dry_run {
         let output = Some(typed.output.join(FILE));
         run.sink = Sink { format: Format::Saved, json: false, output, quiet: typed.quiet };
@@ -45,8 +87,19 @@ pub(super) fn record(typed: TypedRecord) -> Result<Record, UsageError> {
         None => 0,
     };
     let without = functions("--unpatch", &typed.unpatch)?;
-    let (ends, lossless) = (ends(&typed.ends)?, typed.lossless);
-    Ok(Record { run, dir: typed.output, ends, lossless, buffer, least_bytes, without })
+    let (ends, lossless, libcalls) = (ends(&typed.ends)?, typed.lossless, typed.libcall);
+    Ok(Record {
+        run,
+        probes,
+        filters,
+        libcalls,
+        dir: typed.output,
+        ends,
+        lossless,
+        buffer,
+        least_bytes,
+        without,
+    })
 }
 
 /// Bytes: a number, and K, M or G behind it.
@@ -74,7 +127,7 @@ pub(super) fn replay(typed: TypedReplay) -> Result<Shown, UsageError> {
         return Err(UsageError::Conflict("--output-fields: none stands alone"));
     }
     let [elapsed, duration, tid] = [TypedField::Elapsed, TypedField::Duration, TypedField::Tid].map(has);
-    Ok(Shown { dir: typed.dir, selection, form: Form::Replay(Fields { elapsed, duration, tid }) })
+    Ok(Shown { dir: typed.dir, selection, form: Form::Replay(record::Fields { elapsed, duration, tid }) })
 }
 
 /// Checks and converts `report`.

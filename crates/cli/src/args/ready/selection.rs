@@ -8,6 +8,7 @@ use trapline::ProbeSpec;
 
 use super::error::UsageError;
 use super::run::{is_function, positive, probes};
+use super::trigger::triggers;
 use super::units;
 use crate::args::command::record::Selection;
 use crate::args::typed::TypedSelection;
@@ -33,12 +34,14 @@ pub(super) fn selection(typed: &TypedSelection, depth: Option<usize>) -> Result<
     if until.is_some_and(|until| until < since) {
         return Err(UsageError::Conflict("--until is a time before --since"));
     }
+    let triggers = triggers(&typed.trigger)?;
     Ok(Selection {
-        only: functions("--filter", &typed.filter)?,
-        without: functions("--notrace", &typed.notrace)?,
+        only: [functions("--filter", &typed.filter)?, triggers.only].concat(),
+        without: [functions("--notrace", &typed.notrace)?, triggers.without].concat(),
         callers_of: functions("--caller", &typed.caller)?,
         depth: depth.unwrap_or(usize::MAX),
         least: least.unwrap_or(Duration::ZERO),
+        triggers: triggers.all,
         tids: typed.tids.clone(),
         since,
         until,

@@ -16,7 +16,7 @@ use super::shared::{TypedEnds, TypedPatching, TypedTarget};
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(RECORD, TRACED))]
 pub(crate) struct TypedRecord {
-    /// Functions to record, for example 'store*' libc:malloc [default: all of the program]
+    /// Functions to record, for example 'store*' 'libc:open(str path, int flags) -> int' [default: all of the program]
     #[arg(value_name = "PROBE")]
     pub(crate) probes: Vec<String>,
     #[command(flatten)]
@@ -39,6 +39,17 @@ pub(crate) struct TypedRecord {
     /// Do not record this function, though PROBE means it; may be given more than once
     #[arg(short = 'U', long, value_name = "FUNC", help_heading = "Recording")]
     pub(crate) unpatch: Vec<String>,
+    /// Record arguments and returned values of all PROBEs, by their debug information.
+    ///
+    /// Without it, those of PROBEs with a signature are recorded.
+    #[arg(short, long, help_heading = "Recording")]
+    pub(crate) auto_args: bool,
+    /// Record calls from the program into its libraries, too: of all functions that it imports.
+    ///
+    /// replay and the other verbs show those calls of them that are not within another one: what libraries call among themselves is
+    /// not shown.
+    #[arg(long, help_heading = "Recording")]
+    pub(crate) libcall: bool,
     #[command(flatten)]
     pub(crate) ends: TypedEnds,
     /// Stop after this time: seconds, or with a unit (500ms, 2m)

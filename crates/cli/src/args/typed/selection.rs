@@ -17,6 +17,12 @@ pub(crate) struct TypedSelection {
     /// Show no calls that took less than TIME (1ms, 20us, 500ns)
     #[arg(short = 't', long, value_name = "TIME", help_heading = SHOWN)]
     pub(crate) time_filter: Option<String>,
+    /// Do something at calls of FUNC: trace_on, trace_off, depth=N, backtrace, filter, notrace; may be given more than once.
+    ///
+    /// trace_off: no call that begins from here on is shown, of any thread, up to trace_on. depth=N: N levels are shown from this call
+    /// on, until it ends. backtrace: the functions that it is within are shown before it.
+    #[arg(short = 'T', long, value_name = "FUNC@ACTION[,ACTION]", help_heading = SHOWN)]
+    pub(crate) trigger: Vec<String>,
     /// Show only this thread; may be given more than once
     #[arg(long = "tid", value_name = "TID", value_delimiter = ',', help_heading = SHOWN)]
     pub(crate) tids: Vec<u32>,
@@ -36,6 +42,7 @@ impl TypedSelection {
             (!self.notrace.is_empty(), "--notrace"),
             (!self.caller.is_empty(), "--caller"),
             (self.time_filter.is_some(), "--time-filter"),
+            (!self.trigger.is_empty(), "--trigger"),
             (!self.tids.is_empty(), "--tid"),
             (self.since.is_some(), "--since"),
             (self.until.is_some(), "--until"),

@@ -1,17 +1,21 @@
 //! A timeline in the JSON that chrome://tracing and ui.perfetto.dev read: an event for each call.
 //!
 //! In: calls as they end. Out: one object with a list of complete events (`"ph":"X"`), times in microseconds with three
-//! decimals. Does not: know files.
+//! decimals; arguments and values as its `args`. Does not: know files.
 
 use std::io::Write;
 
+use trapline::ProbeSpec;
 use trapline::recorded::{Begun, Ended, Function, Process, Thread, Ticks, Visit};
 
-use super::Text;
+use super::{Text, Types};
+use crate::args::types::Signature;
+use crate::report::calls::members;
 
 /// The timeline of `dump --chrome`.
 #[derive(Debug)]
-pub(crate) struct Chrome {
+pub(crate) struct Chrome<'a> {
+    types: Types<'a>,
     /// Names as JSON, with quotes.
     names: Vec<String>,
     /// Process and thread.
@@ -22,11 +26,12 @@ pub(crate) struct Chrome {
     lines: Vec<u8>,
 }
 
-impl Default for Chrome {
-    fn default() -> Self {
+impl<'a> Chrome<'a> {
+    pub(crate) fn new(signatures: &'a [(ProbeSpec, Option<Signature>)]) -> Self {
         let ticks = Ticks { start: 0, ns: 1.0 };
         let (names, threads, processes) = (Vec::new(), Vec::new(), Vec::new());
-        Self { names, threads, processes, ticks, is_first: true, lines: Vec::new() }
+        let types = Types::new(signatures);
+        Self { types, names, threads, processes, ticks, is_first: true, lines: Vec::new() }
     }
 }
 
@@ -34,7 +39,7 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-impl Chrome {
+impl Chrome<'_> {
     fn comma(&mut self) {
         if !std::mem::replace(&mut self.is_first, false) {
             self.lines.extend_from_slice(b",\n");
@@ -42,9 +47,10 @@ impl Chrome {
     }
 }
 
-impl Visit for Chrome {
+impl Visit for Chrome<'_> {
     fn function(&mut self, function: &Function) {
         self.names.push(quoted(&function.site.label));
+        self.types.add(function);
     }
     fn thread(&mut self, thread: Thread, process: &Process) {
         self.threads.push((process.pid, thread.tid));
@@ -63,10 +69,13 @@ impl Visit for Chrome {
         let took = end.saturating_sub(begin);
         let (pid, tid) = self.threads.get(ended.call.thread).copied().unwrap_or_default();
         let name = self.names.get(ended.call.function).map_or("\"?\"", String::as_str);
+        let values = ended.call.values.as_ref();
+        let args = values.and_then(|values| members(values, self.types.of(ended.call.function)));
+        let args = args.map_or_else(String::new, |args| format!(",\"args\":{{{args}}}"));
         // Writing into memory does not fail.
         drop(write!(
             self.lines,
-            "{{\"ph\":\"X\",\"ts\":{}.{:03},\"dur\":{}.{:03},\"pid\":{pid},\"tid\":{tid},\"name\":{name}}}",
+            "{{\"ph\":\"X\",\"ts\":{}.{:03},\"dur\":{}.{:03},\"pid\":{pid},\"tid\":{tid},\"name\":{name}{args}}}",
             begin / 1000,
             begin % 1000,
             took / 1000,
@@ -75,7 +84,7 @@ impl Visit for Chrome {
     }
 }
 
-impl Text for Chrome {
+impl Text for Chrome<'_> {
     fn head(&self) -> String {
         "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n".to_owned()
     }

@@ -16,9 +16,12 @@ pub(crate) use selection::Selected;
 pub(crate) use totals::Totals;
 pub(crate) use tree::Tree;
 
+use trapline::ProbeSpec;
 use trapline::recorded::{Function, Ticks};
 
+use super::calls::Signatures;
 use super::visible;
+use crate::args::types::Signature;
 
 /// A text that grows while a recording is read.
 pub(crate) trait Text {
@@ -30,6 +33,25 @@ pub(crate) trait Text {
     fn lines(&mut self) -> &mut Vec<u8>;
     /// Adds what stands behind all else.
     fn end(&mut self, ticks: Ticks);
+}
+
+/// The signatures of functions with values, in the order of their indices.
+#[derive(Debug)]
+struct Types<'a> {
+    signatures: Signatures<'a>,
+    of: Vec<Option<&'a Signature>>,
+}
+
+impl<'a> Types<'a> {
+    fn new(signatures: &'a [(ProbeSpec, Option<Signature>)]) -> Self {
+        Self { signatures: Signatures::new(signatures), of: Vec::new() }
+    }
+    fn add(&mut self, function: &Function) {
+        self.of.push(self.signatures.of(&function.site));
+    }
+    fn of(&self, function: usize) -> Option<&'a Signature> {
+        self.of.get(function).copied().flatten()
+    }
 }
 
 /// Names of functions, in the order of their indices.

@@ -3,18 +3,24 @@
 //! In: calls as they begin and end, in the order of time. Out: a line for each of both; one line for a call without calls
 //! within it. Does not: know files.
 
+use std::io::Write;
+
+use trapline::ProbeSpec;
 use trapline::calls::CallEnd;
 use trapline::recorded::{Begun, Ended, Function, Process, Thread, Ticks, Visit};
 
-use super::{Names, Text};
+use super::{Names, Text, Types};
 use crate::args::command::record::Fields;
+use crate::args::types::{Signature, Type};
+use crate::report::calls::{arguments, returned_value, value_type};
 use crate::report::digits::padded;
 
 /// The lines of `replay`.
 #[derive(Debug)]
-pub(crate) struct Replay {
+pub(crate) struct Replay<'a> {
     fields: Fields,
     names: Names,
+    types: Types<'a>,
     threads: Vec<u32>,
     /// By thread: a call that has begun, and whose line is not written yet.
     waiting: Vec<Option<Begun>>,
@@ -22,15 +28,15 @@ pub(crate) struct Replay {
     lines: Vec<u8>,
 }
 
-impl Replay {
-    pub(crate) fn new(fields: Fields) -> Self {
+impl<'a> Replay<'a> {
+    pub(crate) fn new(fields: Fields, signatures: &'a [(ProbeSpec, Option<Signature>)]) -> Self {
         let ticks = Ticks { start: 0, ns: 1.0 };
         let (names, threads) = (Names::default(), Vec::new());
-        Self { fields, names, threads, waiting: Vec::new(), ticks, lines: Vec::new() }
+        let types = Types::new(signatures);
+        Self { fields, names, types, threads, waiting: Vec::new(), ticks, lines: Vec::new() }
     }
-    /// A line of what happened at a tick: `{elapsed:>15} {took:>10} [{tid:>7}] | {indent}{before}{name}{after}`, with those
-    /// fields that are asked for.
-    fn line(&mut self, at: u64, took: Option<u64>, call: &Begun, before: &str, after: &str) {
+    /// What stands before a call: those fields that are asked for. `took`: nanoseconds, or a text in their place.
+    fn head(&mut self, at: u64, took: Result<u64, &[u8; 10]>, thread: usize) {
         let (lines, fields) = (&mut self.lines, self.fields);
         if fields.elapsed {
             let ns = self.ticks.since_begin(at);
@@ -41,31 +47,85 @@ impl Replay {
         }
         if fields.duration {
             match took {
-                Some(ns) => push_duration(lines, ns),
-                None => lines.extend_from_slice(&[b' '; 10]),
+                Ok(ns) => push_duration(lines, ns),
+                Err(text) => lines.extend_from_slice(text),
             }
             lines.push(b' ');
         }
         if fields.tid {
             lines.push(b'[');
-            padded(lines, self.threads.get(call.thread).copied().unwrap_or(0).into(), 7, b' ');
+            padded(lines, self.threads.get(thread).copied().unwrap_or(0).into(), 7, b' ');
             lines.extend_from_slice(b"] ");
         }
         if fields != Fields::NONE {
             lines.extend_from_slice(b"| ");
         }
+    }
+    /// A line of what happened at a tick: `{elapsed:>15} {took:>10} [{tid:>7}] | {indent}{call}`, with those fields that are asked
+    /// for. `part`: which part of the call it is.
+    fn line(&mut self, at: u64, took: Option<u64>, call: &Begun, part: Part) {
+        self.head(at, took.ok_or(&[b' '; 10]), call.thread);
+        let lines = &mut self.lines;
         lines.resize(lines.len() + 2 * call.depth, b' ');
-        for part in [before, self.names.get(call.function), after] {
-            lines.extend_from_slice(part.as_bytes());
+        let name = self.names.get(call.function).as_bytes();
+        let signature = self.types.of(call.function);
+        let value = |lines: &mut Vec<u8>, how| {
+            let Some(values) = call.values.as_ref().filter(|_| has_value(signature)) else { return };
+            match how {
+                CallEnd::TailCall => lines.extend_from_slice(b" = ? (tail call)"),
+                CallEnd::Returned => returned_value(lines, values, values.returned, signature),
+                CallEnd::Unfinished | CallEnd::Entered => {}
+            }
+        };
+        if let Part::Begin | Part::Whole(_) = part {
+            lines.extend_from_slice(name);
+            match &call.values {
+                Some(values) => arguments(lines, values, signature),
+                None => lines.extend_from_slice(b"()"),
+            }
+        }
+        match part {
+            Part::Begin => lines.extend_from_slice(b" {"),
+            Part::Whole(how) => {
+                value(lines, how);
+                lines.push(b';');
+            }
+            Part::End(how) => {
+                lines.push(b'}');
+                let bare = lines.len();
+                value(lines, how);
+                if lines.len() > bare {
+                    lines.push(b';');
+                }
+                lines.extend_from_slice(b" /* ");
+                lines.extend_from_slice(name);
+                lines.extend_from_slice(b" */");
+            }
         }
         lines.push(b'\n');
     }
     /// Writes the line of the call that has begun last: it has calls within it.
     fn open(&mut self, thread: usize) {
         if let Some(call) = self.waiting.get_mut(thread).and_then(Option::take) {
-            self.line(call.begin, None, &call, "", "() {");
+            self.line(call.begin, None, &call, Part::Begin);
         }
     }
+}
+
+/// Part of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// It begins, and has calls within it.
+    Begin,
+    /// All of it.
+    Whole(CallEnd),
+    /// It ends.
+    End(CallEnd),
+}
+
+/// Whether calls of a function return something.
+fn has_value(signature: Option<&Signature>) -> bool {
+    *value_type(signature) != Type::Void
 }
 
 /// A duration in ten characters, in the unit that leaves one to three digits before the point.
@@ -85,9 +145,10 @@ fn push_duration(lines: &mut Vec<u8>, ns: u64) {
     lines.extend_from_slice(unit.as_bytes());
 }
 
-impl Visit for Replay {
+impl Visit for Replay<'_> {
     fn function(&mut self, function: &Function) {
         self.names.add(function);
+        self.types.add(function);
     }
     fn thread(&mut self, thread: Thread, _: &Process) {
         self.threads.push(thread.tid);
@@ -96,9 +157,19 @@ impl Visit for Replay {
     fn clock(&mut self, ticks: Ticks) {
         self.ticks = ticks;
     }
+    fn callers(&mut self, call: &Begun, functions: &[usize]) {
+        self.open(call.thread);
+        for (nth, function) in functions.iter().enumerate() {
+            self.head(call.begin, Err(b" backtrace"), call.thread);
+            let name = self.names.get(*function);
+            // Writing into memory does not fail.
+            let space = if self.fields == Fields::NONE { " " } else { "" };
+            drop(writeln!(self.lines, "{space}/* [{nth:2}] {name} */"));
+        }
+    }
     fn begun(&mut self, call: &Begun) {
         self.open(call.thread);
-        self.waiting[call.thread] = Some(*call);
+        self.waiting[call.thread] = Some(call.clone());
     }
     fn ended(&mut self, ended: &Ended) {
         let call = &ended.call;
@@ -109,13 +180,13 @@ impl Visit for Replay {
             }
         };
         match self.waiting[call.thread].take() {
-            Some(_) => self.line(call.begin, took, call, "", "();"),
-            None => self.line(ended.end, took, call, "} /* ", " */"),
+            Some(_) => self.line(call.begin, took, call, Part::Whole(ended.how)),
+            None => self.line(ended.end, took, call, Part::End(ended.how)),
         }
     }
 }
 
-impl Text for Replay {
+impl Text for Replay<'_> {
     fn head(&self) -> String {
         let Fields { elapsed, duration, tid } = self.fields;
         if self.fields == Fields::NONE {

@@ -1,13 +1,17 @@
-//! Which calls of a recording are shown: `--filter`, `--notrace`, `--caller`, `--depth`, `--time-filter` and `--tid`.
+//! Which calls of a recording are shown: `--filter`, `--notrace`, `--caller`, `--depth`, `--time-filter`, `--tid` and
+//! `--trigger`.
 //!
 //! In: calls as they begin and end, in the order of time of each thread. Out: those that are shown, in the same order, with the
 //! depth that they have among each other. docs/design/recording.md has when each is decided. Invariant: SEL-1 a call that is
 //! shown begins once and ends once, within the shown calls that it was within; memory is that of calls that have not ended.
 //! Does not: know files, or how calls are shown.
 
+mod met;
+
 use trapline::recorded::{Begun, Ended, Function, Process, Thread, Ticks, Visit};
 use trapline::{ProbeSpec, Site};
 
+use self::met::Met;
 use super::Text;
 use crate::args::command::record::Selection;
 use crate::report::site::nearness;
@@ -15,7 +19,11 @@ use crate::report::site::nearness;
 impl Selection {
     fn roles(&self, site: &Site) -> Roles {
         let is_in = |list: &[ProbeSpec]| list.iter().any(|spec| nearness(spec, site).is_some());
+        let triggers = || self.triggers.iter().filter(|one| nearness(&one.function, site).is_some());
         Roles {
+            depth: triggers().find_map(|one| one.depth),
+            shows: triggers().find_map(|one| one.shows),
+            backtrace: triggers().any(|one| one.backtrace),
             begins: is_in(&self.only),
             stops: is_in(&self.without),
             is_wanted: self.callers_of.is_empty() || is_in(&self.callers_of),
@@ -32,6 +40,12 @@ struct Roles {
     stops: bool,
     /// It is of `callers_of`, or that is empty.
     is_wanted: bool,
+    /// So many levels are left from its call on.
+    depth: Option<usize>,
+    /// From its call on, calls are shown, or are not; of all threads.
+    shows: Option<bool>,
+    /// Its callers are shown before it.
+    backtrace: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,11 +98,19 @@ pub(crate) struct Selected<'a, T> {
     threads: Vec<Calls>,
     /// Least duration in ticks.
     least: u64,
+    /// Calls that begin now may be shown.
+    shows: bool,
+    met: Met,
 }
 
 impl<'a, T> Selected<'a, T> {
-    pub(crate) const fn new(selection: Selection, to: &'a mut T) -> Self {
-        Self { selection, to, roles: Vec::new(), threads: Vec::new(), least: 0 }
+    pub(crate) fn new(selection: Selection, to: &'a mut T) -> Self {
+        let met = Met::new(&selection);
+        Self { selection, to, roles: Vec::new(), threads: Vec::new(), least: 0, shows: true, met }
+    }
+    /// Why nothing was shown, if that is so.
+    pub(crate) fn unmet(&self) -> Vec<String> {
+        self.met.unmet(&self.selection)
     }
 }
 
@@ -98,27 +120,28 @@ impl Calls {
         Self { is_chosen, frames, long: 0, visible: 0, begun: 0, stopped: 0, left, open: Vec::new() }
     }
     /// Adds a call.
-    fn begin(&mut self, call: &Begun, roles: Roles, selection: &Selection) {
+    fn begin(&mut self, call: &Begun, roles: Roles, (selection, shows): (&Selection, bool)) {
         let left = self.left;
         self.stopped += usize::from(roles.stops);
         self.begun += usize::from(roles.begins);
         if roles.begins {
             self.left = selection.depth;
         }
+        self.left = roles.depth.unwrap_or(self.left);
         let is_within = self.stopped == 0 && (selection.only.is_empty() || self.begun > 0);
-        let state = if is_within && self.left > 0 { State::Waits } else { State::Hidden };
+        let state = if is_within && shows && self.left > 0 { State::Waits } else { State::Hidden };
         if self.open.len() <= call.function {
             self.open.resize(call.function + 1, 0);
         }
         let is_outermost = self.open[call.function] == 0;
-        let call = Begun { depth: self.visible, ..*call };
+        let call = Begun { depth: self.visible, ..call.clone() };
         if state != State::Hidden {
             self.visible += 1;
             self.open[call.function] += 1;
             self.left -= 1;
         }
         let may_show = state != State::Hidden || !selection.callers_of.is_empty();
-        let shows_callers = roles.is_wanted && is_within && may_show;
+        let shows_callers = roles.is_wanted && is_within && shows && may_show;
         self.frames.push(Frame { call, state, roles, is_outermost, shows_callers, left, within: 0 });
     }
     /// Notes which calls are long at a tick, and shows what is known to be shown by that.
@@ -136,16 +159,22 @@ impl Calls {
     /// Shows all long calls that wait.
     fn show(&mut self, to: &mut impl Visit) {
         let from = self.frames[..self.long].iter().rposition(|frame| frame.state == State::Shown);
-        for frame in &mut self.frames[from.map_or(0, |nth| nth + 1)..self.long] {
-            if frame.state == State::Waits {
-                frame.state = State::Shown;
-                to.begun(&frame.call);
+        for nth in from.map_or(0, |nth| nth + 1)..self.long {
+            if self.frames[nth].state != State::Waits {
+                continue;
             }
+            self.frames[nth].state = State::Shown;
+            if self.frames[nth].roles.backtrace {
+                let callers: Vec<usize> =
+                    self.frames[..nth].iter().map(|frame| frame.call.function).collect();
+                to.callers(&self.frames[nth].call, &callers);
+            }
+            to.begun(&self.frames[nth].call);
         }
     }
-    /// Ends the innermost call.
-    fn end(&mut self, ended: &Ended, to: &mut impl Visit) {
-        let Some(frame) = self.frames.pop() else { return };
+    /// Ends the innermost call. Returns whether it is shown.
+    fn end(&mut self, ended: &Ended, to: &mut impl Visit) -> bool {
+        let Some(frame) = self.frames.pop() else { return false };
         let is_long = self.long > self.frames.len();
         self.long = self.long.min(self.frames.len());
         self.left = frame.left;
@@ -158,21 +187,26 @@ impl Calls {
         if is_long && let Some(outer) = self.frames.last_mut() {
             outer.within += ended.end - ended.call.begin;
         }
-        if frame.state == State::Shown {
+        let is_shown = frame.state == State::Shown;
+        if is_shown {
             let Frame { call, within, is_outermost, .. } = frame;
+            let call = Begun { values: ended.call.values.clone(), ..call };
             to.ended(&Ended { call, end: ended.end, within, how: ended.how, is_outermost });
         }
+        is_shown
     }
 }
 
 impl<T: Visit> Visit for Selected<'_, T> {
     fn function(&mut self, function: &Function) {
         self.roles.push(self.selection.roles(&function.site));
+        self.met.function(&self.selection, &function.site);
         self.to.function(function);
     }
     fn thread(&mut self, thread: Thread, process: &Process) {
         let tids = &self.selection.tids;
         let is_chosen = tids.is_empty() || tids.contains(&thread.tid);
+        self.met.thread(thread.tid, is_chosen);
         self.threads.push(Calls::new(is_chosen, self.selection.depth));
         self.to.thread(thread, process);
     }
@@ -180,22 +214,26 @@ impl<T: Visit> Visit for Selected<'_, T> {
         // A duration is shown in whole nanoseconds; the least one is that which is shown as such.
         let least = self.selection.least.as_nanos() as f64;
         self.least = if least > 0.0 { ((least - 0.5) / ticks.ns).ceil() as u64 } else { 0 };
+        self.met.ticks = ticks;
         self.to.clock(ticks);
     }
     fn begun(&mut self, call: &Begun) {
+        let roles = self.roles[call.function];
+        self.shows = roles.shows.unwrap_or(self.shows);
         let calls = &mut self.threads[call.thread];
         if !calls.is_chosen {
             return;
         }
         calls.decide(call.begin, self.least, self.to);
-        calls.begin(call, self.roles[call.function], &self.selection);
+        calls.begin(call, roles, (&self.selection, self.shows));
         calls.decide(call.begin, self.least, self.to);
     }
     fn ended(&mut self, ended: &Ended) {
         let calls = &mut self.threads[ended.call.thread];
         if calls.is_chosen {
             calls.decide(ended.end, self.least, self.to);
-            calls.end(ended, self.to);
+            self.met.shown |= calls.end(ended, self.to);
+            self.met.longest = self.met.longest.max(ended.end - ended.call.begin);
         }
     }
 }

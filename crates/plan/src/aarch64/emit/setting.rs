@@ -123,6 +123,7 @@ impl<'a> Setting<'a> {
             marks: Some(self.latency?.for_deferred()),
             texts: tallied.tally.texts(),
             floats: filtered.filter.left_floats(),
+            valued: false,
             fields: tallied.reads,
             unwind: Unwind::None,
             at_entry: true,
@@ -146,7 +147,8 @@ impl<'a> Setting<'a> {
         Some(Tallied { tally: filter.tally.as_ref()?, table, reads: &filter.reads })
     }
     pub(super) fn traced(&self, record: Record) -> Option<Traced<'_>> {
-        let Record { probe, texts, floats, unwind, at_entry, decides, returns, goroutine, .. } = record;
+        let Record { probe, texts, floats, valued, unwind, at_entry, decides, returns, goroutine, .. } =
+            record;
         let filter = if decides.is_some() { Some(self.filtered(probe)?) } else { None };
         Some(Traced {
             machine: &self.machine,
@@ -157,6 +159,7 @@ impl<'a> Setting<'a> {
             marks: if returns && filter.is_some() { Some(self.latency?.for_deferred()) } else { None },
             texts,
             floats,
+            valued,
             fields: self.reads(probe),
             unwind,
             at_entry,

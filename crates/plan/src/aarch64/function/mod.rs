@@ -159,6 +159,7 @@ impl<'a> Requested<'a> {
             texts: 0,
             loads: 0,
             floats: Floats::default(),
+            valued: false,
             unwind,
             at_entry: false,
             noted: self.filter().is_some_and(|filter| !filter.operands.is_empty()),
@@ -174,7 +175,8 @@ impl<'a> Requested<'a> {
     }
     /// The records of a call.
     fn records(&self) -> Result<PlannedSites, Refusal> {
-        let Action::Record { values, returns, texts, floats, fields, stack } = self.request.action else {
+        let Action::Record { values, returns, valued, texts, floats, fields, stack } = self.request.action
+        else {
             return Err(Refusal::Incomplete { at: self.at });
         };
         let loads = self.filter().map_or(0, loads);
@@ -189,6 +191,7 @@ impl<'a> Requested<'a> {
                 texts,
                 loads,
                 floats,
+                valued,
                 unwind: stack,
                 at_entry: true,
                 noted: false,

@@ -30,7 +30,7 @@ use super::saves::{A, AT, B, C, RING, SLOT, TIME};
 use super::stack::Walk;
 use super::text::Texts;
 use crate::machine::{Stacks, ThreadId};
-use crate::programs::records::{Part, Publish};
+use crate::programs::records::{Behind, Compact, Part, Publish};
 use crate::request::Floats;
 
 /// Where records go.
@@ -70,19 +70,38 @@ impl RingWriter<'_> {
     fn inputs(&self, key: RecordKey) -> RecordInputs {
         let (rings, id) = (self.rings.base, self.rings.id);
         let is_compact = self.rings.area.is_compact();
-        RecordInputs { rings, kind: self.kind, id, probe: self.probe, key, is_compact }
+        let behind = Behind::default();
+        RecordInputs { rings, kind: self.kind, id, probe: self.probe, key, is_compact, behind }
     }
     /// A compact ring: `RING` = this CPU's, then a record in it, behind a context if `is_pair`. Jumps if the thread has no
     /// area; if the ring is full; and, without a pair, if another context is needed.
-    pub(super) fn write_compact(&self, asm: &mut Asm, is_pair: bool) -> [Option<Fix>; 3] {
+    pub(super) fn write_compact(&self, asm: &mut Asm, is_pair: bool, behind: Behind) -> [Option<Fix>; 3] {
         let (area, cpus) = (&self.rings.area, self.machine.lines.saturating_sub(1));
         let inputs = self.inputs(RecordKey::Stack(self.texts.depth() + self.step));
+        let inputs = RecordInputs { behind, ..inputs };
         let mut leave = inputs.append(asm, Part::find_compact(area, cpus));
         asm.clock(TIME);
-        let words = area.bytes / WORD;
-        leave.extend(inputs.append(asm, if is_pair { Part::Pair(words) } else { Part::Word(words) }));
+        let of = Compact { words: area.bytes / WORD, values: behind.words() };
+        leave.extend(inputs.append(asm, if is_pair { Part::Pair(of) } else { Part::Word(of) }));
         [Part::NO_CPU, Part::NO_ROOM, Part::SWITCH]
             .map(|outcome| leave.iter().find(|(other, _)| *other == outcome).map(|(_, fix)| *fix))
+    }
+    /// What stands behind a record in a compact ring; `values` as for [`Self::copies`]. An exit has its value only if it is
+    /// `valued`.
+    pub(super) fn behind(&self, values: usize, valued: bool) -> Behind {
+        let floats = self.floats;
+        match self.kind {
+            RecordKind::Entry => Behind {
+                arguments: values.min(ARGUMENTS) as u8,
+                texts: self.texts.words(),
+                floats: floats.arguments,
+                fields: self.texts.fields_words(),
+                returned: false,
+            },
+            RecordKind::Return if valued && floats.returned => Behind { floats: 1, ..Behind::default() },
+            RecordKind::Return => Behind { returned: valued, ..Behind::default() },
+            RecordKind::Tail => Behind::default(),
+        }
     }
     /// Finds this CPU's ring. Jumps if the thread has no area, or if the ring is `full`.
     pub(super) fn find(&self, asm: &mut Asm, full: u32) -> (Fix, Fix) {

@@ -13,6 +13,7 @@
 //!   of a compact ring (`programs::calls`):
 //!   FindCompact   x17 B = the thread's area                  x14 RING                   x15, x16, x11 C, flags
 //!   Word, Pair    x14 RING, x12 TIME                         [RING + HEAD] += words     x13, x15 to x17, x11 C, flags
+//!                 values: x0 to x5, vectors, [sp + TEXTS] (`text`)
 //! ```
 //!
 //! Memory is ordered no more than necessary. The head is stored with release, so that a reader that sees it sees the
@@ -22,15 +23,16 @@ use std::cell::RefCell;
 
 use trapline_code::Allocated;
 use trapline_code::aarch64::{Frame, Inputs, Piece, allocate, emit};
-use trapline_record::calls::PROBE_SHIFT;
+use trapline_record::calls::{PROBE_SHIFT, VALUES};
 use trapline_record::ring::RecordKind;
 
 use super::asm::{Asm, Fix, Reg, SP};
 use super::latency::{G, STACK_END};
 use super::rseq::CPU_ID;
 use super::saves::{A, AT, B, C, RING, SLOT, TIME};
+use super::text::FIRST_COPY;
 use crate::machine::ThreadId;
-use crate::programs::records::{Part, input};
+use crate::programs::records::{Behind, Part, ValuePlace, input};
 use crate::programs::{Kept, Pieces};
 
 /// A part with its locations; and its code, if that is the same for all probes.
@@ -41,8 +43,8 @@ struct Made {
     pieces: Pieces<Piece>,
 }
 
-/// The part, and where the rings are.
-type Question = (Part, u64);
+/// The part, where the rings are, what stands behind a record.
+type Question = (Part, u64, Behind);
 
 thread_local! {
     static MADE: RefCell<Kept<Made>> = const { RefCell::new(Kept::new()) };
@@ -91,6 +93,8 @@ pub(super) struct RecordInputs {
     pub(super) key: RecordKey,
     /// The record is a word of a compact ring.
     pub(super) is_compact: bool,
+    /// What stands behind it there.
+    pub(super) behind: Behind,
 }
 
 impl RecordInputs {
@@ -103,7 +107,7 @@ impl RecordInputs {
             Part::FindCompact { .. } => &[RING, AT, A],
             Part::Word(_) | Part::Pair(_) => &[A, B, AT, SLOT],
         };
-        let question = (part, self.rings);
+        let question = (part, self.rings, self.behind);
         let appended = MADE.with_borrow_mut(|made| {
             let make = || {
                 let allocated = allocate(part.program()?, registers, 0, self)?;
@@ -125,6 +129,11 @@ impl Inputs for RecordInputs {
             input::HEAD | input::USED if !self.is_compact => Some(AT),
             input::SLOT if !self.is_compact => Some(SLOT),
             input::TIME => Some(TIME),
+            input::VALUE.. if self.is_compact => match self.behind.place(nth - input::VALUE) {
+                ValuePlace::Argument(nth) => Some(nth.into()),
+                ValuePlace::Returned => Some(0),
+                ValuePlace::Copied(_) | ValuePlace::Vector(_) => None,
+            },
             input::VALUE.. => Some(Reg::from(nth - input::VALUE)),
             _ => None,
         }
@@ -134,8 +143,15 @@ impl Inputs for RecordInputs {
             input::RINGS => asm.constant(to, self.rings),
             input::CPU => asm.load32(to, B, CPU_ID),
             input::IDS if self.is_compact => {
-                asm.number(to, self.probe << PROBE_SHIFT | self.kind as u32);
+                let values = if self.behind.words() > 0 { VALUES as u32 } else { 0 };
+                asm.number(to, self.probe << PROBE_SHIFT | self.kind as u32 | values);
             }
+            input::VALUE.. => match self.behind.place(nth - input::VALUE) {
+                ValuePlace::Copied(word) => asm.load_at(to, SP, FIRST_COPY + 8 * u32::from(word)),
+                ValuePlace::Vector(vector) => asm.load_of_vector(to, vector.into()),
+                ValuePlace::Argument(nth) => asm.mov(to, nth.into()),
+                ValuePlace::Returned => asm.mov(to, 0),
+            },
             input::THREAD => match self.id {
                 ThreadId::At(offset) => {
                     asm.thread_pointer(C);

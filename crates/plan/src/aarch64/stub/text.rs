@@ -61,6 +61,8 @@ const NUMBER: Reg = 8;
 const KEPT: u32 = 32;
 const KEPT_NUMBER: u32 = KEPT + 8 * ARGUMENTS as u32;
 const TEXTS: u32 = 96;
+/// Offset from the stack pointer of the first word that was copied: results and bytes of texts, then of fields.
+pub(super) const FIRST_COPY: u32 = TEXTS;
 const TEXT_LEN: u32 = TEXT_WORDS as u32 * 8;
 const EFAULT: u32 = 14;
 /// Upper bound of the code bytes for a load, with its share of what all need.
@@ -108,6 +110,14 @@ impl<'a> Texts<'a> {
     /// Offset from the stack pointer of the first field's result.
     pub(super) fn first_field(self) -> u32 {
         TEXTS + self.count() * TEXT_LEN
+    }
+    /// Number of words that texts take in a record.
+    pub(super) fn words(self) -> u16 {
+        (self.count() * TEXT_LEN / 8) as u16
+    }
+    /// Number of words that fields take in a record.
+    pub(super) fn fields_words(self) -> u16 {
+        (self.fields_len() / 8) as u16
     }
     fn fields_len(self) -> u32 {
         8 * words(self.fields) as u32

@@ -55,6 +55,7 @@ use super::saves::{A, B};
 use super::threads;
 use super::traced::Traced;
 use crate::filter::Tree;
+use crate::programs::records::Behind;
 
 /// A stub that waits for its displaced code.
 #[derive(Debug)]
@@ -71,7 +72,7 @@ pub struct UnfinishedTrace<'a> {
     none: Fix,
     full: Fix,
     /// A compact ring: what appends the second sequence, and the jump that leads there.
-    compact: Option<(RingWriter<'a>, Rseq, Option<Fix>)>,
+    compact: Option<(RingWriter<'a>, Rseq, Option<Fix>, Behind)>,
     /// Where the common path goes on.
     written: u64,
     /// What the filter has left to append.
@@ -108,9 +109,10 @@ pub fn trace(at: u64, traced: Traced<'_>, kind: RecordKind, values: usize) -> Un
     let mut compact = None;
     let (section, (none, full)) = match traced.machine.rseq {
         Some(rseq) if traced.rings.area.is_compact() => {
+            let behind = writer.behind(values, traced.valued);
             let (section, [none, full, switch]) =
-                rseq::section_with(&mut asm, rseq, [B, A], |asm| writer.write_compact(asm, false));
-            compact = Some((writer, rseq, switch));
+                rseq::section_with(&mut asm, rseq, [B, A], |asm| writer.write_compact(asm, false, behind));
+            compact = Some((writer, rseq, switch, behind));
             // A part that has no code has no jumps; then the stub is never finished.
             let [none, full] = [none, full].map(|fix| fix.unwrap_or_else(|| asm.b_later()));
             (Some(section), (none, full))
@@ -173,9 +175,10 @@ impl Code for UnfinishedTrace<'_> {
         }
         path.behind_fields(&mut asm, self.deep, self.mark, leaves);
         path.behind_room(&mut asm, self.cramped, leaves);
-        let second = compact.map(|(writer, rseq, switch)| {
+        let second = compact.map(|(writer, rseq, switch, behind)| {
             switch.into_iter().for_each(|switch| asm.bind(switch));
-            let second = rseq::section_with(&mut asm, rseq, [B, A], |asm| writer.write_compact(asm, true));
+            let second =
+                rseq::section_with(&mut asm, rseq, [B, A], |asm| writer.write_compact(asm, true, behind));
             asm.b(written);
             second
         });

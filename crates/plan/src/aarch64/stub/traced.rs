@@ -46,6 +46,8 @@ pub struct Traced<'a> {
     pub texts: u8,
     /// Floats. The record holds them behind arguments and texts; at a return, in place of the value.
     pub floats: Floats,
+    /// In a compact ring: the record of a return holds the value.
+    pub valued: bool,
     /// What is read from memory at an entry. The record holds it behind the floats.
     pub fields: &'a [Read],
     /// Which part of the stack an entry's record holds; if any, it holds neither arguments nor texts.

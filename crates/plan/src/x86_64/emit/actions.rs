@@ -123,7 +123,8 @@ impl Setting<'_> {
     }
 
     fn record(&self, out: &mut Vec<u8>, here: u64, placed: &PlacedAction) -> Option<UnfinishedStub<'_>> {
-        let SiteAction::Record { probe, kind, values, marked, texts, floats, stack } = placed.action else {
+        let SiteAction::Record { probe, kind, values, valued, marked, texts, floats, stack } = placed.action
+        else {
             return None;
         };
         let rings = self.rings.as_ref()?;
@@ -135,7 +136,7 @@ impl Setting<'_> {
         let fields = self.env.reads(probe);
         let plain = self.plain(rings, probe, placed.dead);
         let trampolines = self.trampolines();
-        let traced = Traced { texts, floats, fields, marks, unwind, at_entry, trampolines, ..plain };
+        let traced = Traced { texts, floats, valued, fields, marks, unwind, at_entry, trampolines, ..plain };
         Some(stub::trace(out, here, &traced, kind, values.into()))
     }
 

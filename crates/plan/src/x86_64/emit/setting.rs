@@ -151,6 +151,7 @@ impl Setting<'_> {
             filter: self.filtered(probe),
             texts: 0,
             floats: Floats::default(),
+            valued: false,
             fields: &[],
             marks: None,
             unwind: Unwind::None,

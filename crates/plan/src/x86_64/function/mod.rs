@@ -409,7 +409,7 @@ const fn call(probe: u32, ip: Svma) -> SiteAction {
 /// A record at a single instruction, with this many values.
 fn record_at(probe: u32, values: u8, stack: Stack) -> SiteAction {
     let (kind, floats) = (RecordKind::Entry, Floats::default());
-    SiteAction::Record { probe, kind, values, marked: false, texts: 0, floats, stack }
+    SiteAction::Record { probe, kind, values, valued: false, marked: false, texts: 0, floats, stack }
 }
 
 pub(super) const fn kind_of(exit: stub::ExitKind) -> RecordKind {

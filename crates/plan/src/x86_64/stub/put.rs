@@ -32,7 +32,7 @@ use super::stack::Walk;
 use super::text::{PageNotes, Texts};
 use super::wait::Waits;
 use crate::machine::{Stacks, ThreadId};
-use crate::programs::records::{Part, Publish};
+use crate::programs::records::{Behind, Compact, Part, Publish};
 use crate::request::Floats;
 
 /// Where records go.
@@ -116,7 +116,8 @@ impl RingWriter<'_> {
             None => ((RSP, depth + self.step), Ids::Of(self.number(), self.probe)),
         };
         let area = self.machine.rseq.map_or(0, |rseq| rseq.offset);
-        RecordInputs { rings: self.rings.base, area, kind: self.kind, ids, key, depth }
+        let behind = Behind::default();
+        RecordInputs { rings: self.rings.base, area, kind: self.kind, ids, key, depth, behind }
     }
     /// Writes a record, and publishes it. The registers are those behind `find` or `lock`.
     pub(super) fn write(&self, asm: &mut Asm<'_>, values: usize, walk: Option<Walk>) {
@@ -176,15 +177,33 @@ impl RingWriter<'_> {
     }
     /// A compact ring: r11 = this CPU's, then a record in it, behind a context if `is_pair`. Jumps if the thread has no
     /// area; if the ring is full; and, without a pair, if another context is needed.
-    pub(super) fn write_compact(&self, asm: &mut Asm<'_>, is_pair: bool) -> [Option<Fix>; 3] {
+    pub(super) fn write_compact(&self, asm: &mut Asm<'_>, is_pair: bool, behind: Behind) -> [Option<Fix>; 3] {
         let (area, cpus) = (&self.rings.area, self.machine.lines.saturating_sub(1));
-        let inputs = RecordInputs { ids: Ids::Compact(self.rings.id, self.probe), ..self.inputs(None) };
+        let inputs =
+            RecordInputs { ids: Ids::Compact(self.rings.id, self.probe), behind, ..self.inputs(None) };
         let mut leave = inputs.append(asm, Part::find_compact(area, cpus));
         asm.clock(RDX);
-        let words = area.bytes / WORD;
-        leave.extend(inputs.append(asm, if is_pair { Part::Pair(words) } else { Part::Word(words) }));
+        let of = Compact { words: area.bytes / WORD, values: behind.words() };
+        leave.extend(inputs.append(asm, if is_pair { Part::Pair(of) } else { Part::Word(of) }));
         [Part::NO_CPU, Part::NO_ROOM, Part::SWITCH]
             .map(|outcome| leave.iter().find(|(other, _)| *other == outcome).map(|(_, fix)| *fix))
+    }
+    /// What stands behind a record in a compact ring; `values` as for [`Self::copies`]. An exit has its value only if it is
+    /// `valued`.
+    pub(super) fn behind(&self, values: usize, valued: bool) -> Behind {
+        let floats = self.floats;
+        match self.kind {
+            RecordKind::Entry => Behind {
+                arguments: values.min(ARGUMENTS) as u8,
+                texts: self.texts.words() as u16,
+                floats: floats.arguments,
+                fields: self.texts.fields_words(),
+                returned: false,
+            },
+            RecordKind::Return if valued && floats.returned => Behind { floats: 1, ..Behind::default() },
+            RecordKind::Return => Behind { returned: valued, ..Behind::default() },
+            RecordKind::Tail => Behind::default(),
+        }
     }
     /// r10 = the slot that is `ahead` of the head.
     pub(super) fn slot(&self, asm: &mut Asm<'_>, ahead: u32) {

@@ -13,6 +13,7 @@
 //!   of a compact ring (`programs::calls`):
 //!   FindCompact   fs:[area + CPU_ID]             r11 = ring                      rax, r10, flags
 //!   Word, Pair    r11, rdx = time                [r11 + HEAD] += words           rax, rdx, r10, flags
+//!                 values: arguments, [rsp + saved], vectors, [rsp + ANSWER] (`text`)
 //! ```
 //!
 //! Each thread keeps some programs that it made, with locations. What differs from probe to probe is in no program.
@@ -21,16 +22,17 @@ use std::cell::RefCell;
 
 use trapline_code::Allocated;
 use trapline_code::x86_64::{Frame, Inputs, Piece, allocate, emit};
-use trapline_record::calls::PROBE_SHIFT;
+use trapline_record::calls::{PROBE_SHIFT, VALUES};
 use trapline_record::ring::RecordKind;
 
 use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX, RCX, RDX, RSP, Reg, Shift};
 use super::filter::ARGUMENT;
 use super::rseq::CPU_ID;
 use super::saves::{SAVED_RAX, SAVED_RDX};
+use super::text::ANSWER;
 use super::threads;
 use crate::machine::ThreadId;
-use crate::programs::records::{Part, input};
+use crate::programs::records::{Behind, Part, ValuePlace, input};
 use crate::programs::{Kept, Pieces};
 
 /// A part with its locations; and its code, if that is the same for all probes.
@@ -41,8 +43,8 @@ struct Made {
     pieces: Pieces<Piece>,
 }
 
-/// The part, whether it is an entry's, where the rings and the areas are.
-type Question = (Part, bool, u64, i32);
+/// The part, whether it is an entry's, where the rings and the areas are, what stands behind a record.
+type Question = (Part, bool, u64, i32, Behind);
 
 thread_local! {
     static MADE: RefCell<Kept<Made>> = const { RefCell::new(Kept::new()) };
@@ -91,6 +93,8 @@ pub(super) struct RecordInputs {
     pub(super) key: (Reg, i32),
     /// By how many bytes the stack pointer is lower than where it was saved.
     pub(super) depth: i32,
+    /// What stands behind a record in a compact ring.
+    pub(super) behind: Behind,
 }
 
 impl RecordInputs {
@@ -103,7 +107,7 @@ impl RecordInputs {
             Part::FindCompact { .. } => &[R11, RAX, R10],
             Part::Word(_) | Part::Pair(_) => &[RDX, RAX, R10],
         };
-        let question = (part, self.kind == RecordKind::Entry, self.rings, self.area);
+        let question = (part, self.kind == RecordKind::Entry, self.rings, self.area, self.behind);
         let appended = MADE.with_borrow_mut(|made| {
             let make = || {
                 let allocated = allocate(part.program()?, registers, 0, self)?;
@@ -115,6 +119,15 @@ impl RecordInputs {
             asm.lack(why);
             Vec::new()
         })
+    }
+    const fn is_compact(&self) -> bool {
+        matches!(self.ids, Ids::Compact(..))
+    }
+    fn load_saved(&self, asm: &mut Asm<'_>, nth: u16, to: Reg) {
+        match self.saved(nth) {
+            Ok(register) => asm.mov(to, register),
+            Err(at) => asm.load(to, Mem::At(RSP, self.depth + at)),
+        }
     }
     /// The saved register of a value, unless the value is where it was.
     fn saved(&self, nth: u16) -> Result<Reg, i32> {
@@ -133,6 +146,10 @@ impl Inputs for RecordInputs {
             input::HEAD => Some(RAX),
             input::SLOT => Some(R10),
             input::USED => Some(RCX),
+            input::VALUE.. if self.is_compact() => match self.behind.place(nth - input::VALUE) {
+                ValuePlace::Argument(nth) => self.saved(nth.into()).ok(),
+                _ => None,
+            },
             input::VALUE.. => self.saved(nth - input::VALUE).ok(),
             _ => None,
         }
@@ -145,8 +162,15 @@ impl Inputs for RecordInputs {
             (input::TIME, _) => asm.mov(to, RDX),
             (input::IDS, Ids::Kept(at)) => asm.load(to, Mem::At(at, 0)),
             (input::IDS, Ids::Compact(_, probe)) => {
-                asm.mov_imm32(to, probe << PROBE_SHIFT | self.kind as u32);
+                let values = if self.behind.words() > 0 { VALUES as u32 } else { 0 };
+                asm.mov_imm32(to, probe << PROBE_SHIFT | self.kind as u32 | values);
             }
+            (input::VALUE.., Ids::Compact(..)) => match self.behind.place(nth - input::VALUE) {
+                ValuePlace::Argument(nth) => self.load_saved(asm, nth.into(), to),
+                ValuePlace::Copied(word) => asm.load(to, Mem::At(RSP, ANSWER + 8 * i32::from(word))),
+                ValuePlace::Vector(vector) => asm.load_of_vector(to, vector),
+                ValuePlace::Returned => asm.load(to, Mem::At(RSP, self.depth + SAVED_RAX)),
+            },
             (input::THREAD, Ids::Compact(id, _) | Ids::Of(id, _)) => threads::load(id, asm, to, self.depth),
             (input::IDS, Ids::Of(ThreadId::Unknown, probe)) => asm.mov_imm32(to, probe),
             (input::IDS, Ids::Of(id, probe)) => {
@@ -155,10 +179,7 @@ impl Inputs for RecordInputs {
                 asm.alu_imm(Alu::Or, to, probe as i32, true);
             }
             (input::KEY, _) => asm.lea(to, Mem::At(self.key.0, self.key.1 + self.kind as i32)),
-            (_, _) => match self.saved(nth.wrapping_sub(input::VALUE)) {
-                Ok(register) => asm.mov(to, register),
-                Err(at) => asm.load(to, Mem::At(RSP, self.depth + at)),
-            },
+            (_, _) => self.load_saved(asm, nth.wrapping_sub(input::VALUE), to),
         }
     }
 }

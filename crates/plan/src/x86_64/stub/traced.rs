@@ -44,6 +44,8 @@ pub struct Traced<'a> {
     pub texts: u8,
     /// Floats. The record holds them behind arguments and texts; at a return, in place of the value.
     pub floats: Floats,
+    /// In a compact ring: the record of a return holds the value.
+    pub valued: bool,
     /// What is read from memory at an entry. The record holds it behind the floats.
     pub fields: &'a [Read],
     /// Where entries leave marks for exits, so that exits of filtered entries are not recorded. `None` if all

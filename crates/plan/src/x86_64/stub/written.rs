@@ -41,6 +41,7 @@ use super::stack::Walk;
 use super::threads;
 use super::traced::Traced;
 use crate::machine::Rseq;
+use crate::programs::records::Behind;
 
 /// What is left to append.
 #[derive(Clone, Debug)]
@@ -76,6 +77,7 @@ enum Commit {
 struct Compact<'a> {
     writer: RingWriter<'a>,
     rseq: Rseq,
+    behind: Behind,
     /// The jump of records that need another context.
     switch: Option<Fix>,
 }
@@ -93,7 +95,7 @@ impl Compact<'_> {
     fn second(self, asm: &mut Asm<'_>, written: u64) -> Second {
         self.switch.into_iter().for_each(|switch| asm.bind(switch));
         let (section, [unregistered, full, _]) =
-            rseq::section_with(asm, self.rseq, R11, |asm| self.writer.write_compact(asm, true));
+            rseq::section_with(asm, self.rseq, R11, |asm| self.writer.write_compact(asm, true, self.behind));
         asm.jmp(written);
         Second { section, unregistered, full }
     }
@@ -108,12 +110,17 @@ impl Compact<'_> {
 }
 
 /// A record in a compact ring: the first sequence.
-fn commit_compact<'a>(asm: &mut Asm<'_>, writer: &RingWriter<'a>, rseq: Rseq) -> (Commit, Fix, Compact<'a>) {
+fn commit_compact<'a>(
+    asm: &mut Asm<'_>,
+    writer: &RingWriter<'a>,
+    rseq: Rseq,
+    behind: Behind,
+) -> (Commit, Fix, Compact<'a>) {
     let (section, [unregistered, full, switch]) =
-        rseq::section_with(asm, rseq, R11, |asm| writer.write_compact(asm, false));
+        rseq::section_with(asm, rseq, R11, |asm| writer.write_compact(asm, false, behind));
     // A part that has no code has no jumps; then the stub is never finished.
     let [unregistered, full] = [unregistered, full].map(|fix| fix.unwrap_or_else(|| asm.jmp_later()));
-    (Commit::Section(section, unregistered), full, Compact { writer: *writer, rseq, switch })
+    (Commit::Section(section, unregistered), full, Compact { writer: *writer, rseq, behind, switch })
 }
 
 /// Finds a ring and writes. Also returns the jump of records that found their ring full.
@@ -163,7 +170,8 @@ impl<'a> Written<'a> {
         passed.deep = hits.pass_fields(asm);
         let (commit, full, compact) = match machine.rseq.filter(|_| writer.rings.area.is_compact()) {
             Some(rseq) => {
-                let (commit, full, compact) = commit_compact(asm, &writer, rseq);
+                let behind = writer.behind(values, traced.valued);
+                let (commit, full, compact) = commit_compact(asm, &writer, rseq, behind);
                 (commit, full, Some(compact))
             }
             None => {

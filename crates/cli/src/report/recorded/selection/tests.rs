@@ -47,6 +47,10 @@ struct Asked {
     callers: bool,
     depth: usize,
     least: u64,
+    /// So many levels are left from a call of function 3 on.
+    deeper: Option<usize>,
+    /// Function 4 switches off, and function 3 on.
+    switches: bool,
 }
 
 /// Begins and ends as text.
@@ -66,7 +70,7 @@ impl Visit for Seen {
 
 /// Hands on a tree, as a recording does.
 fn hand_on(call: &Call, depth: usize, to: &mut impl Visit) {
-    let begun = Begun { thread: 0, function: call.function, depth, begin: call.begin };
+    let begun = Begun { thread: 0, function: call.function, depth, begin: call.begin, values: None };
     to.begun(&begun);
     call.below.iter().for_each(|below| hand_on(below, depth + 1, to));
     let within = call.below.iter().map(|below| below.end - below.begin).sum();
@@ -97,13 +101,17 @@ fn step(call: &Call, asked: Asked, above: &Above) -> Above {
     if asked.only && call.function == 0 {
         (inside.is_begun, inside.left) = (true, asked.depth);
     }
+    if let Some(levels) = asked.deeper.filter(|_| call.function == 3) {
+        inside.left = levels;
+    }
     inside
 }
 
 /// The same by a look at the whole tree.
-fn look(call: &Call, asked: Asked, above: &Above, seen: &mut Vec<String>) {
+fn look(call: &Call, asked: Asked, above: &Above, (seen, shows): (&mut Vec<String>, &mut bool)) {
     let mut inside = step(call, asked, above);
-    let is_visible = !inside.is_stopped && (!asked.only || inside.is_begun) && inside.left > 0;
+    *shows = if asked.switches && call.function >= 3 { call.function == 3 } else { *shows };
+    let is_visible = !inside.is_stopped && (!asked.only || inside.is_begun) && inside.left > 0 && *shows;
     let is_long = call.end - call.begin >= asked.least;
     let is_shown = is_visible && is_long && (!asked.callers || leads(call, asked, above));
     let (depth, outermost) = (above.shown.len(), !above.shown.contains(&call.function));
@@ -115,7 +123,7 @@ fn look(call: &Call, asked: Asked, above: &Above, seen: &mut Vec<String>) {
     if is_shown {
         seen.push(head.clone());
     }
-    call.below.iter().for_each(|below| look(below, asked, &inside, seen));
+    call.below.iter().for_each(|below| look(below, asked, &inside, (seen, shows)));
     if is_shown {
         let took = call.below.iter().map(|below| below.end - below.begin).filter(|took| *took >= asked.least);
         seen.push(format!("{head} to {} within {} {outermost}", call.end, took.sum::<u64>()));
@@ -130,6 +138,7 @@ fn selected(tree: &Call, asked: Asked) -> Vec<String> {
         callers_of: one(asked.callers),
         depth: asked.depth,
         least: Duration::from_nanos(asked.least),
+        triggers: Vec::new(),
         tids: Vec::new(),
         since: Duration::ZERO,
         until: None,
@@ -140,6 +149,9 @@ fn selected(tree: &Call, asked: Asked) -> Vec<String> {
         begins: asked.only && function == 0,
         stops: asked.without && function == 1,
         is_wanted: !asked.callers || function == 2,
+        depth: asked.deeper.filter(|_| function == 3),
+        shows: (asked.switches && function >= 3).then_some(function == 3),
+        backtrace: false,
     }));
     selected.threads.push(Calls::new(true, asked.depth));
     selected.clock(Ticks { start: 0, ns: 1.0 });
@@ -162,9 +174,14 @@ fn sel_1_each_selection_is_that_of_the_whole_tree() {
             callers: chance.below(3) == 0,
             depth: if chance.below(2) == 0 { usize::MAX } else { 1 + chance.below(4) as usize },
             least: if chance.below(2) == 0 { 0 } else { chance.below(60) },
+            deeper: (chance.below(3) == 0).then(|| 1 + chance.below(3) as usize),
+            switches: false,
         };
+        // The look ahead for callers knows no switches.
+        let asked = Asked { switches: !asked.callers && chance.below(2) == 0, ..asked };
         let mut expected = Vec::new();
-        look(&tree, asked, &Above { left: asked.depth, ..Above::default() }, &mut expected);
+        let above = Above { left: asked.depth, ..Above::default() };
+        look(&tree, asked, &above, (&mut expected, &mut true));
         assert_eq!(selected(&tree, asked), expected, "round {round}: {asked:?}");
         shown += expected.len();
     }
@@ -181,6 +198,7 @@ fn the_least_time_is_that_which_is_shown() {
             callers_of: Vec::new(),
             depth: usize::MAX,
             least: Duration::from_nanos(least),
+            triggers: Vec::new(),
             tids: Vec::new(),
             since: Duration::ZERO,
             until: None,

@@ -171,6 +171,10 @@ impl Texts<'_> {
     pub(super) const fn first_field(self) -> i32 {
         TEXTS + self.count() * TEXT_LEN
     }
+    /// Number of words that fields take in a record.
+    pub(super) fn fields_words(self) -> u16 {
+        (self.fields_len() / 8) as u16
+    }
     fn fields_len(self) -> i32 {
         self.fields.iter().map(|read| read.words() as i32 * 8).sum()
     }
