@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// One frame of a backtrace.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,11 +34,10 @@ pub fn ready() -> Result<(), String> {
 /// If gdb stops nowhere.
 pub fn arguments(path: &Path, place: &str, input: &str) -> Result<Vec<Vec<(String, String)>>, String> {
     ready()?;
-    let file = std::env::temp_dir().join(format!(
-        "trapline-gdb-{}-{}",
-        std::process::id(),
-        place.trim_start_matches('*')
-    ));
+    // Tests of one process run side by side.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let own = NEXT.fetch_add(1, Ordering::Relaxed);
+    let file = std::env::temp_dir().join(format!("trapline-gdb-{}-{own}", std::process::id()));
     std::fs::write(&file, input).map_err(|error| error.to_string())?;
     let script = format!(
         "set pagination off\nset confirm off\nbreak {place}\ncommands\nsilent\nprintf \"HIT\\n\"\ninfo args\ncontinue\nend\nrun < {}\n",

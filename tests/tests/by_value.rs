@@ -1,5 +1,5 @@
-//! VAL-1: structures, unions and integers of 16 bytes that are passed by value. gdb stops at the same functions, where they
-//! have copied what they copy, and shows the same; what is returned is what the program returns.
+//! VAL-1: structures, unions and integers of 16 bytes that are passed by value. gdb stops at the same functions, where
+//! they have copied what they copy, and shows the same; what is returned is what the program returns.
 
 use serde_json::{Value, json};
 use trapline_tests::debugger::arguments;
@@ -91,8 +91,8 @@ fn so_it_is_where_clang_compiled() {
     as_gdb_shows(&or_skip!(victims::clang("by_value")), true);
 }
 
-/// gcc says that these are in the frame, where the function never puts them, so gdb shows something else. The program knows
-/// what it passes.
+/// gcc says that these are in the frame, where the function never puts them, so gdb shows something else. The program
+/// knows what it passes.
 #[test]
 fn what_the_function_copies_late_is_what_the_program_passes() {
     for (by_clang, path) in [(false, victims::plain("by_value")), (true, victims::clang("by_value"))] {

@@ -9,7 +9,7 @@ struct big { long v[4]; char name[8]; };
 struct bits { unsigned a : 3, b : 29; int c : 5, d : 27; };
 union either { unsigned long n; unsigned half[2]; };
 enum state { OFF, ON = 7 };
-struct inner { struct pair p; enum state e; unsigned char last; };
+struct inner { struct pair p; enum state e; unsigned short last; };
 struct one { long n; };
 struct unnamed { short tag; struct { short low, high; }; };
 

@@ -208,14 +208,14 @@ impl DebugInfo {
     fn passage(&self, unit: UnitOf<'_>, of: UnitOffset) -> gimli::Result<Passage> {
         let (meaning, passed) = (self.value_type(unit, of)?, self.passed(unit, of)?);
         let layout = match &meaning {
-            ValueType::Other(_) if passed != Passed::Unknown => self.layout(unit, of)?,
+            ValueType::Other(_) => self.layout(unit, of)?,
             _ => None,
         };
         let bytes = if matches!(meaning, ValueType::Void) { 0 } else { self.size(unit, of)? };
         Ok(Passage { of: meaning, passed, layout, aligned: self.is_aligned(unit, of, DEEPEST)?, bytes })
     }
-    /// Whether a value of a type begins at a multiple of 16 bytes or more, as far as its parts tell; what is too deep to look
-    /// at might.
+    /// Whether a value of a type begins at a multiple of 16 bytes or more, as far as its parts tell; what is too deep
+    /// to look at might.
     fn is_aligned(&self, unit: UnitOf<'_>, of: UnitOffset, deep: u32) -> gimli::Result<bool> {
         let Some(deep) = deep.checked_sub(1) else { return Ok(true) };
         let says_so =

@@ -4,9 +4,9 @@
 //! ([`AtEntry`]); and whether the compiler may have changed what a caller passes and gets. The ABI is valid
 //! for functions that unknown code calls. If clang knows all callers of a function, it removes parameters and
 //! return values, and later parameters move up. So do copies of functions that gcc makes for some callers: of these,
-//! only locations count. Invariant: PRO-3 if a parameter's location contradicts the
-//! ABI, or it has no location at the entry, its place is that of its location, or none. PRO-4 a compiled
-//! parameter is matched to the source's by the entry to which it refers, not by its position.
+//! only locations count. Where the ABI's rules end (PRO-1), locations say more. Invariant: PRO-3 if a parameter's
+//! location contradicts the ABI, or it has no location at the entry, its place is that of its location, or none. PRO-4
+//! a compiled parameter is matched to the source's by the entry to which it refers, not by its position.
 //! Does not: know other processors' registers: there only the ABI decides.
 
 use std::collections::HashMap;
@@ -31,6 +31,8 @@ const MARKS: u32 = 17;
 pub(super) enum AtEntry {
     /// In this register, or in this word of the stack.
     In(ParameterPlace),
+    /// Where this register points to.
+    Behind(ParameterPlace),
     /// In these registers, so many bytes in each, the first bytes first.
     Pieces([(ParameterPlace, u8); 2]),
     /// In memory, or in parts: the ABI determines where.
@@ -159,14 +161,13 @@ fn place(
     let (first, second) = (operations.next()?, operations.next()?);
     Ok(match (first, second) {
         (None, _) => AtEntry::Nowhere,
+        (Some(Operation::Register { register }), None) => {
+            named(register.0).map_or(AtEntry::Apart, AtEntry::In)
+        }
         // A value that is passed by its address is where the register points.
-        (
-            Some(Operation::Register { register } | Operation::RegisterOffset { register, offset: 0, .. }),
-            None,
-        ) => match named(register.0) {
-            Some(place) => AtEntry::In(place),
-            None => AtEntry::Apart,
-        },
+        (Some(Operation::RegisterOffset { register, offset: 0, .. }), None) => {
+            named(register.0).map_or(AtEntry::Apart, AtEntry::Behind)
+        }
         (Some(Operation::FrameOffset { offset }), None) => {
             on_stack(frame.and_then(|base| base.checked_add(offset)))
         }
@@ -225,12 +226,14 @@ pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &
     let takes_any =
         |nth: usize| !matches!(passed.get(nth), Some(Passed::Registers(pieces)) if pieces.is_none());
     let agrees = |nth: usize, place: ParameterPlace| match noted.get(nth) {
-        Some(AtEntry::In(there)) => place == *there || place == ParameterPlace::Elsewhere,
+        Some(AtEntry::In(there) | AtEntry::Behind(there)) => {
+            place == *there || place == ParameterPlace::Elsewhere
+        }
         Some(AtEntry::Apart | AtEntry::Pieces(_)) => true,
         Some(AtEntry::Nowhere) | None => !takes_any(nth),
     };
     let places: Vec<ParameterPlace> = prototype.parameters.iter().map(|one| one.place).collect();
-    let is_moved = |(nth, place): (usize, &ParameterPlace)| matches!(noted.get(nth), Some(AtEntry::In(there)) if *place != ParameterPlace::Elsewhere && place != there);
+    let is_moved = |(nth, place): (usize, &ParameterPlace)| matches!(noted.get(nth), Some(AtEntry::In(there) | AtEntry::Behind(there)) if *place != ParameterPlace::Elsewhere && place != there);
     let changed = compiled.is_changed || places.iter().enumerate().any(is_moved);
     for (nth, parameter) in prototype.parameters.iter_mut().enumerate() {
         let is_record = matches!(parameter.of, ValueType::Other(_));
@@ -239,11 +242,9 @@ pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &
             other => other == Some(&Passed::Reference),
         };
         parameter.place = match (noted.get(nth), changed) {
-            (Some(AtEntry::In(there)), true) if !is_record => *there,
-            // No register was left for it.
-            (Some(AtEntry::In(there @ ParameterPlace::Stack(_))), false)
-                if is_one && parameter.place == ParameterPlace::Elsewhere =>
-            {
+            (Some(AtEntry::In(there) | AtEntry::Behind(there)), true) if !is_record => *there,
+            // No register was left for it, or the ABI does not say so of all before it.
+            (Some(AtEntry::In(there)), false) if is_one && parameter.place == ParameterPlace::Elsewhere => {
                 *there
             }
             (_, true) => ParameterPlace::Elsewhere,
@@ -271,6 +272,7 @@ fn whereabouts(parts: &Parts, noted: Option<AtEntry>, changed: bool) -> Whereabo
     let bytes = parts.layout.bytes();
     match noted {
         Some(AtEntry::In(ParameterPlace::Stack(offset))) => Whereabouts::Stack(offset),
+        Some(AtEntry::Behind(ParameterPlace::General(nth))) => Whereabouts::Behind(nth),
         Some(AtEntry::In(place)) if bytes <= 8 => {
             Whereabouts::Registers(vec![Piece { place, offset: 0, bytes: bytes as u8 }])
         }

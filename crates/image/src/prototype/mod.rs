@@ -1,8 +1,8 @@
 //! A function's parameters and return value, as its compiler recorded them, and the registers that hold them.
 //!
 //! In: DWARF and a function's address, or BTF and its name. Out: a [`Prototype`]. The registers follow from
-//! the types ([`passing`], [`passing_aarch64`]). Invariants: PRO-1 if it is not known for certain how a type is passed, neither
-//! that parameter nor any later one has a register.
+//! the types ([`passing`], [`passing_aarch64`]). Invariants: PRO-1 if it is not known for certain how a type is passed,
+//! neither that parameter nor any later one has a register, but where the compiler noted one (`entry`).
 //! Does not: know calling conventions other than C's.
 
 mod btf;

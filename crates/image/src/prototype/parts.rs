@@ -1,7 +1,7 @@
 //! Values that consist of several, or take more than one register: of what they consist, and where that is.
 //!
-//! In: DWARF and a type. Out: its [`Layout`], if all of it is known and it is small. Invariant: IMG-3. Does not: decide how
-//! a value is passed (`passing`).
+//! In: DWARF and a type. Out: its [`Layout`], if all of it is known and it is small. Invariant: IMG-3. Does not: decide
+//! how a value is passed (`passing`).
 
 use gimli::UnitOffset;
 

@@ -255,6 +255,7 @@ pub(super) fn places(
         let in_memory = !fits || passed == Passed::Memory;
         let at = match (passed, stack) {
             (Passed::Registers(pieces), _) if fits => Whereabouts::Registers(pieces.places(general, vector)),
+            (Passed::Reference, _) if fits => Whereabouts::Behind(general),
             (Passed::Registers(_) | Passed::Memory, Some(at)) if known && !aligned => Whereabouts::Stack(at),
             _ => Whereabouts::Unknown,
         };
@@ -271,7 +272,7 @@ pub(super) fn places(
             general += more_general;
             vector += more_vector;
         }
-        let parts = layout.filter(|_| passed != Passed::Reference).map(|layout| Parts { layout, at });
+        let parts = layout.map(|layout| Parts { layout, at });
         let of = if passed == Passed::Reference { ValueType::Pointer } else { meaning };
         DeclaredParameter { name, of, place, parts }
     };

@@ -1,10 +1,11 @@
-//! Which registers hold which parameters: the rules of the Procedure Call Standard for the Arm 64-bit Architecture (6.8.2).
+//! Which registers hold which parameters: the rules of the Procedure Call Standard for the Arm 64-bit Architecture
+//! (6.8.2).
 //!
 //! In: the components of types, from DWARF or BTF. Out: how each type is passed, and the place of each parameter. Up to
-//! four floats of one width take a vector register each. Any other structure of up to 16 bytes takes general registers; a
-//! larger one is passed by its address. Once a kind of register has too few left, no later parameter takes one of that kind.
-//! The address of a returned value takes no register for parameters. Invariant: PRO-1. Does not: know where on the stack a
-//! parameter is.
+//! four floats of one width take a vector register each. Any other structure of up to 16 bytes takes general registers;
+//! a larger one is passed by its address. Once a kind of register has too few left, no later parameter takes one of
+//! that kind. The address of a returned value takes no register for parameters. Invariant: PRO-1. Does not: know where
+//! on the stack a parameter is.
 
 use super::parts::{Parts, Whereabouts};
 use super::passing::{Class, Components, Passage, Passed, Pieces, Shapes, returned};

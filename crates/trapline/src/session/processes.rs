@@ -98,7 +98,8 @@ impl Processes {
         }
         self.check().map_err(|error| error.with_follow(false))
     }
-    /// Reads names of all threads of the machine together, if names matter: each process would take descriptors of its own.
+    /// Reads names of all threads of the machine together, if names matter: each process would take descriptors of its
+    /// own.
     fn watch_everyone(&mut self) {
         let names = self.requested.maps.iter().any(MapTable::names_threads);
         if names || std::mem::take(&mut self.requested.follows_threads) {

@@ -191,8 +191,8 @@ impl ThreadNames {
     pub(super) fn rows_by(&self) -> Option<By> {
         self.called.as_ref().and_then(|called| called.rows).flatten()
     }
-    /// Looks up the names of these threads; with `again`, also of those that have one. A thread that is gone was reported
-    /// when it began, before it could hit anything.
+    /// Looks up the names of these threads; with `again`, also of those that have one. A thread that is gone was
+    /// reported when it began, before it could hit anything.
     pub(super) fn look(&mut self, target: &TargetProcess, threads: &HashSet<u32>, again: bool) {
         self.known.look(target.pid(), &target.children, threads, again);
         let is_unknown = |tid: &u32| !self.known.is_known(*tid);

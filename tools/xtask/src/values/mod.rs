@@ -1,9 +1,9 @@
 //! `values`: what `trace` shows of arguments, beside what gdb shows of the same calls.
 //!
-//! In: real programs with debug information. Out: for each program, how many functions ran, and of how many all arguments are
-//! equal, some unknown here, some different; each difference. Both look at the same process: it is held before `main`, `trace`
-//! attaches, and gdb stops once at each function, with its breakpoint over our jump. So the first record of a function is of the
-//! call at which gdb stopped. Does not: compare returned values.
+//! In: real programs with debug information. Out: for each program, how many functions ran, and of how many all
+//! arguments are equal, some unknown here, some different; each difference. Both look at the same process: it is held
+//! before `main`, `trace` attaches, and gdb stops once at each function, with its breakpoint over our jump. So the
+//! first record of a function is of the call at which gdb stopped. Does not: compare returned values.
 
 mod compare;
 mod programs;
@@ -217,7 +217,8 @@ fn both(program: &Program, folder: &Path, target: &mut Child, counted: &BTreeMap
     fs::write(file("functions"), lines.collect::<String>())?;
     let mut gdb = Command::new("gdb");
     gdb.args(["-nx", "-batch", "-p", &pid, "-x"]).arg(folder.join("values.py"));
-    gdb.env("VALUES_FUNCTIONS", file("functions"))
+    gdb.current_dir(folder)
+        .env("VALUES_FUNCTIONS", file("functions"))
         .env("VALUES_OUT", file("gdb"))
         .env("VALUES_GATE", file("gate"));
     gdb.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());

@@ -1,7 +1,7 @@
 //! The programs that `values` looks at, and what they do meanwhile.
 //!
-//! In: what is installed, or can be built from source packages. Out: programs with their words and input. What is not there is
-//! said. Does not: run them.
+//! In: what is installed, or can be built from source packages. Out: programs with their words and input. What is not
+//! there is said. Does not: run them.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -1,7 +1,7 @@
 //! Values that consist of several: structures, unions, integers of 16 bytes.
 //!
-//! In: of what they consist, and their bytes. Out: numbers and text; a debugger shows the same. What bytes are not there
-//! for is unknown (`?`, JSON `null`). Does not: know where the bytes come from.
+//! In: of what they consist, and their bytes. Out: numbers and text; a debugger shows the same. What bytes are not
+//! there for is unknown (`?`, JSON `null`). Does not: know where the bytes come from.
 
 use trapline::Call;
 use trapline::calls::ReadOutcome;

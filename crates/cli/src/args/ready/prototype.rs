@@ -229,8 +229,9 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
     let parameters = if at_return { Vec::new() } else { parameters };
     let mut fields = Vec::new();
     let parameter = |DeclaredParameter { name, of, place, parts }: DeclaredParameter| {
-        if let Some(parts) = parts {
-            return whole(name, parts, noted.reads_texts, &mut fields);
+        let whole = parts.and_then(|parts| whole(name.clone(), parts, noted.reads_texts, &mut fields));
+        if let Some(whole) = whole {
+            return whole;
         }
         let bytes = bytes_of(&of);
         let (place, on_stack) = match place {
@@ -271,8 +272,8 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
     }
 }
 
-/// An argument of several parts.
-fn whole(name: String, parts: Parts, reads: bool, fields: &mut Vec<FieldOf>) -> Parameter {
+/// An argument of several parts, if it is known where these are.
+fn whole(name: String, parts: Parts, reads: bool, fields: &mut Vec<FieldOf>) -> Option<Parameter> {
     /// General registers that records hold.
     const RECORDED: u8 = 6;
     let Parts { layout, at } = parts;
@@ -280,10 +281,8 @@ fn whole(name: String, parts: Parts, reads: bool, fields: &mut Vec<FieldOf>) -> 
     let shown = Type::Whole(Rc::new(layout));
     let read = match at {
         Whereabouts::Registers(pieces) => {
-            return match registers(&pieces, RECORDED) {
-                Some(parts) => Parameter { name, shown, place: ArgumentPlace::Parts(parts) },
-                None => Parameter { name, shown: Type::Opaque, place: ArgumentPlace::Unseen },
-            };
+            let parts = registers(&pieces, RECORDED)?;
+            return Some(Parameter { name, shown, place: ArgumentPlace::Parts(parts) });
         }
         Whereabouts::Stack(offset) => Some(beyond::on_stack(offset, bytes)),
         Whereabouts::Behind(nth) if nth < RECORDED => {
@@ -293,8 +292,8 @@ fn whole(name: String, parts: Parts, reads: bool, fields: &mut Vec<FieldOf>) -> 
     };
     match read {
         // It may take a system call.
-        Some(read) if reads && bytes > 0 && fields.len() < PATHS => stacked(name, shown, read, fields),
-        _ => Parameter { name, shown: Type::Opaque, place: ArgumentPlace::Unseen },
+        Some(read) if reads && bytes > 0 && fields.len() < PATHS => Some(stacked(name, shown, read, fields)),
+        _ => None,
     }
 }
 
