@@ -244,7 +244,9 @@ pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &
         parameter.place = match (noted.get(nth), changed) {
             (Some(AtEntry::In(there) | AtEntry::Behind(there)), true) if !is_record => *there,
             // No register was left for it, or the ABI does not say so of all before it.
-            (Some(AtEntry::In(there)), false) if is_one && parameter.place == ParameterPlace::Elsewhere => {
+            (Some(AtEntry::In(there)), false)
+                if is_one && !is_record && parameter.place == ParameterPlace::Elsewhere =>
+            {
                 *there
             }
             (_, true) => ParameterPlace::Elsewhere,
