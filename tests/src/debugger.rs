@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// One frame of a backtrace.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,6 +21,43 @@ pub fn ready() -> Result<(), String> {
     let output = Command::new("gdb").args(["-nx", "-batch", "-ex", "python print(6 * 7)"]).output();
     let output_text = output.map_err(|error| format!("no gdb: {error}"))?.stdout;
     if output_text.starts_with(b"42") { Ok(()) } else { Err("this gdb has no Python".into()) }
+}
+
+/// Names and values of a function's arguments at each call, as gdb prints them where it stops: at `*func`, the first
+/// instruction, or at `func`, where arguments that the function copies into its own frame are there. `input`: what the
+/// program reads.
+///
+/// # Errors
+/// As [`ready`].
+///
+/// # Panics
+/// If gdb stops nowhere.
+pub fn arguments(path: &Path, place: &str, input: &str) -> Result<Vec<Vec<(String, String)>>, String> {
+    ready()?;
+    // Tests of one process run side by side.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let own = NEXT.fetch_add(1, Ordering::Relaxed);
+    let file = std::env::temp_dir().join(format!("trapline-gdb-{}-{own}", std::process::id()));
+    std::fs::write(&file, input).map_err(|error| error.to_string())?;
+    let script = format!(
+        "set pagination off\nset confirm off\nbreak {place}\ncommands\nsilent\nprintf \"HIT\\n\"\ninfo args\ncontinue\nend\nrun < {}\n",
+        file.display()
+    );
+    let commands = file.with_extension("gdb");
+    std::fs::write(&commands, script).map_err(|error| error.to_string())?;
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-x"]).arg(&commands).arg(path).stdin(std::process::Stdio::null());
+    let output = gdb.output().map_err(|error| format!("no gdb: {error}"))?;
+    [file, commands].iter().for_each(|file| std::fs::remove_file(file).unwrap_or_default());
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let hits = output_text.split("HIT\n").skip(1);
+    let pairs = |hit: &str| {
+        let lines = hit.lines().map_while(|line| line.split_once(" = "));
+        lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>()
+    };
+    let hits: Vec<_> = hits.map(pairs).collect();
+    assert!(!hits.is_empty(), "{output_text}\n{}", String::from_utf8_lossy(&output.stderr));
+    Ok(hits)
 }
 
 /// Backtraces of all threads, innermost frame first, with or without our script for return trampolines.

@@ -70,8 +70,16 @@ impl Script {
     /// # Panics
     /// If it fails.
     #[must_use]
-    pub fn end(mut self) -> (Vec<String>, String) {
+    pub fn end(self) -> (Vec<String>, String) {
         self.signal("-INT");
+        self.ended()
+    }
+    /// The same for a script that ends by itself.
+    ///
+    /// # Panics
+    /// If it fails.
+    #[must_use]
+    pub fn ended(mut self) -> (Vec<String>, String) {
         let rest: Vec<String> = (&mut self.lines).lines().map_while(Result::ok).collect();
         let output = self.child.wait_with_output().expect("it ends");
         assert!(output.status.success(), "{}", errors(&output));

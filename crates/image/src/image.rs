@@ -264,7 +264,7 @@ impl Image {
     /// Functions' types from the file's `.BTF` section, or its debug file's.
     #[must_use]
     pub fn btf(&self) -> Option<Btf> {
-        let section = |elf: &Elf| Btf::read(&debugdata::section(elf, ".BTF"));
+        let section = |elf: &Elf| Btf::read(&debugdata::section(elf, ".BTF"), elf.machine == Machine::X86_64);
         section(&self.elf).or_else(|| self.debug.as_ref().and_then(section))
     }
     /// The file's USDT probes, in the order of its notes.

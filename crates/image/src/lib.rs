@@ -56,7 +56,10 @@ pub use operands::{
     Extend, MARK_ARGUMENTS, MarkArgument, MarkClass, MarkIndex, MarkPlace, NoPlace, mark_arguments,
 };
 pub use pattern::{Exact, Glob, Pattern, Version};
-pub use prototype::{Btf, DeclaredParameter, ParameterPlace, Prototype, ValueType};
+pub use prototype::{
+    Btf, DeclaredParameter, LaidOut, Layout, MOST_BYTES, ParameterPlace, Parts, Piece, Prototype, ValueType,
+    Whereabouts,
+};
 pub use shapes::{FieldShape, RecordShape, Shape};
 pub use spec::{ProbeKind, ProbeSpec};
 pub use targets::RseqSection;

@@ -281,12 +281,12 @@ fn is_record(entry: &Entry<'_>) -> bool {
     records.contains(&entry.tag())
 }
 
-fn number(entry: &Entry<'_>, which: gimli::DwAt) -> gimli::Result<Option<u64>> {
+pub(crate) fn number(entry: &Entry<'_>, which: gimli::DwAt) -> gimli::Result<Option<u64>> {
     Ok(entry.attr_value(which)?.and_then(|value: AttributeValue<Slice>| value.udata_value()))
 }
 
 /// The unit that holds a bit-field, and its bits in it. Older DWARF counts from the unit's highest bit.
-fn bits_of(
+pub(crate) fn bits_of(
     entry: &Entry<'_>,
     unit: u64,
     offset: u64,

@@ -62,7 +62,9 @@ fn both(name: &str) -> (trapline_image::Image, DebugInfo, Btf) {
 /// GCC before 13 writes neither the signedness of enumerations nor the names of wide ones into BTF. BTF has no
 /// locations, so it does not say where on the stack an argument is.
 fn without_news(mut prototype: Prototype) -> Prototype {
+    prototype.value_parts = None;
     for parameter in &mut prototype.parameters {
+        parameter.parts = None;
         if matches!(parameter.place, ParameterPlace::Stack(_)) {
             parameter.place = ParameterPlace::Elsewhere;
         }

@@ -93,17 +93,16 @@ pub(crate) fn filled(value: Value, ty: &Type) -> Value {
     }
 }
 
-/// The bits of a bit field in the integer that holds them.
+/// The bits of a bit field in the integer that holds them. They have no sign, as in bpftrace, but for those that fill a
+/// signed integer.
 pub(crate) fn bit_field(value: i64, bits: Bits, ty: &Type) -> i64 {
     if bits.count == 0 {
         return 0;
     }
     let unused = 64 - bits.count.min(64);
     let raised = (value as u64) << 64u32.saturating_sub(bits.from + bits.count).min(63);
-    match ty.is_signed() {
-        true => raised as i64 >> unused,
-        false => (raised >> unused) as i64,
-    }
+    let field = (raised >> unused) as i64;
+    if let Type::Int(int) = ty { wrap(field, int) } else { field }
 }
 
 #[cfg(test)]
@@ -136,7 +135,9 @@ mod tests {
         let ty = Type::uint(8);
         let field = |from, count| bit_field(0x1e, Bits { from, count }, &ty);
         assert_eq!([field(0, 1), field(1, 1), field(2, 2)], [0, 1, 3]);
-        assert_eq!(bit_field(0b1000, Bits { from: 0, count: 4 }, &Type::int(4)), -8);
+        assert_eq!(bit_field(0b1000, Bits { from: 0, count: 4 }, &Type::int(4)), 8);
+        assert_eq!(bit_field(0xffff_ffff, Bits { from: 0, count: 32 }, &Type::int(4)), -1);
+        assert_eq!(bit_field(-1, Bits { from: 1, count: 31 }, &Type::int(4)), 0x7fff_ffff);
         assert_eq!(bit_field(-1, Bits { from: 0, count: 64 }, &ty), -1);
     }
 }

@@ -61,6 +61,8 @@ impl Cell {
                 *kept = match by {
                     Sum::Total | Sum::Avg => kept.wrapping_add(value),
                     Sum::Min | Sum::Max if *seen > 0 => pick(by, *kept, value, signed),
+                    // The last value is the one with the latest time, and 0 is no time, as in bpftrace.
+                    Sum::Tseries if now == 0 => 0,
                     _ => value,
                 };
                 *seen += 1;

@@ -199,8 +199,36 @@ fn exit_ends_at_once_with_its_status() {
     let script = "begin { print(1); exit(7); print(2); } interval:s:1 { print(3); } end { print(4); }";
     let ran = run_with(script, &Options::default(), Style::default());
     assert_eq!(ran.status, Some(7));
-    assert!(ran.output.starts_with("1\n3\n4\n"), "{}", ran.output);
+    assert!(ran.output.starts_with("1\n4\n"), "{}", ran.output);
     assert!(ran.errors.contains("WARNING: Unreachable statement"), "{}", ran.errors);
+}
+
+/// As bpftrace: what the tracer writes or does to maps after `exit()` is left out, until the blocks at `end` run.
+#[test]
+fn after_exit_blocks_count_but_say_nothing() {
+    let script = "begin { @a = 1; @b = 1; exit(); } begin { printf(\"no\\n\"); print(@a); clear(@b); @a = 2; } \
+                  end { printf(\"yes\\n\"); exit(); } end { printf(\"late\\n\"); @c = 1; }";
+    let ran = run_with(script, &Options::default(), Style::default());
+    assert_eq!(ran.output, "yes\n\n\n@a: 2\n@b: 1\n@c: 1\n");
+}
+
+#[test]
+fn exit_within_an_expression_ends_its_block() {
+    let cases = [
+        "@ = sum({ exit(); 5 });",
+        "@[{ exit(); 5 }] = 1;",
+        "@[{ exit(); 5 }] = count();",
+        "if ({ exit(); 1 }) { @ = 1; } else { @ = 2; }",
+        "@ = { exit(); 1 } + 1;",
+        "@x[1] = 3; delete(@x, { exit(); 1 }); @ = 1;",
+        "$a = { exit(); 1 }; @ = 1;",
+        "@x[{ exit(); 1 }]++;",
+    ];
+    for script in cases {
+        let ran = run_with(&format!("begin {{ {script} }}"), &Options::default(), Style::default());
+        let left = if script.contains("delete") { "\n\n@x[1]: 3\n" } else { "\n\n" };
+        assert_eq!((ran.output.as_str(), ran.status), (left, Some(0)), "{script} {}", ran.errors);
+    }
 }
 
 #[test]

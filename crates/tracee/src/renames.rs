@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 
 use crate::error::TargetError;
 use crate::sys::perf::{self, Ring};
-use crate::watch::{NEVER, open};
+use crate::watch::{NEVER, open, open_for_all};
 
 const RECORD_LOST: u32 = 2;
 const RECORD_COMM: u32 = 3;
@@ -26,6 +26,8 @@ pub enum Changed {
     Begun {
         /// The thread, or the forking process' thread, that created it.
         by: u32,
+        /// Its process: that one, or a child that was forked.
+        process: u32,
     },
     /// It ended, and its number may be given to another thread.
     Ended,
@@ -48,6 +50,17 @@ impl NameWatcher {
         let failed = |error| TargetError::system(pid, "watch its threads' names by perf_event_open", error);
         let (rings, _redirected) = opened.map_err(failed)?;
         Ok(Self { rings, _redirected })
+    }
+    /// Watches all processes of the machine, with one ring for each CPU.
+    ///
+    /// # Errors
+    /// When the kernel does not permit it.
+    pub fn of_all() -> Result<Self, TargetError> {
+        let opened = open_for_all(perf::COMM | perf::TASK, NEVER);
+        let rings = opened.map_err(|error| {
+            TargetError::system(0, "watch the names of all threads by perf_event_open", error)
+        })?;
+        Ok(Self { rings, _redirected: Vec::new() })
     }
     /// Calls `each` for what changed since the last call, by thread. Returns false when the kernel dropped
     /// some of it.
@@ -77,7 +90,7 @@ fn parse(kind: u32, body: &[u8]) -> Option<(u64, u32, Changed)> {
             let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
             (half(4)?, Changed::Name(String::from_utf8_lossy(&name[..end]).into_owned()))
         }
-        RECORD_FORK => (half(8)?, Changed::Begun { by: half(12)? }),
+        RECORD_FORK => (half(8)?, Changed::Begun { by: half(12)?, process: half(0)? }),
         RECORD_EXIT => (half(8)?, Changed::Ended),
         _ => return None,
     };
@@ -98,7 +111,7 @@ mod tests {
         assert_eq!(parse(3, &at(5, &comm[..8])), Some((5, 9, Changed::Name(String::new()))));
         assert_eq!((parse(3, &at(5, &comm[..7])), parse(3, &comm[..7])), (None, None));
         let task = bytes(&[7, 7, 11, 9]);
-        assert_eq!(parse(7, &at(6, &task)), Some((6, 11, Changed::Begun { by: 9 })));
+        assert_eq!(parse(7, &at(6, &task)), Some((6, 11, Changed::Begun { by: 9, process: 7 })));
         assert_eq!(parse(4, &at(6, &task)), Some((6, 11, Changed::Ended)));
         assert_eq!((parse(7, &at(6, &task[..11])), parse(1, &at(6, &task))), (None, None));
     }
@@ -123,7 +136,7 @@ mod tests {
                 seen.push(changed)
             }));
         }
-        let by = Changed::Begun { by: own };
+        let by = Changed::Begun { by: own, process: std::process::id() };
         assert_eq!(seen, [by, Changed::Name("renamed".to_owned()), Changed::Ended]);
     }
     /// A thread is renamed until the ring is full, and then once more: only then does the kernel write that

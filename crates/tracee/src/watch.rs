@@ -135,22 +135,7 @@ impl MapWatcher {
 /// `tell` is the set of records. Each record ends with its time, on CLOCK_MONOTONIC. A ring is readable when
 /// it holds `wakeup` bytes.
 pub(crate) fn open(pid: u32, tell: u64, wakeup: u32) -> io::Result<(Vec<Ring>, Vec<OwnedFd>)> {
-    const SOFTWARE: u32 = 1;
-    const DUMMY: u64 = 9;
-    let attr = perf::Attr {
-        kind: SOFTWARE,
-        config: DUMMY,
-        sample_type: perf::TIME,
-        flags: perf::INHERIT
-            | perf::EXCLUDE_KERNEL
-            | perf::WATERMARK
-            | perf::SAMPLE_ID_ALL
-            | perf::USE_CLOCKID
-            | tell,
-        wakeup,
-        clockid: libc::CLOCK_MONOTONIC,
-        ..perf::Attr::default()
-    };
+    let attr = attr(tell, wakeup);
     let tids = threads(pid);
     let cpus = possible_cpus() as i32;
     if tids.len() * cpus as usize > MAX_EVENTS {
@@ -174,6 +159,41 @@ pub(crate) fn open(pid: u32, tell: u64, wakeup: u32) -> io::Result<(Vec<Ring>, V
         rings.extend(ring);
     }
     if rings.is_empty() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok((rings, redirected)) }
+}
+
+/// The same for all processes: one ring for each CPU that is online.
+pub(crate) fn open_for_all(tell: u64, wakeup: u32) -> io::Result<Vec<Ring>> {
+    const ALL: i32 = -1;
+    let attr = perf::Attr { flags: attr(tell, wakeup).flags & !perf::INHERIT, ..attr(tell, wakeup) };
+    let mut rings = Vec::new();
+    for cpu in 0..possible_cpus() as i32 {
+        match perf::open(attr, ALL, cpu) {
+            Ok(event) => rings.push(Ring::new(event)?),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(rings)
+}
+
+/// A dummy event of which `tell` is the set of records.
+fn attr(tell: u64, wakeup: u32) -> perf::Attr {
+    const SOFTWARE: u32 = 1;
+    const DUMMY: u64 = 9;
+    perf::Attr {
+        kind: SOFTWARE,
+        config: DUMMY,
+        sample_type: perf::TIME,
+        flags: perf::INHERIT
+            | perf::EXCLUDE_KERNEL
+            | perf::WATERMARK
+            | perf::SAMPLE_ID_ALL
+            | perf::USE_CLOCKID
+            | tell,
+        wakeup,
+        clockid: libc::CLOCK_MONOTONIC,
+        ..perf::Attr::default()
+    }
 }
 
 fn word(body: &[u8], at: usize) -> Option<u64> {

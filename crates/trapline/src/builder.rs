@@ -417,6 +417,7 @@ impl Builder {
             ended: self.ended.clone(),
             maps: self.maps.clone(),
             follows_threads: self.follows_threads,
+            everyone: None,
             namer: self.namer.clone(),
             actions: self.actions.clone(),
             debug_folders: Arc::clone(&self.debug_folders),

@@ -55,6 +55,7 @@ pub mod cleanup;
 mod debug_dirs;
 mod decode;
 pub mod error;
+mod everyone;
 mod files;
 pub mod filter;
 mod follow;

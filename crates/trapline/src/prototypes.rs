@@ -13,8 +13,8 @@ use trapline_record::Svma;
 use trapline_tracee::{FileId, Process};
 
 pub use trapline_image::{
-    DeclaredParameter, Field, FieldShape, Misplaced as FieldError, NoField, ParameterPlace, Prototype,
-    RecordShape, Shape, ValueType,
+    DeclaredParameter, Field, FieldShape, LaidOut, Layout, MOST_BYTES, Misplaced as FieldError, NoField,
+    ParameterPlace, Parts, Piece, Prototype, RecordShape, Shape, ValueType, Whereabouts,
 };
 
 use crate::choose::{Chosen, choose};
@@ -236,10 +236,10 @@ fn of_mark(
             _ => nth < 6 || reads,
         };
         let place = if is_known { ParameterPlace::General(nth) } else { ParameterPlace::Elsewhere };
-        DeclaredParameter { name: String::new(), of, place }
+        DeclaredParameter { name: String::new(), of, place, parts: None }
     };
     let parameters = (0..).zip(arguments).map(parameter).collect();
-    let prototype = Some(Prototype { parameters, value: ValueType::Void });
+    let prototype = Some(Prototype { parameters, value: ValueType::Void, value_parts: None });
     Some(ProbedFunction { spec, prototype, reads_texts: false, at: place.at, debug: None })
 }
 

@@ -11,6 +11,7 @@ use trapline_patch::{Durations, Options};
 use trapline_plan::{Action, Floats, Unwind};
 use trapline_record::Svma;
 
+use crate::everyone::Everyone;
 use crate::filter::Filter;
 use crate::form::Returns;
 use crate::histogram::{LinearBuckets, TickScale};
@@ -55,6 +56,8 @@ pub(crate) struct SessionRequest {
     pub(crate) maps: Vec<MapTable>,
     /// Whether the kernel's records about threads are read, so that threads that have ended are known.
     pub(crate) follows_threads: bool,
+    /// All threads of the machine, if they are watched together: where all processes may be probed.
+    pub(crate) everyone: Option<Everyone>,
     /// Gives the names of places their numbers.
     pub(crate) namer: Option<Namer>,
     /// What happens at the hits of each probe instead, in the same order. Those beyond do as the session does.

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use trapline_tracee::{Changed, ThreadStatus};
 
+use crate::everyone::Everyone;
+
 /// Number of threads beyond which those not needed are forgotten.
 const MANY: usize = 1 << 16;
 
@@ -45,6 +47,8 @@ pub(crate) struct Names {
     begun: HashSet<u32>,
     /// Number of threads at which forgetting pays again.
     most: usize,
+    /// All threads of the machine, if they are watched together.
+    everyone: Option<Everyone>,
 }
 
 impl Names {
@@ -111,6 +115,11 @@ impl Names {
         self.inner = namespace(pid) != namespace(std::process::id());
         self.renamed.get_or_insert_default();
     }
+    /// Takes names from those of all threads from now on, as far as these are known.
+    pub(crate) fn ask(&mut self, pid: u32, everyone: Everyone) {
+        self.inner = namespace(pid) != namespace(std::process::id());
+        self.everyone = Some(everyone);
+    }
     /// Threads renamed since the last call, with the names that they had then. A thread that began since then
     /// counts as never renamed.
     pub(crate) fn take_renamed(&mut self) -> HashMap<u32, Option<String>> {
@@ -121,10 +130,12 @@ impl Names {
     /// from the record if the thread is gone. Returns the number that the thread sees itself, if known.
     pub(crate) fn note_change(&mut self, tid: u32, changed: Changed) -> Option<u32> {
         let path = PathBuf::from(format!("/proc/{tid}"));
+        let mut born_in = None;
         let name = match changed {
             Changed::Ended => return self.seen(tid),
             Changed::Name(name) => comm(&path).or(Some(name)),
-            Changed::Begun { by } => {
+            Changed::Begun { by, process } => {
+                born_in = Some(process);
                 let inherited = || self.seen(by).and_then(|by| self.get(by).comm);
                 let name = comm(&path).or_else(inherited);
                 let seen = self.sees(tid, &path)?;
@@ -137,7 +148,7 @@ impl Names {
         };
         let seen = self.seen(tid).or_else(|| self.sees(tid, &path))?;
         if name.is_some() {
-            let process = process(&path).or_else(|| self.known.get(&seen)?.process);
+            let process = born_in.or_else(|| process(&path)).or_else(|| self.known.get(&seen)?.process);
             self.note(seen, Thread { tid, process, comm: name });
         }
         Some(seen)
@@ -161,17 +172,27 @@ impl Names {
     }
     /// What is known of a thread.
     pub(crate) fn get(&self, tid: u32) -> Thread {
-        self.known.get(&tid).cloned().unwrap_or(Thread::unknown(tid))
+        let known = self.known.get(&tid).cloned().unwrap_or(Thread::unknown(tid));
+        // Elsewhere a number may be another thread's in our namespace.
+        let everyone = self.everyone.as_ref().filter(|_| !self.inner || known.process.is_some());
+        match everyone.and_then(|everyone| everyone.look(known.tid)) {
+            Some(one) => Thread {
+                comm: one.comm.or(known.comm),
+                process: one.process.or(known.process),
+                tid: known.tid,
+            },
+            None => known,
+        }
     }
 }
 
-fn comm(task: &Path) -> Option<String> {
+pub(crate) fn comm(task: &Path) -> Option<String> {
     let comm = std::fs::read(task.join("comm")).ok()?;
     Some(String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned())
 }
 
 /// The process of a thread.
-fn process(task: &Path) -> Option<u32> {
+pub(crate) fn process(task: &Path) -> Option<u32> {
     Some(ThreadStatus::parse(&std::fs::read(task.join("status")).ok()?).tgid)
 }
 
@@ -190,7 +211,7 @@ fn descends(mut process: u32, from: u32) -> bool {
 }
 
 /// Thread number from a path that ends in it.
-fn number(task: &Path) -> Option<u32> {
+pub(crate) fn number(task: &Path) -> Option<u32> {
     task.file_name()?.to_str()?.parse().ok()
 }
 
@@ -250,7 +271,7 @@ mod tests {
             (called.map(Option::unwrap_or_default), names.take_renamed())
         };
         let was = |thread, name: &str| HashMap::from([(thread, Some(name.to_owned()))]);
-        let begun = |by| Changed::Begun { by };
+        let begun = |by| Changed::Begun { by, process: std::process::id() };
         // A thread that begins and takes a name in the same round has had no other name.
         let (called, renamed) = note_all(&[(first, name("a")), (second, begun(first)), (second, name("b"))]);
         assert_eq!((called, renamed), (["a", "b", ""].map(str::to_owned), HashMap::new()));

@@ -29,6 +29,7 @@ mod tally;
 mod test;
 mod tree;
 mod unsteady;
+mod values;
 mod venv;
 mod world;
 
@@ -67,6 +68,7 @@ cargo xtask COMMAND
   dist     static binaries, wheels and Debian packages in target/packages [--machine NAME] [--twice: are builds the same?]
            [--try: in an empty folder and in a fresh Debian] [--smoke: this machine's binary alone, tried]
   stress   attach and detach under load [--cycles N]
+  values   what `trace` shows of arguments beside what gdb shows of the same calls, in real programs [-v] [NAME…] (not part of ci)
   storm    the in-process engine under AddressSanitizer: its tests, and all of it at once [--seconds N]
   world    programs that are not ours, bare and traced: same output, same status [--install] [--seconds N] [--package NAME]
            [--under VERB] [--in SETTING] [--lanes N] [--log FILE]
@@ -141,6 +143,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         "stress" => stress::run(flag(args, "--cycles", 2000)?),
         "storm" => storm::run(flag(args, "--seconds", 60)?),
         "world" => world::run(args),
+        "values" => values::run(args).map(|()| Outcome::single(true)),
         "dist" => dist::run(args),
         _ => bail!("unknown command `{name}`\n\n{HELP}"),
     }

@@ -35,6 +35,14 @@ fn build(dir: &Path) -> Result<PathBuf> {
     if program.exists() {
         return Ok(program);
     }
+    unpack(dir, "redis")?;
+    run(&dir.join("source/src"), "make", &["-s", "-j2", "MALLOC=libc", "DEBUG=-g", "redis-server"])?;
+    ensure!(program.exists(), "make left no {}", program.display());
+    Ok(program)
+}
+
+/// Unpacks a source package.
+fn unpack(dir: &Path, package: &str) -> Result<()> {
     // What an interrupted build left.
     fs::remove_dir_all(dir).ok();
     fs::create_dir_all(dir.join("apt/lists/partial"))?;
@@ -47,15 +55,29 @@ fn build(dir: &Path) -> Result<PathBuf> {
     ];
     let options: Vec<&str> = places.iter().flat_map(|place| ["-o", place]).collect();
     run(dir, "apt-get", &[&options[..], &["-q", "update"]].concat())?;
-    run(dir, "apt-get", &[&options[..], &["-q", "source", "--download-only", "redis"]].concat())?;
+    run(dir, "apt-get", &[&options[..], &["-q", "source", "--download-only", package]].concat())?;
     let description = fs::read_dir(dir)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| path.extension().is_some_and(|end| end == "dsc"))
         .context("apt brought no source package")?;
-    run(dir, "dpkg-source", &["-x", &description.to_string_lossy(), "source"])?;
-    run(&dir.join("source/src"), "make", &["-s", "-j2", "MALLOC=libc", "DEBUG=-g", "redis-server"])?;
-    ensure!(program.exists(), "make left no {}", program.display());
-    Ok(program)
+    run(dir, "dpkg-source", &["-x", &description.to_string_lossy(), "source"])
+}
+
+/// A program of this path in a source package, once `make` has built it in the package's folder; as [`ensure`].
+pub(crate) fn built(package: &str, program: &Path, make: &dyn Fn(&Path) -> Command) -> Option<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let made = || -> Result<PathBuf> {
+        let dir = std::path::absolute(target)?.join(package);
+        let path = dir.join("source").join(program);
+        if !path.exists() {
+            unpack(&dir, package)?;
+            let output = make(&dir.join("source")).output()?;
+            ensure!(output.status.success(), "{package}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        ensure!(path.exists(), "{} was not made", path.display());
+        Ok(path)
+    };
+    made().inspect_err(|error| println!("LOUD SKIP: no {package} with debug information: {error:#}")).ok()
 }
 
 /// The system's sources, asked for source packages.

@@ -177,7 +177,7 @@ impl Kept {
                 ArgumentPlace::Vector(n) => At::Vector(n),
                 ArgumentPlace::Field(n) => At::Field(n),
                 ArgumentPlace::Kept { argument, text } => At::Kept(argument, text),
-                ArgumentPlace::Unseen => At::Unseen,
+                ArgumentPlace::Parts(_) | ArgumentPlace::Unseen => At::Unseen,
             },
         };
         let field = |one: &FieldOf| Field { path: one.path.clone(), of: Of::kept(&one.shown) };
@@ -217,6 +217,7 @@ impl Kept {
             fields: self.fields.iter().map(field).collect::<Result<_, KeptError>>()?,
             // They were read when the call was recorded.
             kept: Vec::new(),
+            value_in_vector: false,
             returned_text: self.returned_text,
             noted: None,
         })
@@ -246,7 +247,7 @@ impl Of {
             Type::Str => Self::Str,
             Type::Buf(length) => Self::Buf(*length),
             Type::BufReturned => Self::BufReturned,
-            Type::Opaque => Self::Opaque,
+            Type::Whole(_) | Type::Opaque => Self::Opaque,
             Type::Unknown => Self::Unknown,
             Type::Void => Self::Void,
         }

@@ -13,8 +13,8 @@ use std::fmt;
 
 use btfparse::{Integer32Value, Integer64Value, Offset, Readable, TypeInformation, TypeVariant};
 
-use super::passing::{Components, Passed, passed, places};
-use super::{Prototype, ValueType};
+use super::passing::{Components, Passage, passed, places};
+use super::{Prototype, ValueType, passing_aarch64};
 use crate::types::MAX_CHAIN;
 
 /// First bytes of a little-endian part.
@@ -30,6 +30,7 @@ pub struct Btf {
     parts: Vec<Part>,
     /// Part and type of each function; `None` for a name with several prototypes.
     functions: BTreeMap<String, Option<(usize, u32)>>,
+    is_x86_64: bool,
 }
 
 impl fmt::Debug for Btf {
@@ -59,12 +60,12 @@ impl Readable for Section<'_> {
 struct Forged;
 
 impl Btf {
-    pub(crate) fn read(section: &[u8]) -> Option<Self> {
+    pub(crate) fn read(section: &[u8], is_x86_64: bool) -> Option<Self> {
         let longest = section.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(0);
         if section.len() > MAX_SECTION || longest > MAX_TEXT {
             return None;
         }
-        let mut btf = Self { parts: Vec::new(), functions: BTreeMap::new() };
+        let mut btf = Self { parts: Vec::new(), functions: BTreeMap::new(), is_x86_64 };
         let mut rest = section;
         while let Some(len) = part_len(rest) {
             let Ok(types) = TypeInformation::new(&Section(&rest[..len])) else { break };
@@ -94,7 +95,7 @@ impl Btf {
         }
     }
     fn read_at(&self, (part, of): (usize, u32)) -> Option<Prototype> {
-        self.parts[part].read_prototype(of).ok()
+        self.parts[part].read_prototype(of, self.is_x86_64).ok()
     }
     /// The prototype of the function of that name. `None`: nothing is recorded, or functions of that name
     /// differ.
@@ -114,21 +115,29 @@ fn part_len(bytes: &[u8]) -> Option<usize> {
 }
 
 impl Part {
-    fn read_prototype(&self, of: u32) -> Result<Prototype, Forged> {
+    fn read_prototype(&self, of: u32, is_x86_64: bool) -> Result<Prototype, Forged> {
         let TypeVariant::FuncProto(noted) = self.at(of)? else { return Err(Forged) };
-        let known = |of: u32| Ok((self.value_type(of)?, passed(of, &mut |of| self.shape(of))?));
+        let known = |of: u32| {
+            let shapes = &mut |of| self.shape(of);
+            let passed = if is_x86_64 { passed(of, shapes)? } else { passing_aarch64::passed(of, shapes)? };
+            let (bytes, of) = (self.size(of, 0)?, self.value_type(of)?);
+            // Of an integer of 16 bytes alone it is known that it is aligned.
+            Ok(Passage { aligned: is_wide(&of), of, passed, layout: None, bytes })
+        };
         let value = match known(*noted.return_tid())? {
-            (ValueType::Void, _) => (ValueType::Void, Passed::Registers(0, 0)),
+            Passage { of: ValueType::Void, .. } => Passage::VOID,
             value => value,
         };
         // A parameter of type void at the end of the list stands for a variable number of arguments.
         let listed = noted.parameter_list().iter().filter(|one| one.tid() != 0);
         let mut parameters = Vec::new();
         for one in listed {
-            let (meaning, passed) = known(one.tid())?;
-            parameters.push((one.name().unwrap_or_default(), meaning, passed));
+            parameters.push((one.name().unwrap_or_default(), known(one.tid())?));
         }
-        Ok(places(value, parameters, None))
+        Ok(match is_x86_64 {
+            true => places(value, parameters, None),
+            false => passing_aarch64::places(value, parameters),
+        })
     }
     fn at(&self, of: u32) -> Result<&TypeVariant, Forged> {
         if of == 0 { Ok(&TypeVariant::Void) } else { self.0.get().get(&of).ok_or(Forged) }
@@ -214,6 +223,7 @@ impl Part {
             (TypeVariant::Int(int), ValueType::Integer { .. } | ValueType::Char | ValueType::Bool) => {
                 Components::General(*int.size() as u64)
             }
+            (TypeVariant::Int(int), of) if *int.size() == 16 && is_wide(&of) => Components::Wide,
             (TypeVariant::Ptr(_), _) => Components::General(8),
             (_, ValueType::Enumeration { bytes, .. }) => Components::General(bytes.into()),
             _ => Components::Unknown,
@@ -242,6 +252,11 @@ impl Part {
 
 fn enumeration(bytes: Option<u8>, signed: bool, names: Vec<(String, i128)>) -> ValueType {
     bytes.map_or_else(|| named("", None), |bytes| ValueType::Enumeration { bytes, signed, names })
+}
+
+/// Whether it is an integer of 16 bytes.
+fn is_wide(of: &ValueType) -> bool {
+    matches!(of, ValueType::Other(name) if name.contains("int128"))
 }
 
 /// `struct pair`.

@@ -9,8 +9,8 @@ use gimli::{DwLang, UnitOffset};
 use trapline_record::Svma;
 
 use super::entry::corrected;
-use super::passing::{Components, Passed, passed, places};
-use super::{Declared, Prototype, ValueType};
+use super::passing::{Components, Passage, Passed, passed, places};
+use super::{Declared, Prototype, ValueType, passing_aarch64};
 use crate::debuginfo::{DebugInfo, UnitOf};
 use crate::types::{Entry, MAX_CHAIN, reference};
 
@@ -18,6 +18,9 @@ use crate::types::{Entry, MAX_CHAIN, reference};
 /// has both. Of its copies, those for a whole object (C1, D1) get neither, and those for a base (C2, D2) the
 /// second.
 const HIDDEN: [&str; 2] = ["__in_chrg", "__vtt_parm"];
+
+/// How deep structures are within each other at most, where their alignment is looked for.
+const DEEPEST: u32 = 12;
 
 impl DebugInfo {
     /// The parameters and return value of the function that begins at an address. `None`: nothing is
@@ -58,22 +61,20 @@ impl DebugInfo {
         entry: &Entry<'_>,
         at: (u64, bool),
     ) -> gimli::Result<Option<Prototype>> {
-        let known = |of| gimli::Result::Ok((self.value_type(unit, of)?, self.passed(unit, of)?));
         let value = match self.returned(unit, entry)? {
-            None => (ValueType::Void, Passed::Registers(0, 0)),
-            Some(of) => known(of)?,
+            None => Passage::VOID,
+            Some(of) => self.passage(unit, of)?,
         };
         let mut parameters = Vec::new();
         let declared = self.parameters(unit, entry)?;
         for one in &declared {
-            let (meaning, passed) = known(one.of)?;
-            parameters.push((one.name.clone(), meaning, passed));
+            parameters.push((one.name.clone(), self.passage(unit, one.of)?));
         }
-        let passed: Vec<Passed> = parameters.iter().map(|(_, _, passed)| *passed).collect();
-        let by_abi = places(value, parameters, self.is_x86_64.then_some(8));
         if !self.is_x86_64 {
-            return Ok(Some(by_abi));
+            return Ok(Some(passing_aarch64::places(value, parameters)));
         }
+        let passed: Vec<Passed> = parameters.iter().map(|(_, passage)| passage.passed).collect();
+        let by_abi = places(value, parameters, Some(8));
         let compiled = self.compiled(unit, entry, &declared, at)?;
         Ok(Some(corrected(by_abi, &passed, &compiled)))
     }
@@ -203,6 +204,54 @@ impl DebugInfo {
         let name = self.text(unit, entry, gimli::DW_AT_name)?.unwrap_or_default();
         Ok([word, &name].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" "))
     }
+    /// How a value of a type is passed, and what it is.
+    fn passage(&self, unit: UnitOf<'_>, of: UnitOffset) -> gimli::Result<Passage> {
+        let (meaning, passed) = (self.value_type(unit, of)?, self.passed(unit, of)?);
+        let layout = match &meaning {
+            ValueType::Other(_) => self.layout(unit, of)?,
+            _ => None,
+        };
+        let bytes = if matches!(meaning, ValueType::Void) { 0 } else { self.size(unit, of)? };
+        Ok(Passage { of: meaning, passed, layout, aligned: self.is_aligned(unit, of, DEEPEST)?, bytes })
+    }
+    /// Whether a value of a type begins at a multiple of 16 bytes or more, as far as its parts tell; what is too deep
+    /// to look at might.
+    fn is_aligned(&self, unit: UnitOf<'_>, of: UnitOffset, deep: u32) -> gimli::Result<bool> {
+        let Some(deep) = deep.checked_sub(1) else { return Ok(true) };
+        let says_so =
+            |entry: &Entry<'_>| gimli::Result::Ok(entry.attr_value(gimli::DW_AT_alignment)?.is_some());
+        let (entry, named) = (self.bare(unit, of)?, unit.entry(of)?);
+        if says_so(&entry)? || says_so(&named)? {
+            return Ok(true);
+        }
+        Ok(match entry.tag() {
+            gimli::DW_TAG_base_type => self.size(unit, of)? == 16,
+            gimli::DW_TAG_array_type if entry.attr_value(gimli::DW_AT_GNU_vector)?.is_some() => true,
+            gimli::DW_TAG_array_type => match Self::type_of(&entry)? {
+                Some(of) => self.is_aligned(unit, of, deep)?,
+                None => false,
+            },
+            _ if is_record(&entry) => {
+                let mut tree = unit.entries_tree(Some(entry.offset()))?;
+                let mut children = tree.root()?.children();
+                while let Some(child) = children.next()? {
+                    let member = child.entry();
+                    let is_member = matches!(member.tag(), gimli::DW_TAG_member | gimli::DW_TAG_inheritance);
+                    if !is_member || member.attr_value(gimli::DW_AT_external)?.is_some() {
+                        continue;
+                    }
+                    let of = Self::type_of(member)?;
+                    if says_so(member)?
+                        || of.is_some_and(|of| self.is_aligned(unit, of, deep).unwrap_or(true))
+                    {
+                        return Ok(true);
+                    }
+                }
+                false
+            }
+            _ => false,
+        })
+    }
     fn passed(&self, unit: UnitOf<'_>, of: UnitOffset) -> gimli::Result<Passed> {
         let entry = self.bare(unit, of)?;
         if is_record(&entry) {
@@ -216,7 +265,8 @@ impl DebugInfo {
                 _ => {}
             }
         }
-        passed(of, &mut |of| self.shape(unit, of))
+        let shapes = &mut |of| self.shape(unit, of);
+        if self.is_x86_64 { passed(of, shapes) } else { passing_aarch64::passed(of, shapes) }
     }
     /// The components of a type.
     fn shape(&self, unit: UnitOf<'_>, of: UnitOffset) -> gimli::Result<Components<UnitOffset>> {
@@ -234,6 +284,9 @@ impl DebugInfo {
                 Components::Array { of, bytes: self.size(unit, of)?, count }
             }
             (gimli::DW_TAG_base_type, ValueType::Other(name)) if name == "long double" => Components::X87,
+            (gimli::DW_TAG_base_type, ValueType::Other(name)) if bytes == 16 && name.contains("int128") => {
+                Components::Wide
+            }
             (_, ValueType::Other(_)) => Components::Unknown,
             _ => Components::General(bytes),
         })

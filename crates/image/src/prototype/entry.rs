@@ -4,15 +4,16 @@
 //! ([`AtEntry`]); and whether the compiler may have changed what a caller passes and gets. The ABI is valid
 //! for functions that unknown code calls. If clang knows all callers of a function, it removes parameters and
 //! return values, and later parameters move up. So do copies of functions that gcc makes for some callers: of these,
-//! only locations count. Invariant: PRO-3 if a parameter's location contradicts the
-//! ABI, or it has no location at the entry, its place is that of its location, or none. PRO-4 a compiled
-//! parameter is matched to the source's by the entry to which it refers, not by its position.
+//! only locations count. Where the ABI's rules end (PRO-1), locations say more. Invariant: PRO-3 if a parameter's
+//! location contradicts the ABI, or it has no location at the entry, its place is that of its location, or none. PRO-4
+//! a compiled parameter is matched to the source's by the entry to which it refers, not by its position.
 //! Does not: know other processors' registers: there only the ABI decides.
 
 use std::collections::HashMap;
 
 use gimli::{AttributeValue, Operation, UnitOffset};
 
+use super::parts::{Parts, Piece, Whereabouts};
 use super::passing::Passed;
 use super::{Declared, ParameterPlace, Prototype, ValueType};
 use crate::debuginfo::{DebugInfo, Slice, UnitOf};
@@ -30,6 +31,10 @@ const MARKS: u32 = 17;
 pub(super) enum AtEntry {
     /// In this register, or in this word of the stack.
     In(ParameterPlace),
+    /// Where this register points to.
+    Behind(ParameterPlace),
+    /// In these registers, so many bytes in each, the first bytes first.
+    Pieces([(ParameterPlace, u8); 2]),
     /// In memory, or in parts: the ABI determines where.
     Apart,
     /// None: the compiler removed the parameter, or does not know where it is.
@@ -149,18 +154,20 @@ fn place(
     (frame, exact): (Option<i64>, bool),
 ) -> gimli::Result<AtEntry> {
     const RSP: u16 = 7;
+    if let Some(pieces) = pieces(unit, &expression)? {
+        return Ok(AtEntry::Pieces(pieces));
+    }
     let mut operations = expression.operations(unit.encoding());
     let (first, second) = (operations.next()?, operations.next()?);
     Ok(match (first, second) {
         (None, _) => AtEntry::Nowhere,
+        (Some(Operation::Register { register }), None) => {
+            named(register.0).map_or(AtEntry::Apart, AtEntry::In)
+        }
         // A value that is passed by its address is where the register points.
-        (
-            Some(Operation::Register { register } | Operation::RegisterOffset { register, offset: 0, .. }),
-            None,
-        ) => match named(register.0) {
-            Some(place) => AtEntry::In(place),
-            None => AtEntry::Apart,
-        },
+        (Some(Operation::RegisterOffset { register, offset: 0, .. }), None) => {
+            named(register.0).map_or(AtEntry::Apart, AtEntry::Behind)
+        }
         (Some(Operation::FrameOffset { offset }), None) => {
             on_stack(frame.and_then(|base| base.checked_add(offset)))
         }
@@ -173,6 +180,29 @@ fn place(
         // A constant, or computed from other parameters' earlier values.
         _ => AtEntry::Nowhere,
     })
+}
+
+/// Two argument registers that hold a value together.
+fn pieces(
+    unit: UnitOf<'_>,
+    expression: &gimli::Expression<Slice>,
+) -> gimli::Result<Option<[(ParameterPlace, u8); 2]>> {
+    let mut operations = expression.clone().operations(unit.encoding());
+    let mut all = [(ParameterPlace::Elsewhere, 0); 2];
+    for piece in &mut all {
+        let (
+            Some(Operation::Register { register }),
+            Some(Operation::Piece { size_in_bits, bit_offset: None | Some(0) }),
+        ) = (operations.next()?, operations.next()?)
+        else {
+            return Ok(None);
+        };
+        let (Some(place), Ok(bytes)) = (named(register.0), u8::try_from(size_in_bits / 8)) else {
+            return Ok(None);
+        };
+        *piece = (place, bytes);
+    }
+    Ok(operations.next()?.is_none().then_some(all))
 }
 
 /// The word of the stack at a distance from the stack pointer of the entry. The caller's words are above the return
@@ -193,26 +223,29 @@ fn named(register: u16) -> Option<ParameterPlace> {
 /// A prototype according to the ABI, corrected by what the compiler recorded (PRO-3).
 pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &Compiled) -> Prototype {
     let noted = &compiled.parameters;
-    let takes_any = |nth: usize| !matches!(passed.get(nth), Some(Passed::Registers(0, 0)));
+    let takes_any =
+        |nth: usize| !matches!(passed.get(nth), Some(Passed::Registers(pieces)) if pieces.is_none());
     let agrees = |nth: usize, place: ParameterPlace| match noted.get(nth) {
-        Some(AtEntry::In(there)) => place == *there || place == ParameterPlace::Elsewhere,
-        Some(AtEntry::Apart) => true,
+        Some(AtEntry::In(there) | AtEntry::Behind(there)) => {
+            place == *there || place == ParameterPlace::Elsewhere
+        }
+        Some(AtEntry::Apart | AtEntry::Pieces(_)) => true,
         Some(AtEntry::Nowhere) | None => !takes_any(nth),
     };
     let places: Vec<ParameterPlace> = prototype.parameters.iter().map(|one| one.place).collect();
-    let is_moved = |(nth, place): (usize, &ParameterPlace)| matches!(noted.get(nth), Some(AtEntry::In(there)) if *place != ParameterPlace::Elsewhere && place != there);
+    let is_moved = |(nth, place): (usize, &ParameterPlace)| matches!(noted.get(nth), Some(AtEntry::In(there) | AtEntry::Behind(there)) if *place != ParameterPlace::Elsewhere && place != there);
     let changed = compiled.is_changed || places.iter().enumerate().any(is_moved);
     for (nth, parameter) in prototype.parameters.iter_mut().enumerate() {
         let is_record = matches!(parameter.of, ValueType::Other(_));
-        let is_one = matches!(
-            passed.get(nth),
-            Some(Passed::Registers(1, 0) | Passed::Registers(0, 1) | Passed::Reference)
-        );
+        let is_one = match passed.get(nth) {
+            Some(Passed::Registers(pieces)) => pieces.is_one(),
+            other => other == Some(&Passed::Reference),
+        };
         parameter.place = match (noted.get(nth), changed) {
-            (Some(AtEntry::In(there)), true) if !is_record => *there,
-            // No register was left for it.
-            (Some(AtEntry::In(there @ ParameterPlace::Stack(_))), false)
-                if is_one && parameter.place == ParameterPlace::Elsewhere =>
+            (Some(AtEntry::In(there) | AtEntry::Behind(there)), true) if !is_record => *there,
+            // No register was left for it, or the ABI does not say so of all before it.
+            (Some(AtEntry::In(there)), false)
+                if is_one && !is_record && parameter.place == ParameterPlace::Elsewhere =>
             {
                 *there
             }
@@ -220,14 +253,38 @@ pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &
             (_, false) if agrees(nth, parameter.place) => parameter.place,
             (_, false) => ParameterPlace::Elsewhere,
         };
+        if let Some(parts) = &mut parameter.parts {
+            parts.at = whereabouts(parts, noted.get(nth).copied(), changed);
+        }
     }
     if changed || compiled.may_lose_value {
+        prototype.value_parts = None;
         prototype.value = match prototype.value {
             ValueType::Void => ValueType::Void,
             _ => ValueType::Unknown,
         };
     }
     prototype
+}
+
+/// Where a value of several parts is: where the compiler says, else where the ABI says. What lies on the stack is found
+/// by its location alone, since it may be aligned in any way.
+fn whereabouts(parts: &Parts, noted: Option<AtEntry>, changed: bool) -> Whereabouts {
+    let by_abi = || parts.at.clone();
+    let bytes = parts.layout.bytes();
+    match noted {
+        Some(AtEntry::In(ParameterPlace::Stack(offset))) => Whereabouts::Stack(offset),
+        Some(AtEntry::Behind(ParameterPlace::General(nth))) => Whereabouts::Behind(nth),
+        Some(AtEntry::In(place)) if bytes <= 8 => {
+            Whereabouts::Registers(vec![Piece { place, offset: 0, bytes: bytes as u8 }])
+        }
+        Some(AtEntry::Pieces([first, second])) if u64::from(first.1) + u64::from(second.1) >= bytes => {
+            let piece = |(place, bytes): (ParameterPlace, u8), offset| Piece { place, offset, bytes };
+            Whereabouts::Registers(vec![piece(first, 0), piece(second, first.1)])
+        }
+        Some(AtEntry::Apart) if !changed => by_abi(),
+        _ => Whereabouts::Unknown,
+    }
 }
 
 #[cfg(test)]

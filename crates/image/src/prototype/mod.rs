@@ -1,16 +1,19 @@
 //! A function's parameters and return value, as its compiler recorded them, and the registers that hold them.
 //!
 //! In: DWARF and a function's address, or BTF and its name. Out: a [`Prototype`]. The registers follow from
-//! the types ([`passing`]). Invariants: PRO-1 if it is not known for certain how a type is passed, neither
-//! that parameter nor any later one has a register.
+//! the types ([`passing`], [`passing_aarch64`]). Invariants: PRO-1 if it is not known for certain how a type is passed,
+//! neither that parameter nor any later one has a register, but where the compiler noted one (`entry`).
 //! Does not: know calling conventions other than C's.
 
 mod btf;
 mod dwarf;
 mod entry;
+mod parts;
 mod passing;
+mod passing_aarch64;
 
 pub use btf::Btf;
+pub use parts::{LaidOut, Layout, MOST_BYTES, Parts, Piece, Whereabouts};
 
 use gimli::UnitOffset;
 
@@ -73,6 +76,8 @@ pub struct DeclaredParameter {
     pub of: ValueType,
     /// Its place at the function's entry.
     pub place: ParameterPlace,
+    /// Of what it consists and where that is, if it consists of several values or takes more than one register.
+    pub parts: Option<Parts>,
 }
 
 /// The parameters and the return value of a function.
@@ -82,6 +87,8 @@ pub struct Prototype {
     pub parameters: Vec<DeclaredParameter>,
     /// The return value.
     pub value: ValueType,
+    /// Of what that consists, and in which of the registers for values that is; as [`DeclaredParameter::parts`].
+    pub value_parts: Option<Parts>,
 }
 
 /// A parameter as the source declares it.

@@ -167,17 +167,21 @@ impl Frame<'_> {
     }
     fn exit(&mut self, args: &[Typed]) -> Value {
         let code = args.first().map_or(0, |code| self.int(code));
-        self.state.exit.get_or_insert(code as i32);
-        self.flow = Flow::Return;
+        self.ask_to_end(code as i32);
         Value::Nothing
+    }
+    /// Ends the block, and has the script end. What later blocks would write is not written.
+    fn ask_to_end(&mut self, status: i32) {
+        self.state.exit.get_or_insert(status);
+        self.state.muted = true;
+        self.flow = Flow::Return;
     }
     fn assert(&mut self, args: &[Typed], expr: &Typed) -> Value {
         if !self.is_true(&args[0]) {
             let mut message = b"assert failed: ".to_vec();
             message.extend(self.text(&args[1]));
             self.report(Severity::Error, &expr.at, &message);
-            self.state.exit.get_or_insert(1);
-            self.flow = Flow::Return;
+            self.ask_to_end(1);
         }
         Value::Nothing
     }
@@ -280,6 +284,8 @@ impl Frame<'_> {
                 self.print_map(map, asked);
                 Value::Nothing
             }
+            // The tracer does these, as it writes.
+            Meaning::Clear | Meaning::Zero if self.state.muted => Value::Nothing,
             Meaning::Clear => {
                 self.state.maps[map].clear();
                 Value::Nothing
@@ -296,6 +302,9 @@ impl Frame<'_> {
             }
             Meaning::Delete => {
                 let key = args.first().map_or(Value::Nothing, |key| self.key(key));
+                if self.flow != Flow::Next {
+                    return Value::Nothing;
+                }
                 let removed = self.state.maps[map].remove(&key);
                 if !removed && self.state.style.lookups {
                     let message = "Can't delete map element because it does not exist.";
@@ -320,7 +329,7 @@ impl Frame<'_> {
             debug_assert!(entry.is_some());
         }
         let text = self.state.written(map, asked, &*self.world);
-        self.world.write(super::world::Stream::Output, &text);
+        self.write(super::world::Stream::Output, &text);
         if single {
             self.state.maps[map].remove(&Value::Nothing);
         }

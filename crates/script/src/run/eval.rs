@@ -192,6 +192,9 @@ impl Frame<'_> {
                 (cell.map_or(0, |cell| cell.value(true).int()), key)
             }
         };
+        if self.flow != Flow::Next {
+            return Value::Nothing;
+        }
         let new = old.wrapping_add(by);
         let new = if let Type::Int(int) = &expr.ty { wrap(new, int) } else { new };
         match place {

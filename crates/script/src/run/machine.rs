@@ -45,17 +45,23 @@ impl Machine {
     pub const fn exit(&self) -> Option<i32> {
         self.state.exit
     }
+    /// All probes are gone: the blocks at `end` write again, even if the script has asked to end.
+    pub const fn end(&mut self) {
+        self.state.muted = false;
+    }
     /// Runs a block for a hit.
     pub fn run(&mut self, block: usize, hit: &Hit, world: &mut dyn World) {
         let program = self.state.program.clone();
         Frame::new(&mut self.state, &program.blocks[block], hit, world).run();
     }
-    /// Evaluates a call that writes, with the values of its variables.
+    /// Evaluates a call that writes, with the values of its variables. It was made before the script asked to end.
     pub(crate) fn write(&mut self, call: &Typed, locals: Vec<Value>, hit: &Hit, world: &mut dyn World) {
         let block = Block::default();
+        let muted = std::mem::take(&mut self.state.muted);
         let mut frame = Frame::new(&mut self.state, &block, hit, world);
         frame.locals = locals;
         drop(frame.eval(call));
+        self.state.muted |= muted;
     }
     /// Runs the blocks at probes of one kind, in the order of the source.
     pub fn run_all(&mut self, is: impl Fn(&Probe) -> bool, hit: &Hit, world: &mut dyn World) {

@@ -21,14 +21,20 @@ impl Frame<'_> {
     pub(super) fn shown(&self, value: &Value, expr: &Typed) -> Shown {
         Shown::of(value, &expr.ty, &names(&self.state.program, &*self.world))
     }
+    /// Writes, unless the script has asked to end.
+    pub(super) fn write(&mut self, stream: Stream, bytes: &[u8]) {
+        if !self.state.muted {
+            self.world.write(stream, bytes);
+        }
+    }
     /// Writes a text of the script; in JSON, as a line of this kind.
     pub(super) fn say(&mut self, kind: &str, text: &[u8]) {
         match self.state.style.json {
             true => {
                 let line = json::line(kind, &json::quoted(text));
-                self.world.write(Stream::Output, &line);
+                self.write(Stream::Output, &line);
             }
-            false => self.world.write(Stream::Output, text),
+            false => self.write(Stream::Output, text),
         }
     }
     /// `print` of a value.
@@ -46,7 +52,7 @@ impl Frame<'_> {
                 text
             }
         };
-        self.world.write(Stream::Output, &bytes);
+        self.write(Stream::Output, &bytes);
     }
     /// `printf` and all that take a format.
     pub(super) fn formatted(&mut self, meaning: Meaning, format: &Rc<Format>, args: &[Typed], expr: &Typed) {
@@ -75,11 +81,14 @@ impl Frame<'_> {
             Ok(bytes) => self.say("cat", &bytes),
             Err(error) => {
                 let text = format!("ERROR: failed to open file '{path}' ({error})\n");
-                self.world.write(Stream::Error, text.as_bytes());
+                self.write(Stream::Error, text.as_bytes());
             }
         }
     }
     fn system(&mut self, command: &str) {
+        if self.state.muted {
+            return;
+        }
         match self.world.command(command) {
             Ok(mut bytes) => {
                 // As bpftrace does, which writes one end of line more.
@@ -90,7 +99,7 @@ impl Frame<'_> {
             }
             Err(error) => {
                 let text = format!("ERROR: failed to run '{command}': {error}\n");
-                self.world.write(Stream::Error, text.as_bytes());
+                self.write(Stream::Error, text.as_bytes());
             }
         }
     }
@@ -104,7 +113,7 @@ impl Frame<'_> {
         if self.state.style.json {
             let kind = if severity == Severity::Error { "errorf" } else { "warnf" };
             let line = self.json_message(&format!("\"{kind}\""), message, &[], at);
-            self.world.write(Stream::Output, &line);
+            self.write(Stream::Output, &line);
             return;
         }
         let word = severity.word();
@@ -112,7 +121,7 @@ impl Frame<'_> {
         out.extend(message);
         out.push(b'\n');
         out.extend(expansions(at, word, source).bytes());
-        self.world.write(Stream::Error, &out);
+        self.write(Stream::Error, &out);
     }
     /// A line of JSON about a place in the script.
     fn json_message(&self, kind: &str, message: &[u8], more: &[u8], at: &At) -> Vec<u8> {
@@ -133,14 +142,14 @@ impl Frame<'_> {
         }
         if self.state.style.json {
             let line = self.json_message("\"runtime_error\"", message.as_bytes(), &[], at);
-            self.world.write(Stream::Output, &line);
+            self.write(Stream::Output, &line);
             return;
         }
         let source = &self.state.program.source;
         let (place, context) = (source.place(at.span), source.context(at.span));
         let mut out = format!("{place}: WARNING: {message}\n{context}");
         out.push_str(&expansions(at, "WARNING", source));
-        self.world.write(Stream::Error, out.as_bytes());
+        self.write(Stream::Error, out.as_bytes());
     }
     /// A warning about what a map could not do, in the words that bpftrace has for it.
     pub(super) fn helper_error(&mut self, at: &At, message: &str, helper: &str, code: i32) {
@@ -151,7 +160,7 @@ impl Frame<'_> {
         let more = format!(", \"helper\": \"{helper}\", \"retcode\": {code}");
         let line = self.json_message("\"helper_error\"", message.as_bytes(), more.as_bytes(), at);
         if !self.state.style.no_warnings {
-            self.world.write(Stream::Output, &line);
+            self.write(Stream::Output, &line);
         }
     }
 }

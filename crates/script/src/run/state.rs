@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) wall: u64,
     /// The exit status, once the script has asked to end.
     pub(super) exit: Option<i32>,
+    /// Whether nothing is written: the script has asked to end, and its blocks at `end` do not run yet.
+    pub(super) muted: bool,
     /// The map that holds the time of series, for tests.
     pub(super) series_clock: Option<usize>,
     pub(super) random: u64,
@@ -46,7 +48,17 @@ impl State {
         let maps = program.maps.iter().map(Map::new).collect();
         let begun = world.now(Clock::Boot);
         let wall = world.now(Clock::Wall).wrapping_sub(begun);
-        Self { program, maps, style, begun, wall, exit: None, series_clock: None, random: begun | 1 }
+        Self {
+            program,
+            maps,
+            style,
+            begun,
+            wall,
+            exit: None,
+            muted: false,
+            series_clock: None,
+            random: begun | 1,
+        }
     }
     /// A map as text or JSON.
     pub(super) fn written(&self, map: usize, asked: Asked, world: &dyn World) -> Vec<u8> {

@@ -14,10 +14,10 @@ impl Frame<'_> {
     /// Runs steps until one of them leaves.
     pub(super) fn steps(&mut self, steps: &[Step]) {
         for step in steps {
-            self.step(step);
             if self.flow != Flow::Next {
                 return;
             }
+            self.step(step);
         }
     }
     fn step(&mut self, step: &Step) {
@@ -88,7 +88,9 @@ impl Frame<'_> {
     }
     fn set_map(&mut self, map: usize, key: Option<&Typed>, value: &Typed) {
         let key = key.map_or(Value::Nothing, |key| self.key(key));
-        self.assign(map, key, value, &value.at);
+        if self.flow == Flow::Next {
+            self.assign(map, key, value, &value.at);
+        }
     }
     /// Assigns to a map, or adds to it.
     fn assign(&mut self, map: usize, key: Value, value: &Typed, at: &At) {
@@ -96,6 +98,9 @@ impl Frame<'_> {
             Op::Sum(sum, added, args) => {
                 let (signed, sum, args) = (value.ty.is_signed(), *sum, *args);
                 let added = self.int(added);
+                if self.flow != Flow::Next {
+                    return;
+                }
                 let now = self.series_time();
                 let signed = signed || self.state.program.maps[map].value.is_signed();
                 let full = match self.cell(map, key) {

@@ -85,6 +85,7 @@ pub(crate) fn run_with(script: &str, options: &Options, style: Style) -> Ran {
     machine.series_clock("@clock");
     machine.run_all(|probe| *probe == Probe::Begin, &own(), &mut world);
     machine.run_all(|probe| matches!(probe, Probe::Interval(..)), &own(), &mut world);
+    machine.end();
     machine.run_all(|probe| *probe == Probe::End, &own(), &mut world);
     machine.finish(&mut world);
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();

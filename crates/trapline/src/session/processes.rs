@@ -15,9 +15,11 @@ use trapline_tracee::{Hurry, Launched, Parked, Process, TargetError, why_not_hel
 use super::command::{KillOnDrop, Running};
 use crate::arriving::Arriving;
 use crate::error::{Error, nothing_had};
+use crate::everyone::Everyone;
 use crate::files::Files;
 use crate::follow::Following;
 use crate::listing::list;
+use crate::maps::MapTable;
 use crate::modules::is_ours;
 use crate::past::PastProcesses;
 use crate::report::{Ended, Refused, Unprobed};
@@ -88,6 +90,7 @@ impl Processes {
             return self.launch(words);
         }
         if let Target::All(among) = target {
+            self.watch_everyone();
             self.wait_for_later(among);
         }
         self.attach(target)?;
@@ -99,6 +102,14 @@ impl Processes {
             return Ok(());
         }
         self.check().map_err(|error| error.with_follow(false))
+    }
+    /// Reads names of all threads of the machine together, if names matter: each process would take descriptors of its
+    /// own.
+    fn watch_everyone(&mut self) {
+        let names = self.requested.maps.iter().any(MapTable::names_threads);
+        if names || std::mem::take(&mut self.requested.follows_threads) {
+            self.requested.everyone = Everyone::start().ok();
+        }
     }
     /// Starts a command, probes it at its entry point, and lets it run. If probing fails, the command runs
     /// unprobed. A probe that matches nothing, such as a mistyped name, is an error before the command runs;
@@ -362,6 +373,7 @@ impl Processes {
     pub(super) fn poll(&mut self, options: &dyn Fn() -> ReportOptions) -> bool {
         self.probe_executed();
         self.probe_arrived();
+        self.requested.everyone.iter().for_each(Everyone::poll);
         let mut any = self.following.wanted && self.following.is_busy() || self.arriving.is_some();
         let look = self.looked.elapsed() >= LOOK_EVERY;
         let _hurry = self.traced.iter().any(Traced::is_waited_for).then(Hurry::begin);

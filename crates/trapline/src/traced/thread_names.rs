@@ -115,6 +115,10 @@ impl Called {
         self.over.remove(&tid);
         segments.iter().for_each(|segment| segment.layout().names.take_back(segment.view(), tid));
     }
+    /// Whether neither filters nor rows depend on names.
+    fn is_only_for_names(&self) -> bool {
+        self.wanted.is_empty() && self.rows.is_none()
+    }
     fn is_wanted(&self, tid: u32, names: &Names) -> bool {
         names.get(tid).comm.is_some_and(|comm| self.wanted.contains(&comm))
     }
@@ -146,7 +150,10 @@ impl ThreadNames {
         let wanted: HashSet<String> = names.collect();
         let rows = matches!(requested.hit_action, HitAction::Tally { .. }).then_some(requested.by);
         let in_rows = requested.by == Some(By::ThreadName) && requested.hit_action.is_reported();
-        let in_maps = requested.maps.iter().any(MapTable::names_threads);
+        if let Some(everyone) = &requested.everyone {
+            self.known.ask(pid, everyone.clone());
+        }
+        let in_maps = requested.everyone.is_none() && requested.maps.iter().any(MapTable::names_threads);
         let matter = !wanted.is_empty() || in_rows || in_maps || requested.follows_threads;
         if self.called.is_none() && matter {
             self.known.follow(pid);
@@ -184,9 +191,16 @@ impl ThreadNames {
     pub(super) fn rows_by(&self) -> Option<By> {
         self.called.as_ref().and_then(|called| called.rows).flatten()
     }
-    /// Looks up the names of these threads; with `again`, also of those that have one.
+    /// Looks up the names of these threads; with `again`, also of those that have one. A thread that is gone was
+    /// reported when it began, before it could hit anything.
     pub(super) fn look(&mut self, target: &TargetProcess, threads: &HashSet<u32>, again: bool) {
         self.known.look(target.pid(), &target.children, threads, again);
+        let is_unknown = |tid: &u32| !self.known.is_known(*tid);
+        if threads.iter().any(is_unknown)
+            && let Some(called) = self.called.as_mut().filter(|called| called.is_only_for_names())
+        {
+            called.read_changes(target, &mut self.known, &[]);
+        }
     }
     /// Looks up the names of threads that hit something, before they end.
     pub(super) fn look_at_rows(&mut self, target: &TargetProcess, segments: &[Segment], again: bool) {

@@ -19,6 +19,7 @@ pub(crate) mod top;
 mod trace;
 pub(crate) mod types;
 mod watch;
+pub(crate) mod whole;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use trapline::Call;
 use trapline::calls::{FieldRead, Floats, KeptText};
 use trapline::filter::{Float, Int};
-use trapline::prototypes::{ProbedFunction, ValueType};
+use trapline::prototypes::{Layout, ProbedFunction, ValueType};
+
+use super::whole::{self, MOST, RegisterPart};
 
 /// How a value is shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,7 +35,9 @@ pub(crate) enum Type {
     Buf(u8),
     /// The bytes that it points to when the call returns; the returned value is their number. Only for arguments.
     BufReturned,
-    /// More than one value; not shown.
+    /// More than one value, or more bytes than a register has.
+    Whole(Rc<Layout>),
+    /// The same; not shown.
     Opaque,
     /// It is not known whether there is a value.
     Unknown,
@@ -64,6 +68,8 @@ pub(crate) enum ArgumentPlace {
         /// The text.
         text: u8,
     },
+    /// In several registers, or it is more than one value.
+    Parts([Option<RegisterPart>; MOST]),
     /// Not in a single register, so it is not seen.
     Unseen,
 }
@@ -99,6 +105,8 @@ pub(crate) struct Signature {
     pub(crate) fields: Vec<FieldOf>,
     /// The texts that calls keep for their return.
     pub(crate) kept: Vec<KeptText>,
+    /// The value is in a vector register, though it is no float.
+    pub(crate) value_in_vector: bool,
     /// The one of them to which the returned value points, if that is shown as text.
     pub(crate) returned_text: Option<u8>,
     /// Debug information in which further fields are found.
@@ -119,6 +127,9 @@ pub(crate) enum Value {
     Single(f32),
     Double(f64),
     Text(String),
+    /// Members, in their order.
+    Record(Vec<(String, Self)>),
+    List(Vec<Self>),
     Nothing,
 }
 
@@ -142,15 +153,23 @@ impl Signature {
     pub(crate) fn floats(&self) -> Floats {
         let bit = |parameter: &Parameter| match parameter.place {
             ArgumentPlace::Vector(n) => 1 << n,
+            ArgumentPlace::Parts(parts) => {
+                let vectors = parts.iter().flatten().filter(|part| part.vector);
+                vectors.fold(0, |all, part| all | 1 << part.nth)
+            }
             _ => 0,
         };
         let arguments = self.parameters.iter().map(bit).fold(0, |all, one: u8| all | one);
-        Floats { arguments, returned: matches!(self.value, Some(Type::Float(_))) }
+        Floats { arguments, returned: self.value_in_vector || matches!(self.value, Some(Type::Float(_))) }
     }
     /// The number of general registers that hold arguments, up to the last one that is named.
     pub(crate) fn registers(&self) -> u8 {
         let one = |parameter: &Parameter| match parameter.place {
             ArgumentPlace::General(n) | ArgumentPlace::Kept { argument: n, .. } => n + 1,
+            ArgumentPlace::Parts(parts) => {
+                let general = parts.iter().flatten().filter(|part| !part.vector);
+                general.map(|part| part.nth + 1).max().unwrap_or(0)
+            }
             ArgumentPlace::Vector(_) | ArgumentPlace::Field(_) | ArgumentPlace::Unseen => 0,
         };
         self.parameters.iter().map(one).max().unwrap_or(0)
@@ -161,6 +180,11 @@ impl Parameter {
     /// The argument as text, unless it points to text.
     pub(crate) fn show(&self, call: &Call) -> String {
         match (self.place, &self.shown) {
+            (place, Type::Whole(layout)) => match self.bytes(call) {
+                Some(bytes) => whole::show(layout, &bytes),
+                None if matches!(place, ArgumentPlace::Field(_)) => "<fault>".to_owned(),
+                None => "?".to_owned(),
+            },
             (ArgumentPlace::Unseen, Type::Opaque) => self.shown.show(0),
             (ArgumentPlace::Unseen, _) => "?".to_owned(),
             (ArgumentPlace::General(_) | ArgumentPlace::Kept { .. }, _) if self.raw(call).is_none() => {
@@ -171,7 +195,18 @@ impl Parameter {
     }
     /// The argument for machines.
     pub(crate) fn value(&self, call: &Call) -> Value {
+        if let Type::Whole(layout) = &self.shown {
+            return self.bytes(call).map_or(Value::Nothing, |bytes| whole::value(layout, &bytes));
+        }
         self.raw(call).map_or(Value::Nothing, |raw| self.shown.value(raw))
+    }
+    /// The bytes of a value of several parts, if they are known.
+    fn bytes(&self, call: &Call) -> Option<Vec<u8>> {
+        match self.place {
+            ArgumentPlace::Parts(parts) => whole::bytes_of(call, &parts),
+            ArgumentPlace::Field(nth) => whole::bytes_in(call, nth),
+            _ => None,
+        }
     }
     /// The name of its value, if the value has one.
     pub(crate) fn label(&self, call: &Call) -> Option<&str> {
@@ -188,7 +223,7 @@ impl Parameter {
             }
             ArgumentPlace::Vector(n) => Some(call.floats[usize::from(n) % 8]),
             ArgumentPlace::Field(n) => call.fields.get(usize::from(n))?.word(),
-            ArgumentPlace::Unseen => None,
+            ArgumentPlace::Parts(_) | ArgumentPlace::Unseen => None,
         }
     }
 }
@@ -202,7 +237,7 @@ impl Type {
             Self::Bool | Self::Char => Int { bits: 8, signed: false },
             Self::Hex | Self::Str | Self::Buf(_) | Self::BufReturned => Int::U64,
             Self::Enum(of) => of.int,
-            Self::Float(_) | Self::Opaque | Self::Unknown | Self::Void => return None,
+            Self::Float(_) | Self::Whole(_) | Self::Opaque | Self::Unknown | Self::Void => return None,
         })
     }
     /// Width of a float; `None` for any other type.
@@ -214,6 +249,7 @@ impl Type {
         match self {
             Self::Float(Float::Single) => Value::Single(f32::from_bits(raw as u32)),
             Self::Float(Float::Double) => Value::Double(f64::from_bits(raw)),
+            Self::Whole(layout) => whole::value(layout, &raw.to_le_bytes()),
             Self::Opaque | Self::Unknown => Value::Nothing,
             Self::Bool => Value::Number((raw as u8 != 0).into()),
             other => Value::Number(number(other.int().unwrap_or(Int::U64), raw)),
@@ -235,6 +271,7 @@ impl Type {
                 Some(name) => name.to_owned(),
                 None => enum_number(of.int, raw),
             },
+            Self::Whole(layout) => whole::show(layout, &raw.to_le_bytes()),
             Self::Opaque => "{...}".to_owned(),
             Self::Unknown => "?".to_owned(),
             Self::Void => String::new(),
@@ -285,6 +322,16 @@ impl Value {
             Self::Single(real) => format!("{real:?}"),
             Self::Double(real) => format!("{real:?}"),
             Self::Text(text) => text,
+            Self::Record(members) => {
+                let one = |(name, value): (String, Self)| match name.is_empty() {
+                    true => value.cell(),
+                    false => format!("{name}={}", value.cell()),
+                };
+                format!("{{{}}}", members.into_iter().map(one).collect::<Vec<_>>().join(", "))
+            }
+            Self::List(all) => {
+                format!("{{{}}}", all.into_iter().map(Self::cell).collect::<Vec<_>>().join(", "))
+            }
             Self::Nothing => String::new(),
         }
     }
@@ -299,6 +346,8 @@ impl serde::Serialize for Value {
             Self::Double(real) if real.is_finite() => to.serialize_f64(*real),
             Self::Single(_) | Self::Double(_) => to.serialize_str(&self.clone().cell()),
             Self::Text(text) => to.serialize_str(text),
+            Self::Record(members) => to.collect_map(members.iter().map(|(name, value)| (name, value))),
+            Self::List(all) => to.collect_seq(all),
             Self::Nothing => to.serialize_none(),
         }
     }

@@ -5,9 +5,12 @@
 
 use std::rc::Rc;
 
+use trapline::calls::FieldRead;
 use trapline::filter::Misread;
 use trapline::probes::{Pattern, ProbeKind};
-use trapline::prototypes::{DeclaredParameter, ParameterPlace, ProbedFunction, Prototype, ValueType};
+use trapline::prototypes::{
+    DeclaredParameter, MOST_BYTES, ParameterPlace, Parts, ProbedFunction, Prototype, ValueType, Whereabouts,
+};
 use trapline::{ProbeSpec, beyond};
 
 use super::error::UsageError;
@@ -16,6 +19,7 @@ use super::run::run;
 use super::signature::{self, SignatureError};
 use crate::args::command::Run;
 use crate::args::command::types::{ArgumentPlace, FieldOf, Parameter, Signature, Type};
+use crate::args::command::whole::registers;
 use crate::args::typed::Common;
 use crate::report::format::Format;
 
@@ -137,8 +141,13 @@ pub(super) fn refuse_kept(probes: &[(ProbeSpec, Option<Signature>)]) -> Result<(
 
 /// The typed signature, with the noted type of the returned value unless one was typed.
 fn valued(typed: &Signature, noted: ProbedFunction) -> Signature {
-    let value = noted.prototype.is_some().then(|| signature_of(Rc::new(noted)).value).flatten();
-    Signature { value: typed.value.clone().or(value), ..typed.clone() }
+    let all = noted.prototype.is_some().then(|| signature_of(Rc::new(noted)));
+    let value_in_vector = typed.value.is_none() && all.as_ref().is_some_and(|all| all.value_in_vector);
+    Signature {
+        value: typed.value.clone().or(all.and_then(|all| all.value)),
+        value_in_vector,
+        ..typed.clone()
+    }
 }
 
 /// The arguments and fields that were typed by name. Names that do not exist in the source stand for the
@@ -185,9 +194,10 @@ fn selected(
         parameters.push(Parameter { name: word.clone(), shown: field.shown.clone(), place });
         fields.push(field);
     }
+    let value_in_vector = typed.value.is_none() && all.as_ref().is_some_and(|all| all.value_in_vector);
     let (value, noted) = all.map_or((None, None), |all| (all.value, all.noted));
     let value = typed.value.clone().or(value);
-    Ok(Signature { parameters, value, selected: Vec::new(), fields, noted, ..typed.clone() })
+    Ok(Signature { parameters, value, value_in_vector, selected: Vec::new(), fields, noted, ..typed.clone() })
 }
 
 /// An argument that was selected, with the field that it is, if it is one.
@@ -202,7 +212,7 @@ fn moved(parameter: Parameter, of: Option<&Signature>, fields: &mut Vec<FieldOf>
 }
 
 fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
-    let Some(Prototype { parameters, value }) = noted.prototype.clone() else {
+    let Some(Prototype { parameters, value, value_parts }) = noted.prototype.clone() else {
         let (parameters, value) = (Vec::new(), None);
         return Signature {
             parameters,
@@ -210,6 +220,7 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
             selected: Vec::new(),
             fields: Vec::new(),
             kept: Vec::new(),
+            value_in_vector: false,
             returned_text: None,
             noted: Some(noted),
         };
@@ -217,7 +228,11 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
     let at_return = noted.spec.kind == ProbeKind::Return;
     let parameters = if at_return { Vec::new() } else { parameters };
     let mut fields = Vec::new();
-    let parameter = |DeclaredParameter { name, of, place }: DeclaredParameter| {
+    let parameter = |DeclaredParameter { name, of, place, parts }: DeclaredParameter| {
+        let whole = parts.and_then(|parts| whole(name.clone(), parts, noted.reads_texts, &mut fields));
+        if let Some(whole) = whole {
+            return whole;
+        }
         let bytes = bytes_of(&of);
         let (place, on_stack) = match place {
             ParameterPlace::General(n) => (ArgumentPlace::General(n), None),
@@ -237,12 +252,16 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
         }
     };
     let parameters = parameters.into_iter().map(parameter).collect();
-    let value = match value {
+    let parts = value_parts.and_then(|parts| returned(&parts));
+    let value_in_vector = parts.as_ref().is_some_and(|(_, in_vector)| *in_vector);
+    let value = match (value, parts) {
+        (ValueType::Other(_), Some((whole, _))) => whole,
         // It is returned in several registers, or at a place that the caller passed.
-        ValueType::Other(_) => Type::Void,
-        value => Type::from(value),
+        (ValueType::Other(_), None) => Type::Void,
+        (value, _) => Type::from(value),
     };
     Signature {
+        value_in_vector,
         parameters,
         value: Some(value),
         selected: Vec::new(),
@@ -251,6 +270,39 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
         returned_text: None,
         noted: Some(noted).filter(|_| !at_return),
     }
+}
+
+/// An argument of several parts, if it is known where these are.
+fn whole(name: String, parts: Parts, reads: bool, fields: &mut Vec<FieldOf>) -> Option<Parameter> {
+    /// General registers that records hold.
+    const RECORDED: u8 = 6;
+    let Parts { layout, at } = parts;
+    let bytes = layout.bytes().min(MOST_BYTES) as u8;
+    let shown = Type::Whole(Rc::new(layout));
+    let read = match at {
+        Whereabouts::Registers(pieces) => {
+            let parts = registers(&pieces, RECORDED)?;
+            return Some(Parameter { name, shown, place: ArgumentPlace::Parts(parts) });
+        }
+        Whereabouts::Stack(offset) => Some(beyond::on_stack(offset, bytes)),
+        Whereabouts::Behind(nth) if nth < RECORDED => {
+            Some(FieldRead { register: nth, offsets: vec![0], bytes })
+        }
+        Whereabouts::Behind(_) | Whereabouts::Unknown => None,
+    };
+    match read {
+        // It may take a system call.
+        Some(read) if reads && bytes > 0 && fields.len() < PATHS => Some(stacked(name, shown, read, fields)),
+        _ => None,
+    }
+}
+
+/// How a returned value of several parts is shown, and whether a vector register holds it; `None` unless one register does.
+fn returned(parts: &Parts) -> Option<(Type, bool)> {
+    let Whereabouts::Registers(pieces) = &parts.at else { return None };
+    let [one] = &pieces[..] else { return None };
+    let in_vector = matches!(one.place, ParameterPlace::Vector(_));
+    Some((Type::Whole(Rc::new(parts.layout.clone())), in_vector))
 }
 
 /// Bytes of a value that a register could hold; `None` for any other type.

@@ -39,7 +39,16 @@ pub(super) fn value_alone(value: &str) -> Result<Signature, SignatureError> {
     let (value, kept) = returned(value)?;
     let returned_text = (!kept.is_empty()).then_some(0);
     let (parameters, selected, fields) = Default::default();
-    Ok(Signature { parameters, value: Some(value), selected, fields, kept, returned_text, noted: None })
+    Ok(Signature {
+        parameters,
+        value: Some(value),
+        selected,
+        fields,
+        kept,
+        value_in_vector: false,
+        returned_text,
+        noted: None,
+    })
 }
 
 /// Splits a probe from its signature. A name may hold brackets itself (C++). Only a last pair that ends the
@@ -77,7 +86,9 @@ pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), Signature
     };
     let returned_text = (!text.is_empty()).then_some(kept.len() as u8);
     kept.extend(text);
-    let signature = Signature { parameters, value, selected, fields, kept, returned_text, noted: None };
+    let value_in_vector = false;
+    let signature =
+        Signature { parameters, value, selected, fields, kept, value_in_vector, returned_text, noted: None };
     Ok((probe.trim().to_owned(), Some(signature)))
 }
 

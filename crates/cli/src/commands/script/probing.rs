@@ -197,8 +197,7 @@ impl Probing {
         let builder = builder.texts(masks.clone()).ended_texts(masks).ring(RING).returns(args.returns);
         let builder = builder.actions(actions).maps(ran.tables()).names(ran.namer());
         let builder = builder.debug_folders(&args.debug_folders);
-        // All processes of a machine would take more descriptors than there are.
-        let builder = builder.follow_threads(processes(pid, command).one);
+        let builder = builder.follow_threads(true);
         let (args, returns) = (asked.arguments(), asked.specs.iter().any(|spec| spec.at_return));
         let session = match unwinding {
             Some(unwinding) => builder.stacks(unwinding, false),

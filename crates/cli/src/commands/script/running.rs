@@ -55,6 +55,8 @@ struct Running<'a> {
     told: Vec<String>,
     /// The process that was asked for, if no program is probed.
     pid: Option<u32>,
+    /// When the script asked to end, by [`Clock::Boot`].
+    ended: Option<u64>,
 }
 
 /// Runs a program to its end.
@@ -83,6 +85,7 @@ pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32
         said_due: Instant::now(),
         told: Vec::new(),
         pid,
+        ended: None,
     };
     if args.bench || args.test {
         let Running { machine, host, hit, .. } = &mut running;
@@ -107,6 +110,8 @@ impl Running<'_> {
         self.meet()?;
         self.timers = timers(self.machine.program());
         self.machine.run_all(|probe| *probe == Probe::Begin, &self.hit, &mut self.host);
+        // Hits come behind begin.
+        self.ended = self.machine.exit().map(|_| 0);
         Ok(())
     }
     /// Attaches; how many probes that are.
@@ -205,6 +210,8 @@ impl Running<'_> {
                         &self.hit,
                         &mut self.host,
                     );
+                    let now = self.host.now(Clock::Boot);
+                    self.ended = self.ended.or_else(|| self.machine.exit().map(|_| now));
                 }
                 Some(_) => return,
                 None => {}
@@ -249,13 +256,19 @@ impl Running<'_> {
             && !gone
             && !self.child.as_mut().is_some_and(ended)
     }
-    /// Runs the blocks of hits, until one of them ends the script.
+    /// Runs the blocks of hits: when one of them has ended the script, only of those that were before.
     fn run_events(&mut self, events: Vec<Event>) {
         for (block, hit) in events {
-            if self.machine.exit().is_some() {
-                return;
+            let is_late = |ended| hit.nsecs.is_none_or(|at| at > ended);
+            if !self.ended.is_some_and(is_late) {
+                self.run_block(block, &hit);
             }
-            self.machine.run(block, &hit, &mut self.host);
+        }
+    }
+    fn run_block(&mut self, block: usize, hit: &Hit) {
+        self.machine.run(block, hit, &mut self.host);
+        if self.machine.exit().is_some() && self.ended.is_none() {
+            self.ended = Some(hit.nsecs.unwrap_or_else(|| self.host.now(Clock::Boot)));
         }
     }
     /// Runs the blocks whose time has come, in the order of the source.
@@ -273,7 +286,7 @@ impl Running<'_> {
             }
             let probe = &self.machine.program().blocks[block].probes[probe];
             let hit = Hit { probe: probe.to_string(), sort: probe.sort(), ..self.hit.clone() };
-            self.machine.run(block, &hit, &mut self.host);
+            self.run_block(block, &hit);
         }
     }
     /// Gives maps what the target has added up and assigned so far, and writes what hits said.
@@ -286,7 +299,7 @@ impl Running<'_> {
     /// The same from time to time, if hits say anything.
     fn hear(&mut self) {
         let says = self.probing.as_ref().is_some_and(|probing| probing.ran.native().has_said());
-        if says && self.said_due <= Instant::now() {
+        if says && self.ended.is_none() && self.said_due <= Instant::now() {
             self.settle();
             self.said_due = Instant::now() + SAID;
         }
@@ -308,8 +321,11 @@ impl Running<'_> {
         let (mut missed, mut unknown) = (0, 0);
         if let Some(probing) = self.probing.take() {
             let (host, hit, said) = (&mut self.host, &self.hit, &mut self.said);
+            let until = self.ended.unwrap_or(u64::MAX);
             let write = |native: &Native, machine: &mut Machine, lines: Vec<Line>| {
-                said.all(lines).iter().for_each(|line| line.write(native, machine, (hit, host)));
+                let lines = said.all(lines);
+                let before = lines.iter().filter(|line| line.at() <= until);
+                before.for_each(|line| line.write(native, machine, (hit, host)));
             };
             let (events, [without, lost], mut finished) = probing.end(&mut self.machine, write);
             unknown = without;
@@ -323,6 +339,7 @@ impl Running<'_> {
             self.run_events(accesses);
             missed += lost;
         }
+        self.machine.end();
         self.machine.run_all(|probe| *probe == Probe::End, &self.hit, &mut self.host);
         if missed > 0 {
             self.host.write(Stream::Error, format!("WARNING: Total lost event count: {missed}\n").as_bytes());

@@ -21,6 +21,10 @@ pub(super) struct Line {
 }
 
 impl Line {
+    /// When the hit was, by the boot clock.
+    pub(super) const fn at(&self) -> u64 {
+        self.order.0
+    }
     /// Writes it.
     pub(super) fn write(&self, native: &Native, machine: &mut Machine, (hit, world): (&Hit, &mut dyn World)) {
         machine.say(native, (self.said, &self.key, &self.value), (hit, world));

@@ -1,0 +1,165 @@
+//! The programs that `values` looks at, and what they do meanwhile.
+//!
+//! In: what is installed, or can be built from source packages. Out: programs with their words and input. What is not
+//! there is said. Does not: run them.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// A program.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) name: String,
+    /// The file whose functions are probed.
+    pub(super) path: PathBuf,
+    pub(super) words: Vec<String>,
+    pub(super) folder: PathBuf,
+    pub(super) environment: Vec<(String, String)>,
+    /// What it reads from its standard input.
+    pub(super) input: String,
+    /// Makes the folder what it is before each run.
+    pub(super) prepare: fn(&Path),
+    /// What else it is asked for, once it runs.
+    pub(super) feed: Option<Feed>,
+}
+
+/// Commands for a server, over its socket.
+#[derive(Debug, Clone)]
+pub(super) struct Feed {
+    socket: PathBuf,
+    commands: String,
+}
+
+impl Feed {
+    /// Sends all commands, one after the other.
+    pub(super) fn run(&self) {
+        let connected = (0..2000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            UnixStream::connect(&self.socket).ok()
+        });
+        let Some(mut stream) = connected else { return };
+        stream.set_read_timeout(Some(Duration::from_millis(500))).ok();
+        let mut answer = [0; 65536];
+        for command in self.commands.lines() {
+            if stream.write_all(format!("{command}\r\n").as_bytes()).is_err() {
+                return;
+            }
+            // A blocking command answers later, or never.
+            drop(stream.read(&mut answer));
+        }
+    }
+}
+
+/// Those that are there.
+pub(super) fn all(folder: &Path) -> Vec<Program> {
+    let mut all = Vec::new();
+    let mut add = |name: &str, program: Option<Program>| match program {
+        Some(program) => all.push(program),
+        None => println!("SKIP {name}: it is not there with debug information"),
+    };
+    add("redis", redis(folder));
+    add("ninja", ninja(folder));
+    add("python", python(folder));
+    all
+}
+
+fn redis(folder: &Path) -> Option<Program> {
+    let path = crate::redis::ensure()?;
+    let socket = folder.join("redis.socket");
+    let own = folder.join("redis");
+    fs::create_dir_all(&own).ok()?;
+    let words = [
+        &*path.to_string_lossy(),
+        "--port",
+        "0",
+        "--unixsocket",
+        &socket.to_string_lossy(),
+        "--save",
+        "",
+        "--appendonly",
+        "yes",
+        "--enable-debug-command",
+        "yes",
+    ]
+    .map(str::to_owned);
+    let commands = include_str!("../../values/redis.txt").to_owned();
+    Some(Program {
+        name: "redis".to_owned(),
+        words: words.to_vec(),
+        path,
+        folder: own,
+        environment: Vec::new(),
+        input: String::new(),
+        prepare: emptied,
+        feed: Some(Feed { socket, commands }),
+    })
+}
+
+/// C++: ninja, from the distribution's source package, built here.
+fn ninja(folder: &Path) -> Option<Program> {
+    let path = crate::redis::built("ninja-build", Path::new("ninja"), &|source| {
+        let mut command = Command::new("python3");
+        command.args(["configure.py", "--bootstrap"]).env("CXXFLAGS", "-O2 -g").current_dir(source);
+        command
+    })?;
+    let own = folder.join("ninja");
+    fs::create_dir_all(&own).ok()?;
+    Some(Program {
+        name: "ninja".to_owned(),
+        words: vec![
+            path.to_string_lossy().into_owned(),
+            "-d".to_owned(),
+            "stats".to_owned(),
+            "-k".to_owned(),
+            "0".to_owned(),
+        ],
+        path,
+        folder: own,
+        environment: Vec::new(),
+        input: String::new(),
+        prepare: ninja_rules,
+        feed: None,
+    })
+}
+
+/// An empty folder.
+fn emptied(folder: &Path) {
+    fs::remove_dir_all(folder).ok();
+    fs::create_dir_all(folder).ok();
+}
+
+fn ninja_rules(folder: &Path) {
+    emptied(folder);
+    let mut rules =
+        "rule touch\n  command = touch $out\n  description = touch $out\n  depfile = $out.d\n  deps = gcc\n\
+                     rule list\n  command = cat $in > $out\n  pool = few\npool few\n  depth = 2\n"
+            .to_owned();
+    for nth in 0..12 {
+        rules += &format!("build a{nth}: touch | b\nbuild l{nth}: list a{nth} || a0\n");
+    }
+    rules += "build b: phony\nbuild all: phony l0 l1 l2 l3 l4 l5\ndefault all\n";
+    fs::write(folder.join("build.ninja"), rules).ok();
+}
+
+/// The system's python, if its debug information is installed.
+fn python(folder: &Path) -> Option<Program> {
+    let path = fs::canonicalize("/usr/bin/python3").ok()?;
+    let notes = Command::new("readelf").arg("-n").arg(&path).output().ok()?.stdout;
+    let text = String::from_utf8_lossy(&notes).into_owned();
+    let id = text.lines().find_map(|line| line.trim().strip_prefix("Build ID: "))?;
+    let debug = format!("/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
+    Path::new(&debug).exists().then(|| Program {
+        name: "python".to_owned(),
+        words: vec![path.to_string_lossy().into_owned(), "-E".to_owned(), "-S".to_owned(), "-".to_owned()],
+        path,
+        folder: folder.to_owned(),
+        environment: vec![("PYTHONHASHSEED".to_owned(), "0".to_owned())],
+        input: include_str!("../../values/python.py").to_owned(),
+        prepare: |_| {},
+        feed: None,
+    })
+}

@@ -1,0 +1,138 @@
+# Stops once at the first instruction of each function, and writes what its arguments are, a line of JSON each.
+#
+# In: VALUES_FUNCTIONS, a file with a line `ADDRESS NAME` for each function; VALUES_OUT; VALUES_GATE. Out: lines
+# `{"at": ADDRESS, "tid": THREAD, "args": [[NAME, VALUE], ...]}`. A value that gdb does not have is null. Does not: judge.
+import json
+import os
+
+import gdb
+
+DEEPEST = 10
+
+
+def converted(value, deep=0):
+    """A value as JSON: numbers, [kind, ...] for everything else."""
+    try:
+        kind = value.type.strip_typedefs()
+        code = kind.code
+        if value.is_optimized_out or deep > DEEPEST:
+            return None
+        if code in (gdb.TYPE_CODE_STRUCT, gdb.TYPE_CODE_UNION):
+            members = []
+            for field in kind.fields():
+                if not hasattr(field, "bitpos"):
+                    continue
+                name = "<%s>" % field.name if field.is_base_class else (field.name or "")
+                members.append([name, converted(value[field], deep + 1)])
+            return ["record", members]
+        if code == gdb.TYPE_CODE_ARRAY:
+            if kind.is_vector:
+                return None
+            first, last = kind.range()
+            element = kind.target().strip_typedefs()
+            if element.code == gdb.TYPE_CODE_INT and element.sizeof == 1 and element.name == "char":
+                raw = bytes(int(value[n]) & 0xFF for n in range(first, last + 1))
+                return ["text", raw.split(b"\0")[0].decode("utf-8", "replace")]
+            return ["list", [converted(value[n], deep + 1) for n in range(first, last + 1)]]
+        if code == gdb.TYPE_CODE_PTR:
+            pointer = int(value) & (2**64 - 1)
+            target = kind.target().strip_typedefs()
+            text = None
+            if target.sizeof == 1 and target.unqualified().name == "char":
+                text = read(pointer)
+            return ["pointer", pointer, text]
+        if code in (gdb.TYPE_CODE_REF, gdb.TYPE_CODE_RVALUE_REF):
+            return ["pointer", int(value.referenced_value().address) & (2**64 - 1), None]
+        if code == gdb.TYPE_CODE_FLT:
+            return ["float", repr(float(value))] if kind.sizeof <= 8 else None
+        if code in (gdb.TYPE_CODE_INT, gdb.TYPE_CODE_CHAR, gdb.TYPE_CODE_BOOL, gdb.TYPE_CODE_ENUM):
+            return ["number", str(int(value))]
+        return None
+    except (gdb.error, gdb.MemoryError, RuntimeError, ValueError, OverflowError):
+        return None
+
+
+def read(pointer):
+    """The first bytes of a text, up to its end or to 64; None if there are none."""
+    whole = b""
+    while len(whole) < 64:
+        try:
+            byte = bytes(gdb.selected_inferior().read_memory(pointer + len(whole), 1))
+        except gdb.error:
+            break
+        if byte == b"\0":
+            return whole.decode("utf-8", "replace")
+        whole += byte
+    return whole.decode("utf-8", "replace") if whole else None
+
+
+def is_early(value):
+    """Whether gdb looks for it in the function's own frame, into which nothing was copied yet."""
+    if value.address is None:
+        return False
+    below = int(gdb.parse_and_eval("(unsigned long)$sp")) - int(value.address)
+    return -8 < below < 1 << 20
+
+
+def arguments():
+    frame = gdb.newest_frame()
+    while frame.type() == gdb.INLINE_FRAME:
+        frame = frame.older()
+    try:
+        block = frame.block()
+    except RuntimeError:
+        return None
+    while block is not None and block.function is None:
+        block = block.superblock
+    if block is None:
+        return None
+    found = []
+    for symbol in block:
+        if symbol.is_argument:
+            try:
+                value = frame.read_var(symbol, block)
+                found.append([symbol.name, None if is_early(value) else converted(value)])
+            except (gdb.error, ValueError, RuntimeError):
+                found.append([symbol.name, None])
+    return found
+
+
+for setting in (
+    "pagination off",
+    "confirm off",
+    "breakpoint always-inserted on",
+    "print elements 0",
+    "max-value-size unlimited",
+    "detach-on-fork on",
+    "follow-fork-mode parent",
+):
+    gdb.execute("set " + setting)
+for signal in ("SIGSEGV", "SIGBUS", "SIGPIPE", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCHLD", "SIGTERM", "SIGINT"):
+    gdb.execute("handle %s nostop noprint pass" % signal, to_string=True)
+
+points = {}
+with open(os.environ["VALUES_FUNCTIONS"]) as functions:
+    for line in functions:
+        at = int(line.split()[0], 16)
+        points[at] = gdb.Breakpoint("*%#x" % at, internal=True)
+        points[at].silent = True
+ended = []
+gdb.events.exited.connect(lambda event: ended.append(event))
+open(os.environ["VALUES_GATE"] + ".go", "w").close()
+with open(os.environ["VALUES_OUT"], "w") as out:
+    while not ended:
+        try:
+            gdb.execute("continue", to_string=True)
+        except gdb.error as error:
+            out.write(json.dumps({"error": str(error)}) + "\n")
+            break
+        if ended:
+            break
+        at = gdb.newest_frame().pc()
+        point = points.pop(at, None)
+        if point is None:
+            continue
+        tid = gdb.selected_thread().ptid[1]
+        out.write(json.dumps({"at": at, "tid": tid, "args": arguments()}) + "\n")
+        out.flush()
+        point.delete()
