@@ -102,7 +102,7 @@ fn what_the_function_copies_late_is_what_the_program_passes() {
         assert_eq!(calls.len() as u64, TIMES);
         for (nth, call) in calls.iter().enumerate() {
             let i = nth as i64 + 1;
-            let half = (i as u64) << 32 | i as u64 * 77;
+            let half = ((i as u64) << 32) | (i as u64 * 77);
             let expected = [
                 json!({ "x": i as f64, "y": 2.0 * i as f64, "z": i as f64 / 2.0 }),
                 json!({ "a": i % 8, "b": i * 100, "c": -i % 16, "d": i * 5 }),
