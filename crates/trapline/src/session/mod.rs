@@ -5,6 +5,7 @@
 //! Invariants: SES-1 a session takes all its patches out, however it ends (detach, drop, or an error on the
 //! way). SES-2: see `processes`. Does not: print, wait, handle signals.
 
+mod begin;
 mod command;
 mod finished;
 mod later;

@@ -1,30 +1,24 @@
-//! The processes of a session: added, looked at, followed, and let go when they have ended.
+//! The processes of a session: added, looked at, followed, and let go when they have ended. `begin` finds the first ones.
 //!
 //! In: a target, requests. Out: processes under trace; notices, and processes that are not probed.
 //! Invariants: SES-1; SES-2 a process that cannot be traced stops the session only if the user named it by
 //! its pid, and only if it has not just ended while others go on. Does not: read counts or records.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use trapline_tracee::perf::allow_files;
-use trapline_tracee::{Hurry, Launched, Parked, Process, TargetError, why_not_held};
+use trapline_tracee::{Hurry, Parked, Process, TargetError};
 
-use super::command::{KillOnDrop, Running};
+use super::command::Running;
 use crate::arriving::Arriving;
 use crate::error::{Error, nothing_had};
 use crate::everyone::Everyone;
 use crate::files::Files;
 use crate::follow::Following;
-use crate::listing::list;
-use crate::maps::MapTable;
 use crate::modules::is_ours;
 use crate::past::PastProcesses;
 use crate::report::{Ended, Refused, Unprobed};
 use crate::session_request::{ReportOptions, SessionRequest};
-use crate::target::{Several, Target, gone_notice, resolve};
 use crate::traced::Traced;
 use crate::tracers::why_not_followed;
 
@@ -83,116 +77,6 @@ impl Processes {
             unprobed: Vec::new(),
         }
     }
-    /// Adds the processes of a target. Without following, at least one place must be probed then.
-    pub(super) fn start(&mut self, target: &Target) -> Result<(), Error> {
-        self.notices.extend(self.following.start());
-        if let Target::Launch(words) = target {
-            return self.launch(words);
-        }
-        if let Target::All(among) = target {
-            self.watch_everyone();
-            self.wait_for_later(among);
-        }
-        self.attach(target)?;
-        if self.arriving.is_some() && self.check().is_err() {
-            // A mistyped name would be waited for without end.
-            return list(&Target::Any, &self.requested).map(drop);
-        }
-        if self.requested.waits {
-            return Ok(());
-        }
-        self.check().map_err(|error| error.with_follow(false))
-    }
-    /// Reads names of all threads of the machine together, if names matter: each process would take descriptors of its
-    /// own.
-    fn watch_everyone(&mut self) {
-        let names = self.requested.maps.iter().any(MapTable::names_threads);
-        if names || std::mem::take(&mut self.requested.follows_threads) {
-            self.requested.everyone = Everyone::start().ok();
-        }
-    }
-    /// Starts a command, probes it at its entry point, and lets it run. If probing fails, the command runs
-    /// unprobed. A probe that matches nothing, such as a mistyped name, is an error before the command runs;
-    /// not where programs are followed, since a later one may match.
-    fn launch(&mut self, words: &[OsString]) -> Result<(), Error> {
-        let Some((program, args)) = words.split_first() else { return Ok(()) };
-        let command = || {
-            let mut command = Command::new(program);
-            command.args(args);
-            command
-        };
-        let failed = |source| Error::Launch { command: program.to_string_lossy().into_owned(), source };
-        let (launched, parked) = match Launched::start(command()) {
-            Ok(started) => started,
-            Err(error) => {
-                let Some(why) = why_not_held(&error) else { return Err(failed(error)) };
-                let launched = Launched::unheld(command()).map_err(failed)?;
-                self.is_unprobed(launched.pid(), &why);
-                self.command = Some(Running::new(launched));
-                return Ok(());
-            }
-        };
-        let pid = launched.pid();
-        let mut launched = KillOnDrop(Some(launched));
-        let Some(parked) = parked else {
-            self.unprobed.push(Unprobed::new(
-                pid,
-                format!("{} ended before its first instruction", program.display()),
-            ));
-            self.command = launched.0.take().map(Running::new);
-            return Ok(());
-        };
-        self.probe_launched(parked, failed)?;
-        self.command = launched.0.take().map(Running::new);
-        Ok(())
-    }
-    /// Probes a launched command that waits at its entry point, and lets it run.
-    fn probe_launched(
-        &mut self,
-        parked: Parked,
-        failed: impl Fn(std::io::Error) -> Error,
-    ) -> Result<(), Error> {
-        let pid = parked.pid();
-        allow_many();
-        match parked.process() {
-            Ok(process) => self.add(process, false)?,
-            Err(error) => self.is_unprobed(pid, &error),
-        }
-        if let Err(error @ (Error::NoMatch { .. } | Error::LeftOut { .. })) = self.check()
-            && !self.requested.waits
-            && self.unprobed.is_empty()
-        {
-            return Err(error.with_follow(true));
-        }
-        let may = self.may_follow(pid);
-        self.let_go(parked, may).map_err(failed)?;
-        self.notices.extend(self.following.take_strayed());
-        Ok(())
-    }
-    /// Adds the processes of a target that run already.
-    fn attach(&mut self, target: &Target) -> Result<(), Error> {
-        let named = matches!(target, Target::Running { pids, .. } if !pids.is_empty());
-        let processes = match resolve(target, &self.requested.specs, &mut self.notices) {
-            Err(Error::NotMapped { .. }) if self.arriving.is_some() => Vec::new(),
-            resolved => resolved?,
-        };
-        self.want_files_of(&processes);
-        allow_many();
-        let mut several = Several::new(processes.len());
-        for process in processes {
-            let pid = process.pid();
-            if self.may_follow(pid) {
-                self.notices.extend(self.following.add(pid));
-            }
-            let added = self.add(process, named);
-            if several.one(pid, added)?.is_none() {
-                self.notices.push(gone_notice(pid));
-            }
-        }
-        let asked_for = matches!(target, Target::Running { .. });
-        self.traced.iter_mut().for_each(|traced| traced.is_asked_for = asked_for);
-        several.end(self.traced.len())
-    }
     /// Adds a process to the session. A process that cannot be probed is an error if `must` is set, and a
     /// notice otherwise.
     pub(super) fn add(&mut self, process: Process, must: bool) -> Result<(), Error> {
@@ -217,7 +101,7 @@ impl Processes {
         Ok(())
     }
     /// Whether a process can be followed; adds a notice if it cannot.
-    fn may_follow(&mut self, pid: u32) -> bool {
+    pub(super) fn may_follow(&mut self, pid: u32) -> bool {
         if !self.following.wanted {
             return false;
         }
@@ -325,7 +209,7 @@ impl Processes {
             self.notices.push(format!("process {pid} could not be let go: {error}"));
         }
     }
-    fn let_go(&mut self, parked: Parked, may: bool) -> std::io::Result<()> {
+    pub(super) fn let_go(&mut self, parked: Parked, may: bool) -> std::io::Result<()> {
         if parked.is_at_rendezvous() {
             let of_it = |traced: &&Traced| traced.pid() == parked.pid() && traced.ended.is_none();
             self.traced.iter().filter(of_it).for_each(Traced::is_at_rendezvous);
@@ -422,13 +306,6 @@ impl Processes {
             traced.detach(&self.requested.options);
         }
     }
-}
-
-/// Raises our limit of descriptors: each process takes some, and one more for each CPU. After a command is launched,
-/// which would inherit the limit. Where it may not be raised, processes that find none left are reported.
-fn allow_many() {
-    const DESCRIPTORS: u64 = 1 << 16;
-    drop(allow_files(DESCRIPTORS));
 }
 
 impl Drop for Processes {
