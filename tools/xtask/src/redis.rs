@@ -63,7 +63,7 @@ fn unpack(dir: &Path, package: &str) -> Result<()> {
     run(dir, "dpkg-source", &["-x", &description.to_string_lossy(), "source"])
 }
 
-/// A program of this path in a source package, once `make` has built it in the package's folder; as [`ensure`].
+/// A program of this path in a source package, once `make` has built it in the package's folder; as [`ensure()`].
 pub(crate) fn built(package: &str, program: &Path, make: &dyn Fn(&Path) -> Command) -> Option<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let made = || -> Result<PathBuf> {

@@ -70,7 +70,6 @@ impl Calls {
             stamps: Stamps::new(shape),
             filter,
             floats: Floats::default(),
-            valued: false,
             reads: Vec::new(),
             marked: true,
             names: None,
