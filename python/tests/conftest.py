@@ -1,10 +1,14 @@
 """The victim, built once, and running."""
 
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
+
+# A shell starts its background jobs with SIGINT ignored, and programs inherit that. What the tests interrupt must see it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
 
