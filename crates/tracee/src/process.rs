@@ -167,18 +167,19 @@ impl Process {
     /// Calls `read` with the folder that shows the process: the main thread's; once that has ended, another thread's.
     /// `read` must fail where a folder shows nothing.
     fn look<T>(&self, what: &str, read: impl Fn(&Path) -> io::Result<T>) -> Result<T, TargetError> {
-        let main = PathBuf::from(format!("/proc/{}", self.pid));
-        let other = |error: io::Error, seen: &Path| match self.folder() {
-            other if other != seen => read(&other).map_err(|error| (error, other)),
-            _ => Err((error, PathBuf::new())),
-        };
-        let seen = read(&main).or_else(|error| other(error, &main));
-        // The thread to which the other folder belongs may have ended meanwhile.
-        let seen = seen.or_else(|(error, folder)| match folder.as_os_str().is_empty() {
-            true => Err(error),
-            false => other(error, &folder).map_err(|(error, _)| error),
-        });
-        seen.map_err(|e| gone_or(self.pid, what, e))
+        let mut folder = PathBuf::from(format!("/proc/{}", self.pid));
+        loop {
+            let error = match read(&folder) {
+                Ok(seen) => return Ok(seen),
+                Err(error) => error,
+            };
+            // The thread to which the folder belongs may have ended.
+            let shows = self.folder();
+            if shows == folder {
+                return Err(gone_or(self.pid, what, error));
+            }
+            folder = shows;
+        }
     }
     /// The error for a process that is gone.
     pub(crate) fn gone(&self, how: &str) -> TargetError {

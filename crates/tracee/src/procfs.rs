@@ -15,14 +15,9 @@ const USUAL: usize = 4096;
 /// # Errors
 /// When it cannot be opened or read; ESRCH if the thread is gone.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    read_open(&File::open(path)?)
-}
-
-/// All bytes that follow in an opened file.
-pub(crate) fn read_open(file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(USUAL);
     // What limits the length also hides the file's own, which is 0.
-    file.take(u64::MAX).read_to_end(&mut bytes)?;
+    File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

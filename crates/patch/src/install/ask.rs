@@ -40,14 +40,6 @@ pub(crate) fn ask(
     if timed && !batches.threads.clock_allowed {
         check_clock(batches, batch, restricted, remote)?;
     }
-    let by_call = request.options.by_thread || request.is_recorded() || request.asks_for_thread();
-    let dispatched = match request.makes_calls() || by_call {
-        true => batch.dispatched(&|addr| batches.resume(addr))?,
-        false => None,
-    };
-    if let (true, Some(tid)) = (request.makes_calls(), dispatched) {
-        return Err(no_calls(request, process.pid(), tid, DISPATCHES));
-    }
     let mut caller = batch.remote(remote, &|addr| batches.resume(addr))?;
     let area = caller.rseq()?;
     let thread = caller.regs()?.thread_pointer();
@@ -59,6 +51,15 @@ pub(crate) fn ask(
         if request.reads_stacks() && has_block { stack::block(&mut caller, process)? } else { None };
     let only_our_faults = batches.take_faults() && are_only_our_faults(batches, &mut caller)?;
     caller.finish()?;
+    // All threads are stopped for that, so it is asked only where it matters.
+    let asks = names_threads(request) && (kept.is_none() || request.threads.lent_blocks);
+    let dispatched = match asks || request.makes_calls() {
+        true => batch.dispatched(&|addr| batches.resume(addr))?,
+        false => None,
+    };
+    if let (true, Some(tid)) = (request.makes_calls(), dispatched) {
+        return Err(no_calls(request, process.pid(), tid, DISPATCHES));
+    }
     let mut library = kept.and_then(|kept| LibraryThreads::of(process, thread, kept));
     let all_are_its = match &mut library {
         Some(library) => library.strangers(process, &mut || pause(batches, batch))?.is_empty(),
@@ -132,6 +133,11 @@ enum Call {
     LosesVectors,
 }
 
+/// Whether stubs read the numbers of threads.
+fn names_threads(request: &Request<'_>) -> bool {
+    request.options.by_thread || request.is_recorded() || request.asks_for_thread()
+}
+
 /// How generated code is to read a thread's number: from the control block that the C library gave to each;
 /// otherwise by a system call, unless a seccomp filter might punish that. Whether vectors are lost by it is
 /// decided site by site (`plan`).
@@ -141,7 +147,7 @@ fn thread_id(
     request: &Request<'_>,
     call: Call,
 ) -> Result<ThreadId, PatchError> {
-    if !request.options.by_thread && !request.is_recorded() && !request.asks_for_thread() {
+    if !names_threads(request) {
         return Ok(ThreadId::Call);
     }
     // The kernel's answer is the child's own. If the call must not be made, the parent's number is better

@@ -126,11 +126,11 @@ impl Work {
     }
 }
 
-/// The error of a request that needs system calls, in a process that filters them.
+/// What threads do with their system calls, so that stubs may make none.
 const FILTERS: &str = "filters its system calls (seccomp)";
 const RESTRICTS: &str = "filters its system calls, or gets them back as signals, from now on";
 
-/// Stubs may make no calls in a thread that does this with them.
+/// The error of a request that needs system calls, in a process of which a thread does this with them.
 pub(crate) fn no_calls(request: &Request<'_>, pid: u32, tid: u32, does: &'static str) -> PatchError {
     match request.has_texts() {
         true => PatchError::NoTexts { pid, tid, does },

@@ -53,9 +53,10 @@ pub(crate) fn make(
     let unplaced = Trampolines { code: 0, table: 0, count: count.clamp(least, most).next_power_of_two() };
     let code_len = len(&unplaced).next_multiple_of(4096);
     let (len, pid) = (code_len + unplaced.table_len(), process.pid());
+    let maps = process.maps()?;
     let space = trapline_plan::AddressSpace {
-        occupied: process.maps()?.iter().map(|m| (m.start, m.end)).collect(),
-        heap_end: process.heap_end(&process.maps()?)?,
+        occupied: maps.iter().map(|m| (m.start, m.end)).collect(),
+        heap_end: process.heap_end(&maps)?,
     };
     let at = space.find(len).ok_or(PatchError::NoRoomForStamps { pid, len })?;
     let trampolines = Trampolines { code: at.0, table: at.0 + code_len, ..unplaced };

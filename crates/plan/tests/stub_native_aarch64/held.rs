@@ -72,6 +72,8 @@ fn calls_that_change_a_fact_ask_and_no_others() {
         (Hold::Prctl, [22, 2, 1], FILTER),
         (Hold::Prctl, [22, 1, 0], FILTER | CLOCK),
         (Hold::Prctl, [38, 1, 0], 0),
+        (Hold::Prctl, [59, 1, 0], FILTER),
+        (Hold::Prctl, [59, 0, 0], 0),
         // An `int` is the low half of its register.
         (Hold::Prctl, [0xABCD_0000_001A, 0x1234_0000_0002, 0], CLOCK),
         (Hold::Syscall, [277, 1, 0], FILTER),
