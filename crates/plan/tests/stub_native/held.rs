@@ -2,7 +2,7 @@
 //! themselves otherwise.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trapline_plan::Hold;
 use trapline_plan::Origin::{Constant, Memory, Register, Unknown};
@@ -211,8 +211,10 @@ fn a_thread_whose_ticket_has_passed_goes_on() {
     let (passed, askers) = (beside(asked, at::PASSED), beside(asked, at::ASKERS));
     let action = [0x1000u64; 20];
     let action = action.as_ptr() as u64;
+    let begun = Instant::now();
     let until = |is_so: &dyn Fn() -> bool| {
         while !is_so() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it asks no more");
             beside(asked, at::ALIVE).fetch_add(1, Ordering::SeqCst);
             std::thread::yield_now();
         }
