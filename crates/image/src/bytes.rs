@@ -78,6 +78,9 @@ pub trait SplitFiles: fmt::Debug + Send + Sync {
     fn package(&self) -> Option<Bytes>;
     /// The file of one unit (`.dwo`): its name, and the folder in which the compiler ran.
     fn unit(&self, folder: &str, name: &str) -> Option<Bytes>;
+    /// The file that the image's debug information shares with that of others (`dwz -m`): its name, as the debug file has
+    /// it, and its build id. A relative name is meant from the folder of the debug file.
+    fn shared(&self, name: &str, build_id: &[u8]) -> Option<Bytes>;
 }
 
 /// Never finds a debug file.

@@ -3,7 +3,7 @@
 //! In: packed bytes. Out: unpacked ones, never more than a stated limit (IMG-3).
 //! Does not: fail; data that cannot be unpacked is treated as missing.
 
-use crate::elf::{Elf, u32_at, u64_at};
+use crate::elf::{Elf, Section, u32_at, u64_at};
 use object::elf as constants;
 use std::borrow::Cow;
 
@@ -64,7 +64,24 @@ fn unpacked_len(xz: &[u8]) -> Option<u64> {
 
 /// A debug section's bytes, unpacked if `SHF_COMPRESSED` is set; empty when the section is absent.
 pub(crate) fn section<'a>(elf: &'a Elf, name: &str) -> Cow<'a, [u8]> {
-    let Some(section) = elf.section(name) else { return Cow::default() };
+    elf.section(name).map(|section| unpacked(elf, section)).unwrap_or_default()
+}
+
+/// The bytes of all sections of a name, one behind the other: compilers give each type a section of its own in what is not
+/// linked. Nothing if they are more than so many.
+pub(crate) fn joined(elf: &Elf, name: &str, most: u64) -> Vec<u8> {
+    let mut all = Vec::new();
+    for section in elf.sections.iter().filter(|section| section.name == name) {
+        let one = unpacked(elf, section);
+        if (all.len() + one.len()) as u64 > most {
+            return Vec::new();
+        }
+        all.extend_from_slice(&one);
+    }
+    all
+}
+
+fn unpacked<'a>(elf: &'a Elf, section: &Section) -> Cow<'a, [u8]> {
     if section.flags & u64::from(constants::SHF_COMPRESSED) == 0 {
         return elf.data(section).map(Cow::Borrowed).unwrap_or_default();
     }

@@ -4,26 +4,19 @@
 //! Invariants: IMG-3: sections larger than a stated limit are not read.
 //! Does not: evaluate locations other than fixed addresses.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use gimli::{EndianArcSlice, LittleEndian};
+use gimli::UnitOffset;
 use trapline_record::Svma;
 
 use crate::debugdata;
 use crate::elf::{Elf, Machine};
+use crate::sections::{EntryId, MAX_INFO, Slice, slice};
 use crate::split::Split;
-
-/// Maximum size of debug information that is read, in bytes of `.debug_info`.
-pub(crate) const MAX_INFO: u64 = 512 << 20;
-
-pub(crate) type Slice = EndianArcSlice<LittleEndian>;
-/// A unit, and the sections that it is in.
-pub(crate) type UnitOf<'a> = gimli::UnitRef<'a, Slice>;
-
-pub(crate) fn slice(bytes: &[u8]) -> Slice {
-    EndianArcSlice::new(Arc::from(bytes), LittleEndian)
-}
+use crate::units::AllUnits;
 
 /// A line of a source file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -139,6 +132,10 @@ pub struct DebugInfo {
     pub(crate) lines: Option<addr2line::Context<Slice>>,
     /// What is split off from it.
     pub(crate) split: Split,
+    /// Units to which references led.
+    pub(crate) units: AllUnits,
+    /// For each unit in which a function was looked for, where functions begin and where their entries are.
+    pub(crate) beginnings: RefCell<HashMap<EntryId, Arc<HashMap<Svma, UnitOffset>>>>,
     /// Whether registers have x86-64's numbers.
     pub(crate) is_x86_64: bool,
 }
@@ -156,9 +153,21 @@ impl DebugInfo {
         }
         let load =
             |id: gimli::SectionId| Ok::<Slice, gimli::Error>(slice(&debugdata::section(elf, id.name())));
-        let dwarf = Arc::new(gimli::Dwarf::load(load).ok()?);
+        let mut dwarf = gimli::Dwarf::load(load).ok()?;
+        if let Some(shared) = split.shared(elf) {
+            dwarf.set_sup(shared);
+        }
+        let dwarf = Arc::new(dwarf);
         let lines = addr2line::Context::from_arc_dwarf(dwarf.clone()).ok();
-        Some(Self { dwarf, lines, split, is_x86_64: elf.machine == Machine::X86_64 })
+        let units = AllUnits::default();
+        Some(Self {
+            dwarf,
+            lines,
+            split,
+            units,
+            beginnings: RefCell::default(),
+            is_x86_64: elf.machine == Machine::X86_64,
+        })
     }
     /// The source line from which an instruction was compiled.
     #[must_use]

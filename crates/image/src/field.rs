@@ -6,13 +6,12 @@
 
 use std::ops::Range;
 
-use gimli::UnitOffset;
 use trapline_record::Svma;
 
-use crate::debuginfo::{DebugInfo, UnitOf};
+use crate::debuginfo::DebugInfo;
+use crate::entries::{At, Entry};
 use crate::nearest::nearest_of;
 use crate::prototype::{Declared, ParameterPlace, Prototype, ValueType};
-use crate::types::MAX_CHAIN;
 
 /// Maximum number of consecutive loads.
 const MAX_LOADS: usize = 6;
@@ -43,8 +42,8 @@ pub enum NoField {
     Syntax,
     /// Nothing is known about the function.
     #[error(
-        "nothing that can be read is noted of the function: it has no debug information, or in a form that is not read (of link-time \
-         optimization, in type units), or split off into a .dwo or .dwp file that is not found"
+        "nothing that can be read is noted of the function: it has no debug information, or it is of a language other than C and C++, or \
+         split off into a file (.dwo, .dwp, .dwz) that is not found"
     )]
     NothingNoted,
     /// No argument has this name.
@@ -127,15 +126,15 @@ type FieldAccess = (Vec<i32>, ValueType, u8);
 
 /// State of a walk along a path.
 #[derive(Clone, Debug)]
-struct Walk {
-    of: UnitOffset,
+struct Walk<'u> {
+    of: At<'u>,
     offsets: Vec<i32>,
     is_bits: bool,
 }
 
-impl Walk {
+impl<'u> Walk<'u> {
     /// Goes through the pointer at which the walk is.
-    fn load(&mut self, to: UnitOffset) -> Result<(), NoField> {
+    fn load(&mut self, to: At<'u>) -> Result<(), NoField> {
         if self.offsets.len() == MAX_LOADS {
             return Err(NoField::Far);
         }
@@ -143,7 +142,7 @@ impl Walk {
         self.of = to;
         Ok(())
     }
-    fn add(&mut self, by: u64, to: UnitOffset) -> Result<(), NoField> {
+    fn add(&mut self, by: u64, to: At<'u>) -> Result<(), NoField> {
         let last = self.offsets.last_mut().ok_or(NoField::Far)?;
         let sum = i64::try_from(by).ok().and_then(|by| i64::from(*last).checked_add(by));
         *last = sum.and_then(|sum| i32::try_from(sum).ok()).ok_or(NoField::Far)?;
@@ -189,16 +188,14 @@ impl DebugInfo {
         let whole = |why| Misplaced { at: 0..path.len(), why };
         let prototype = self.prototype(function).ok_or_else(|| whole(NoField::NothingNoted))?;
         let (name, steps) = steps(path)?;
-        let found = self.with_function(function, |unit, entry| {
-            let parameters = self.parameters(unit, entry)?;
-            Ok(Some(self.walk(unit, &parameters, &prototype, path, (name, &steps))))
-        });
-        found.ok().flatten().unwrap_or_else(|| Err(whole(NoField::NothingNoted)))
+        let entry = self.function(function).ok().flatten();
+        let declared = entry.as_ref().and_then(|entry| self.parameters(entry).ok());
+        let parameters = declared.ok_or_else(|| whole(NoField::NothingNoted))?;
+        self.walk(&parameters, &prototype, path, (name, &steps))
     }
     fn walk(
         &self,
-        unit: UnitOf<'_>,
-        parameters: &[Declared],
+        parameters: &[Declared<'_>],
         prototype: &Prototype,
         path: &str,
         (name, steps): (&str, &[Placed<'_>]),
@@ -217,51 +214,46 @@ impl DebugInfo {
         let mut walk = Walk { of: parameters[nth].of, offsets: Vec::new(), is_bits: false };
         let mut reached = name.len();
         for (step, at) in steps {
-            let stepped = self.step_into(unit, &mut walk, step, &path[..reached]);
+            let stepped = self.step_into(&mut walk, step, &path[..reached]);
             let stepped = stepped.unwrap_or(Err(NoField::NothingNoted));
             stepped.map_err(|why| Misplaced { at: at.clone(), why })?;
             reached = at.end;
         }
         let last = steps.last().map_or(0..name.len(), |(_, at)| at.clone());
-        let done = self.value_at(unit, walk, path).unwrap_or(Err(NoField::NothingNoted));
+        let done = self.value_at(walk, path).unwrap_or(Err(NoField::NothingNoted));
         let (offsets, of, bytes) = done.map_err(|why| Misplaced { at: last, why })?;
         Ok(Field { register, offsets, of, bytes })
     }
-    fn step_into(
-        &self,
-        unit: UnitOf<'_>,
-        walk: &mut Walk,
+    fn step_into<'u>(
+        &'u self,
+        walk: &mut Walk<'u>,
         step: &PathPart<'_>,
         reached: &str,
     ) -> gimli::Result<Result<(), NoField>> {
-        let mut entry = self.bare(unit, walk.of)?;
+        let mut entry = self.bare(walk.of)?;
         let is_pointer = matches!(entry.tag(), gimli::DW_TAG_pointer_type | gimli::DW_TAG_reference_type);
         let no = |step: &PathPart<'_>| match step {
             PathPart::Field(_) => NoField::NotAStructure(reached.to_owned()),
             PathPart::Index(_) => NoField::NotIndexed(reached.to_owned()),
         };
         if is_pointer {
-            let Some(to) = Self::type_of(&entry)? else { return Ok(Err(no(step))) };
+            let Some(to) = self.type_of(&entry)? else { return Ok(Err(no(step))) };
             if let Err(why) = walk.load(to) {
                 return Ok(Err(why));
             }
-            entry = self.bare(unit, to)?;
+            entry = self.bare(to)?;
         }
-        let record = matches!(
-            entry.tag(),
-            gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type
-        );
         match step {
-            PathPart::Field(field) if record => self.member(unit, walk, entry.offset(), field, reached),
+            PathPart::Field(field) if entry.is_record() => self.member(walk, &entry, field, reached),
             PathPart::Index(index) if is_pointer => {
-                let size = self.size(unit, walk.of)?;
+                let size = self.size(walk.of)?;
                 let of = walk.of;
                 Ok(if size == 0 { Err(no(step)) } else { walk.add(index.saturating_mul(size), of) })
             }
             PathPart::Index(index) if entry.tag() == gimli::DW_TAG_array_type => {
-                let lens = self.dimensions(unit, entry.offset())?;
-                let Some(of) = Self::type_of(&entry)? else { return Ok(Err(no(step))) };
-                let size = self.size(unit, of)?;
+                let lens = self.dimensions(&entry)?;
+                let Some(of) = self.type_of(&entry)? else { return Ok(Err(no(step))) };
+                let size = self.size(of)?;
                 Ok(match lens[..] {
                     // An array at a structure's end has no length of its own.
                     [len] if len == 0 || *index < len => walk.add(index.saturating_mul(size), of),
@@ -272,17 +264,16 @@ impl DebugInfo {
             _ => Ok(Err(no(step))),
         }
     }
-    fn member(
-        &self,
-        unit: UnitOf<'_>,
-        walk: &mut Walk,
-        of: UnitOffset,
+    fn member<'u>(
+        &'u self,
+        walk: &mut Walk<'u>,
+        of: &Entry<'u>,
         field: &str,
         reached: &str,
     ) -> gimli::Result<Result<(), NoField>> {
         let mut known = Vec::new();
         let mut budget = MAX_MEMBERS;
-        let found = self.find_member(unit, of, field, &mut known, (0, &mut budget))?;
+        let found = self.find_field(of, field, &mut known, (0, &mut budget))?;
         let Some((offset, of, is_bits)) = found else {
             let nearest = nearest_of(field, known.into_iter());
             return Ok(Err(NoField::None { of: reached.to_owned(), field: field.to_owned(), nearest }));
@@ -290,52 +281,16 @@ impl DebugInfo {
         walk.is_bits = is_bits;
         Ok(walk.add(offset, of))
     }
-    /// Offset and type of a member, also of one in an anonymous member or a base class; and whether it is a
-    /// bit-field.
-    fn find_member(
-        &self,
-        unit: UnitOf<'_>,
-        of: UnitOffset,
-        field: &str,
-        known: &mut Vec<String>,
-        (depth, budget): (u32, &mut u32),
-    ) -> gimli::Result<Option<(u64, UnitOffset, bool)>> {
-        if depth > MAX_CHAIN {
-            return Ok(None);
-        }
-        for member in self.members(unit, of)? {
-            let Some(left) = budget.checked_sub(1) else { return Ok(None) };
-            *budget = left;
-            match member.name {
-                Some(name) if name == field => return Ok(Some((member.offset, member.of, member.is_bits))),
-                Some(name) => known.push(name),
-                None => {
-                    let inner = self.bare(unit, member.of)?.offset();
-                    if let Some((inside, of, is_bits)) =
-                        self.find_member(unit, inner, field, known, (depth + 1, budget))?
-                    {
-                        return Ok(Some((member.offset + inside, of, is_bits)));
-                    }
-                }
-            }
-        }
-        Ok(None)
-    }
     /// The value at the end of the walk, and how many bytes of it are read.
-    fn value_at(
-        &self,
-        unit: UnitOf<'_>,
-        mut walk: Walk,
-        path: &str,
-    ) -> gimli::Result<Result<FieldAccess, NoField>> {
+    fn value_at(&self, mut walk: Walk<'_>, path: &str) -> gimli::Result<Result<FieldAccess, NoField>> {
         if walk.is_bits {
             return Ok(Err(NoField::Bits(path.to_owned())));
         }
-        let entry = self.bare(unit, walk.of)?;
-        let (of, size) = (self.value_type(unit, walk.of)?, self.size(unit, walk.of)?);
+        let entry = self.bare(walk.of)?;
+        let (of, size) = (self.value_type(walk.of)?, self.size(walk.of)?);
         if entry.tag() == gimli::DW_TAG_array_type
-            && let Some(element) = Self::type_of(&entry)?
-            && self.value_type(unit, element)? == ValueType::Char
+            && let Some(element) = self.type_of(&entry)?
+            && self.value_type(element)? == ValueType::Char
         {
             return Ok(Ok((walk.offsets, ValueType::Text, size.clamp(1, TEXT) as u8)));
         }

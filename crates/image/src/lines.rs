@@ -8,7 +8,8 @@ use std::fmt;
 use gimli::{AttributeValue, LineProgramHeader, Unit};
 use trapline_record::Svma;
 
-use crate::debuginfo::{DebugInfo, Slice};
+use crate::debuginfo::DebugInfo;
+use crate::sections::Slice;
 
 /// A line of a source file: `FILE.c:12`, or with its column, `FILE.c:12:5`.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -6,12 +6,13 @@
 
 use std::cell::Cell;
 
-use gimli::{AttributeValue, UnitOffset};
 use trapline_record::Svma;
 
-use crate::debuginfo::{DebugInfo, Slice, UnitOf};
+use crate::debuginfo::DebugInfo;
+use crate::entries::{At, Entry, MAX_CHAIN};
 use crate::prototype::ValueType;
-use crate::types::{Entry, MAX_CHAIN, member_offset};
+use crate::sections::UnitOf;
+use crate::types::member_offset;
 
 /// Fields of a structure, those of anonymous members included; more are forged.
 const MAX_FIELDS: usize = 10_000;
@@ -97,69 +98,68 @@ impl DebugInfo {
     /// The types of a function's parameters, in their order, and how C spells them.
     #[must_use]
     pub fn parameter_shapes(&self, function: Svma) -> Option<Vec<(Shape, String)>> {
-        let found = self.with_function(function, |unit, entry| {
-            let declared = self.parameters(unit, entry)?;
-            let left = Left::new();
-            let one = |of| Ok((self.shape_of(unit, of, &left)?, self.spelled(unit, of, 0)?));
-            declared.iter().map(|one| one.of).map(one).collect::<gimli::Result<Vec<_>>>().map(Some)
-        });
-        found.ok()?
+        let entry = self.function(function).ok()??;
+        let left = Left::new();
+        let one = |of| Ok::<_, gimli::Error>((self.shape_of(of, &left)?, self.spelled(of, 0)?));
+        self.parameters(&entry).ok()?.iter().map(|one| one.of).map(|of| one(of).ok()).collect()
     }
     /// The structure or union of this name. If several have it, that of the function's own unit is meant.
     #[must_use]
     pub fn record_shape(&self, name: &str, function: Svma) -> Option<RecordShape> {
-        let here = self.with_function(function, |unit, _| self.record_in(unit, name)).ok()?;
+        let entry = self.function(function).ok()?;
+        let source = entry.as_ref().and_then(|entry| self.source(entry).ok());
+        let here = source.and_then(|source| self.record_in(source.unit(), name).ok()?);
         here.or_else(|| self.each_unit(|unit| self.record_in(unit, name)).ok()?)
     }
     fn record_in(&self, unit: UnitOf<'_>, name: &str) -> gimli::Result<Option<RecordShape>> {
-        let mut entries = unit.entries();
+        let mut entries = unit.unit.entries();
         while let Some((_, entry)) = entries.next_dfs()? {
-            let named = (is_record(entry) || entry.tag() == gimli::DW_TAG_typedef)
-                && entry.attr_value(gimli::DW_AT_declaration)?.is_none()
-                && self.text(unit, entry, gimli::DW_AT_name)?.is_some_and(|own| own == name);
-            if named && entry.tag() == gimli::DW_TAG_typedef {
-                let of = self.bare(unit, entry.offset())?;
-                // `typedef struct s s;` is followed by the structure's own name, or the structure has none.
-                if is_record(&of) && of.attr_value(gimli::DW_AT_declaration)?.is_none() {
-                    return self.record(unit, of.offset(), &Left::new()).map(Some);
-                }
-            } else if named {
-                return self.record(unit, entry.offset(), &Left::new()).map(Some);
+            let entry = Entry::new(unit, entry.clone());
+            let is_typedef = entry.tag() == gimli::DW_TAG_typedef;
+            let is_named = |of: &Entry<'_>| Ok::<_, gimli::Error>(of.name()?.is_some_and(|own| own == name));
+            if !(entry.is_record() || is_typedef && is_named(&entry)?) {
+                continue;
+            }
+            // `typedef struct s s;` is followed by the structure's own name, or the structure has none. A type unit has
+            // the name of its structure.
+            let of = self.bare(entry.at())?;
+            if of.is_record() && !of.has(gimli::DW_AT_declaration)? && (is_typedef || is_named(&of)?) {
+                return self.record(&of, &Left::new()).map(Some);
             }
         }
         Ok(None)
     }
-    fn shape_of(&self, unit: UnitOf<'_>, of: UnitOffset, left: &Left) -> gimli::Result<Shape> {
+    fn shape_of(&self, of: At<'_>, left: &Left) -> gimli::Result<Shape> {
         if !left.enter() {
-            return Ok(Shape::Other(self.size(unit, of)?));
+            return Ok(Shape::Other(self.size(of)?));
         }
-        let shape = self.shape_within(unit, of, left);
+        let shape = self.shape_within(of, left);
         left.leave();
         shape
     }
-    fn shape_within(&self, unit: UnitOf<'_>, of: UnitOffset, left: &Left) -> gimli::Result<Shape> {
-        let entry = self.bare(unit, of)?;
-        let bytes = self.size(unit, of)?;
+    fn shape_within(&self, of: At<'_>, left: &Left) -> gimli::Result<Shape> {
+        let entry = self.bare(of)?;
+        let bytes = self.size(of)?;
         Ok(match entry.tag() {
             gimli::DW_TAG_pointer_type | gimli::DW_TAG_reference_type => {
-                let to = Self::type_of(&entry)?;
-                let to = to.map_or(Ok(Shape::Void), |to| self.pointee(unit, to, left))?;
+                let to = self.type_of(&entry)?;
+                let to = to.map_or(Ok(Shape::Void), |to| self.pointee(to, left))?;
                 Shape::Pointer(Box::new(to))
             }
             gimli::DW_TAG_array_type => {
-                let Some(of) = Self::type_of(&entry)? else { return Ok(Shape::Other(bytes)) };
-                let of = self.shape_of(unit, of, left)?;
-                let dimensions = self.dimensions(unit, entry.offset())?;
+                let Some(of) = self.type_of(&entry)? else { return Ok(Shape::Other(bytes)) };
+                let of = self.shape_of(of, left)?;
+                let dimensions = self.dimensions(&entry)?;
                 dimensions.iter().rev().fold(of, |of, count| Shape::Array(Box::new(of), *count))
             }
-            _ if is_record(&entry) => match self.text(unit, &entry, gimli::DW_AT_name)? {
+            _ if entry.is_record() => match entry.name()? {
                 Some(name) => Shape::Record(name, bytes),
-                None => match self.typedef(unit, of)? {
+                None => match self.typedef(of)? {
                     Some(name) => Shape::Record(name, bytes),
-                    None => Shape::Anonymous(self.record(unit, entry.offset(), left)?),
+                    None => Shape::Anonymous(self.record(&entry, left)?),
                 },
             },
-            _ => match self.value_type(unit, of)? {
+            _ => match self.value_type(of)? {
                 ValueType::Bool => Shape::Bool,
                 ValueType::Char => Shape::Char,
                 ValueType::Integer { bytes, signed } => Shape::Integer { bytes, signed },
@@ -170,45 +170,38 @@ impl DebugInfo {
         })
     }
     /// The name that a typedef gives to a structure without one.
-    fn typedef(&self, unit: UnitOf<'_>, mut of: UnitOffset) -> gimli::Result<Option<String>> {
+    fn typedef<'u>(&'u self, mut of: At<'u>) -> gimli::Result<Option<String>> {
         for _ in 0..MAX_CHAIN {
-            let entry = unit.entry(of)?;
+            let entry = of.entry()?;
             if entry.tag() == gimli::DW_TAG_typedef {
-                return self.text(unit, &entry, gimli::DW_AT_name);
+                return entry.name();
             }
-            match Self::type_of(&entry)? {
-                Some(next) if !is_record(&entry) => of = next,
+            match self.type_of(&entry)? {
+                Some(next) if !entry.is_record() => of = next,
                 _ => return Ok(None),
             }
         }
         Ok(None)
     }
     /// What a pointer leads to. A function, or a type without definition, is nothing that has a size.
-    fn pointee(&self, unit: UnitOf<'_>, of: UnitOffset, left: &Left) -> gimli::Result<Shape> {
-        match self.bare(unit, of) {
+    fn pointee(&self, of: At<'_>, left: &Left) -> gimli::Result<Shape> {
+        match self.bare(of) {
             Ok(entry) if entry.tag() == gimli::DW_TAG_subroutine_type => Ok(Shape::Void),
-            Ok(_) => self.shape_of(unit, of, left),
+            Ok(_) => self.shape_of(of, left),
             // `const void` has no type of its own.
             Err(_) => Ok(Shape::Void),
         }
     }
-    fn record(&self, unit: UnitOf<'_>, at: UnitOffset, left: &Left) -> gimli::Result<RecordShape> {
-        let size = self.size(unit, at)?;
+    fn record(&self, of: &Entry<'_>, left: &Left) -> gimli::Result<RecordShape> {
+        let size = self.size(of.at())?;
         let mut fields = Vec::new();
-        let mut tree = unit.entries_tree(Some(at))?;
-        let mut children = tree.root()?.children();
-        while let Some(child) = children.next()? {
-            let entry = child.entry();
-            let is_field = matches!(entry.tag(), gimli::DW_TAG_member | gimli::DW_TAG_inheritance);
-            if !is_field || entry.attr_value(gimli::DW_AT_external)?.is_some() {
-                continue;
-            }
-            let (Some(of), Some(offset)) = (Self::type_of(entry)?, member_offset(entry)?) else { continue };
-            let shape = self.shape_of(unit, of, left)?;
-            match (self.text(unit, entry, gimli::DW_AT_name)?, shape) {
+        for entry in &of.parts()? {
+            let (Some(part), Some(offset)) = (self.type_of(entry)?, member_offset(entry)?) else { continue };
+            let shape = self.shape_of(part, left)?;
+            match (entry.name()?, shape) {
                 (Some(name), shape) => {
-                    let (offset, bits) = match number(entry, gimli::DW_AT_bit_size)? {
-                        Some(count) => bits_of(entry, self.size(unit, of)?, offset, count)?,
+                    let (offset, bits) = match entry.number(gimli::DW_AT_bit_size)? {
+                        Some(count) => bits_of(entry, self.size(part)?, offset, count)?,
                         None => (offset, None),
                     };
                     fields.push(FieldShape { name, of: shape, offset, bits });
@@ -221,9 +214,9 @@ impl DebugInfo {
                     );
                 }
                 (None, Shape::Record(..)) => {
-                    let base = self.bare(unit, of)?.offset();
-                    if base != at && left.enter() {
-                        let moved = self.record(unit, base, left);
+                    let base = self.bare(part)?;
+                    if base.at().id() != of.at().id() && left.enter() {
+                        let moved = self.record(&base, left);
                         left.leave();
                         let moved = moved?.fields.into_iter();
                         fields.extend(moved.map(|field| FieldShape {
@@ -242,18 +235,18 @@ impl DebugInfo {
         Ok(RecordShape { fields, size })
     }
     /// A type as C spells it, the stars behind it: `const char* const`.
-    fn spelled(&self, unit: UnitOf<'_>, of: UnitOffset, depth: u32) -> gimli::Result<String> {
-        let entry = unit.entry(of)?;
+    fn spelled(&self, of: At<'_>, depth: u32) -> gimli::Result<String> {
+        let entry = self.definition(of.entry()?)?;
         let inner = |after: &str| -> gimli::Result<String> {
-            let inner = match Self::type_of(&entry)? {
-                Some(of) if depth < MAX_CHAIN => self.spelled(unit, of, depth + 1)?,
+            let inner = match self.type_of(&entry)? {
+                Some(of) if depth < MAX_CHAIN => self.spelled(of, depth + 1)?,
                 _ => "void".to_owned(),
             };
             Ok(inner + after)
         };
         let is_pointer = || -> gimli::Result<bool> {
-            let Some(of) = Self::type_of(&entry)? else { return Ok(false) };
-            Ok(unit.entry(of)?.tag() == gimli::DW_TAG_pointer_type)
+            let Some(of) = self.type_of(&entry)? else { return Ok(false) };
+            Ok(of.entry()?.tag() == gimli::DW_TAG_pointer_type)
         };
         let qualified = |word: &str| match is_pointer()? {
             true => inner(&format!(" {word}")),
@@ -267,22 +260,13 @@ impl DebugInfo {
             gimli::DW_TAG_volatile_type => qualified("volatile"),
             gimli::DW_TAG_restrict_type => inner(" restrict"),
             gimli::DW_TAG_array_type => {
-                let lens = self.dimensions(unit, of)?;
+                let lens = self.dimensions(&entry)?;
                 inner(&lens.iter().map(|len| format!("[{len}]")).collect::<String>())
             }
-            gimli::DW_TAG_enumeration_type => Ok(format!("enum {}", self.called(unit, &entry)?)),
-            _ => self.called(unit, &entry),
+            gimli::DW_TAG_enumeration_type => Ok(format!("enum {}", self.called(&entry)?)),
+            _ => self.called(&entry),
         }
     }
-}
-
-fn is_record(entry: &Entry<'_>) -> bool {
-    let records = [gimli::DW_TAG_structure_type, gimli::DW_TAG_class_type, gimli::DW_TAG_union_type];
-    records.contains(&entry.tag())
-}
-
-pub(crate) fn number(entry: &Entry<'_>, which: gimli::DwAt) -> gimli::Result<Option<u64>> {
-    Ok(entry.attr_value(which)?.and_then(|value: AttributeValue<Slice>| value.udata_value()))
 }
 
 /// The unit that holds a bit-field, and its bits in it. Older DWARF counts from the unit's highest bit.
@@ -297,9 +281,9 @@ pub(crate) fn bits_of(
     if bits == 0 || count > bits {
         return Ok(nothing);
     }
-    let (base, from) = match number(entry, gimli::DW_AT_data_bit_offset)? {
+    let (base, from) = match entry.number(gimli::DW_AT_data_bit_offset)? {
         Some(at) => (at / bits * unit, at % bits),
-        None => match number(entry, gimli::DW_AT_bit_offset)? {
+        None => match entry.number(gimli::DW_AT_bit_offset)? {
             Some(above) => (offset, bits.saturating_sub(above.saturating_add(count))),
             None => (offset, 0),
         },

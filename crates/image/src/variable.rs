@@ -6,12 +6,15 @@
 
 use std::collections::HashMap;
 
-use gimli::{AttributeValue, UnitOffset};
+use gimli::AttributeValue;
 use trapline_record::Svma;
 
-use crate::debuginfo::{DebugInfo, NoVariable, Slice, UnitOf, Variable};
+use crate::debuginfo::{DebugInfo, NoVariable, Variable};
+use crate::entries::{At, Entry};
 use crate::nearest::nearest_of;
-use crate::types::{Entry, MAX_CHAIN, is_scope, member_offset};
+use crate::sections::EntryId;
+use crate::sections::UnitOf;
+use crate::types::is_scope;
 
 /// Maximum number of members that are read in one type, with those of anonymous members and base classes;
 /// more are forged.
@@ -56,8 +59,14 @@ impl DebugInfo {
     /// [`NoVariable`], with similar names.
     pub fn variables(&self, path: &str) -> Result<Vec<Variable>, NoVariable> {
         let (name, steps) = steps(path)?;
-        let mut search =
-            Search { info: self, name: &name, found: Vec::new(), trouble: None, known: Vec::new() };
+        let mut search = Search {
+            info: self,
+            name: &name,
+            found: Vec::new(),
+            trouble: None,
+            known: Vec::new(),
+            elsewhere: HashMap::new(),
+        };
         // A malformed unit ends the walk; what was found before it stays.
         let _ = self.each_unit(|unit| search.unit(unit, &steps, path).map(|()| None::<()>));
         let Search { mut found, trouble, known, .. } = search;
@@ -111,209 +120,204 @@ struct Search<'a> {
     trouble: Option<NoVariable>,
     /// Names of all other variables.
     known: Vec<String>,
+    /// Names of variables that other units than their own define.
+    elsewhere: HashMap<EntryId, String>,
+}
+
+/// Calls `found` with each variable and member of a unit, and its qualified name.
+fn each_variable<'u>(
+    unit: UnitOf<'u>,
+    mut found: impl FnMut(&Entry<'u>, Option<String>) -> gimli::Result<()>,
+) -> gimli::Result<()> {
+    let mut scopes = Scopes::default();
+    let mut entries = unit.unit.entries();
+    while let Some((step, entry)) = entries.next_dfs()? {
+        scopes.move_by(step);
+        if is_scope(entry.tag()) || entry.tag() == gimli::DW_TAG_subprogram {
+            let name = Entry::new(unit, entry.clone()).name()?;
+            scopes.enter(name.unwrap_or_else(|| "(anonymous)".to_owned()));
+        }
+        if matches!(entry.tag(), gimli::DW_TAG_variable | gimli::DW_TAG_member) {
+            let entry = Entry::new(unit, entry.clone());
+            let name = entry.name()?.map(|own| scopes.qualified(&own));
+            found(&entry, name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether another entry may say where a variable is.
+fn may_be_defined(entry: &Entry<'_>) -> gimli::Result<bool> {
+    Ok(entry.tag() == gimli::DW_TAG_variable || entry.has(gimli::DW_AT_external)?)
 }
 
 impl Search<'_> {
     fn unit(&mut self, unit: UnitOf<'_>, steps: &[PathPart], path: &str) -> gimli::Result<()> {
-        // Declarations (of class members) by offset, for the definitions that refer to them.
-        let mut declared: HashMap<UnitOffset, String> = HashMap::new();
-        let mut scopes = Scopes::default();
-        let mut entries = unit.entries();
-        while let Some((step, entry)) = entries.next_dfs()? {
-            scopes.move_by(step);
-            if is_scope(entry.tag()) || entry.tag() == gimli::DW_TAG_subprogram {
-                let name = self.info.text(unit, entry, gimli::DW_AT_name)?;
-                scopes.enter(name.unwrap_or_else(|| "(anonymous)".to_owned()));
-            }
-            if !matches!(entry.tag(), gimli::DW_TAG_variable | gimli::DW_TAG_member) {
-                continue;
-            }
-            let specified = match entry.attr_value(gimli::DW_AT_specification)? {
-                Some(AttributeValue::UnitRef(of)) => Some(of),
-                _ => None,
+        let info = self.info;
+        let mut declared = HashMap::new();
+        each_variable(unit, |entry, name| {
+            let origin = info.reference(entry, gimli::DW_AT_abstract_origin)?;
+            let specified = origin.map_or_else(
+                || info.reference(entry, gimli::DW_AT_specification),
+                |origin| Ok(Some(origin)),
+            )?;
+            let own = match (name, specified) {
+                (Some(name), _) => Some(name),
+                (None, Some(of)) => match declared.get(&of.id()) {
+                    Some(name) => Some(String::clone(name)),
+                    None => self.declared_elsewhere(unit, of)?,
+                },
+                (None, None) => None,
             };
-            let own = self.info.text(unit, entry, gimli::DW_AT_name)?.map(|own| scopes.qualified(&own));
-            let name = own.or_else(|| specified.and_then(|of| declared.get(&of).cloned()));
-            let Some(name) = name else { continue };
-            if entry.attr_value(gimli::DW_AT_location)?.is_none() {
-                if entry.tag() == gimli::DW_TAG_variable || entry.attr_value(gimli::DW_AT_external)?.is_some()
-                {
-                    declared.insert(entry.offset(), name);
+            let Some(name) = own else { return Ok(()) };
+            if !entry.has(gimli::DW_AT_location)? {
+                if may_be_defined(entry)? {
+                    declared.insert(entry.at().id(), name);
                 }
-                continue;
+                return Ok(());
             }
-            if !means(self.name, &name) && !self.is_linked_as(unit, entry)? {
+            if !means(self.name, &name) && !self.is_linked_as(entry)? {
                 self.known.push(name);
-                continue;
+                return Ok(());
             }
             let typed = match specified {
-                Some(of) => unit.entry(of)?.attr_value(gimli::DW_AT_type)?,
-                None => entry.attr_value(gimli::DW_AT_type)?,
+                Some(of) => info.inherited(&of.entry()?, |entry| info.type_of(entry))?,
+                None => info.type_of(entry)?,
             };
-            match self.variable(unit, entry, typed, steps, path)? {
+            match self.variable(entry, typed, steps, path)? {
                 Ok(variable) => self.found.push(variable),
                 // A local variable of the same name has no fixed address. If another one has, its problem is
                 // the more helpful message.
                 Err(NoVariable::NotFixed { .. }) if self.trouble.is_some() => {}
                 Err(trouble) => self.trouble = Some(trouble),
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
-    fn is_linked_as(&self, unit: UnitOf<'_>, entry: &Entry<'_>) -> gimli::Result<bool> {
-        Ok(self.info.text(unit, entry, gimli::DW_AT_linkage_name)?.is_some_and(|name| name == self.name))
+    /// The name of a variable that another unit declares, as with link-time optimisation. That unit is looked through
+    /// once.
+    fn declared_elsewhere(&mut self, here: UnitOf<'_>, at: At<'_>) -> gimli::Result<Option<String>> {
+        if at.unit.header.offset() == here.header.offset() {
+            return Ok(None);
+        }
+        if !self.elsewhere.contains_key(&at.id()) {
+            each_variable(at.unit, |entry, name| {
+                if let Some(name) = name
+                    && may_be_defined(entry)?
+                {
+                    self.elsewhere.insert(entry.at().id(), name);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(self.elsewhere.get(&at.id()).cloned())
+    }
+    fn is_linked_as(&self, entry: &Entry<'_>) -> gimli::Result<bool> {
+        let linked = self.info.inherited(entry, |entry| entry.text(gimli::DW_AT_linkage_name))?;
+        Ok(linked.is_some_and(|name| name == self.name))
     }
     fn variable(
         &self,
-        unit: UnitOf<'_>,
         entry: &Entry<'_>,
-        typed: Option<AttributeValue<Slice>>,
+        typed: Option<At<'_>>,
         steps: &[PathPart],
         path: &str,
     ) -> gimli::Result<Result<Variable, NoVariable>> {
         let not_fixed = |why| NoVariable::NotFixed { name: self.name.to_owned(), why };
-        let at = match self.location(unit, entry)? {
+        let at = match location(entry)? {
             Ok(at) => at,
             Err(why) => return Ok(Err(not_fixed(why))),
         };
-        let Some(AttributeValue::UnitRef(of)) = typed else {
+        let Some(of) = typed else {
             return Ok(Err(not_fixed("its type is not in the debug information")));
         };
-        let mut place = Member { offset: 0, of, path: self.name.to_owned() };
+        let mut place = Place { offset: 0, of, path: self.name.to_owned() };
         for step in steps {
-            place = match self.step(unit, &place, step)? {
+            place = match self.step(&place, step)? {
                 Ok(next) => next,
                 Err(trouble) => return Ok(Err(trouble)),
             };
         }
-        let (size, encoding) = self.info.scalar(unit, place.of)?;
+        let (size, encoding) = self.info.scalar(place.of)?;
         Ok(Ok(Variable { path: path.to_owned(), at: Svma(at.wrapping_add(place.offset)), size, encoding }))
     }
-    /// The variable's address, or why it has none.
-    fn location(&self, unit: UnitOf<'_>, entry: &Entry<'_>) -> gimli::Result<Result<u64, &'static str>> {
-        let Some(AttributeValue::Exprloc(location)) = entry.attr_value(gimli::DW_AT_location)? else {
-            return Ok(Err("it lies in registers or on a stack"));
-        };
-        let mut operations = location.operations(unit.encoding());
-        let first = operations.next()?;
-        let second = operations.next()?;
-        Ok(match (first, second) {
-            (Some(gimli::Operation::Address { address }), None) => Ok(address),
-            (Some(gimli::Operation::AddressIndex { index }), None) => Ok(unit.address(index)?),
-            (_, Some(gimli::Operation::TLS)) => Err("each thread has its own"),
-            _ => Err("it lies in registers or on a stack"),
-        })
-    }
-    fn step(
-        &self,
-        unit: UnitOf<'_>,
-        place: &Member,
+    fn step<'u>(
+        &'u self,
+        place: &Place<'u>,
         step: &PathPart,
-    ) -> gimli::Result<Result<Member, NoVariable>> {
-        let entry = self.info.bare(unit, place.of)?;
+    ) -> gimli::Result<Result<Place<'u>, NoVariable>> {
+        let entry = self.info.bare(place.of)?;
         if entry.tag() == gimli::DW_TAG_pointer_type {
             return Ok(Err(NoVariable::Pointer { of: place.path.clone() }));
         }
-        match step {
-            PathPart::Field(field) => {
-                let record = matches!(
-                    entry.tag(),
-                    gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type
-                );
-                if !record {
-                    let (of, field) = (place.path.clone(), field.clone());
-                    return Ok(Err(NoVariable::NotAStructure { of, field }));
-                }
-                let mut known = Vec::new();
-                let mut budget = MAX_MEMBERS;
-                match self.field(unit, entry.offset(), field, &mut known, (0, &mut budget))? {
-                    Some((_, _, true)) => Ok(Err(NoVariable::Bits { of: format!("{}.{field}", place.path) })),
-                    Some((offset, of, false)) => {
-                        Ok(Ok(place.inside(offset, of, format!("{}.{field}", place.path))))
-                    }
-                    None => Ok(Err(NoVariable::NoField {
-                        of: place.path.clone(),
-                        nearest: nearest_of(field, known.into_iter()),
-                        field: field.clone(),
-                    })),
-                }
-            }
-            PathPart::Index(index) => self.element(unit, &entry, place, *index),
+        let field = match step {
+            PathPart::Index(index) => return self.element(&entry, place, *index),
+            PathPart::Field(field) => field,
+        };
+        if !entry.is_record() {
+            let (of, field) = (place.path.clone(), field.clone());
+            return Ok(Err(NoVariable::NotAStructure { of, field }));
         }
+        let mut known = Vec::new();
+        let mut budget = MAX_MEMBERS;
+        Ok(match self.info.find_field(&entry, field, &mut known, (0, &mut budget))? {
+            Some((_, _, true)) => Err(NoVariable::Bits { of: format!("{}.{field}", place.path) }),
+            Some((offset, of, false)) => Ok(place.inside(offset, of, format!("{}.{field}", place.path))),
+            None => Err(NoVariable::NoField {
+                of: place.path.clone(),
+                nearest: nearest_of(field, known.into_iter()),
+                field: field.clone(),
+            }),
+        })
     }
-    /// Offset and type of a field, also of one in an anonymous member or a base class; and whether it is a
-    /// bit-field.
-    fn field(
-        &self,
-        unit: UnitOf<'_>,
-        of: UnitOffset,
-        field: &str,
-        known: &mut Vec<String>,
-        (depth, budget): (u32, &mut u32),
-    ) -> gimli::Result<Option<(u64, UnitOffset, bool)>> {
-        if depth > MAX_CHAIN {
-            return Ok(None);
-        }
-        let mut tree = unit.entries_tree(Some(of))?;
-        let mut members = tree.root()?.children();
-        while let Some(member) = members.next()? {
-            let entry = member.entry();
-            if !matches!(entry.tag(), gimli::DW_TAG_member | gimli::DW_TAG_inheritance) {
-                continue;
-            }
-            let Some(left) = budget.checked_sub(1) else { return Ok(None) };
-            *budget = left;
-            let Some(AttributeValue::UnitRef(typed)) = entry.attr_value(gimli::DW_AT_type)? else { continue };
-            let offset = member_offset(entry)?;
-            let is_bits = entry.attr_value(gimli::DW_AT_bit_size)?.is_some();
-            match self.info.text(unit, entry, gimli::DW_AT_name)? {
-                Some(name) if name == field => return Ok(offset.map(|offset| (offset, typed, is_bits))),
-                Some(name) => known.push(name),
-                None => {
-                    let inner = self.info.bare(unit, typed)?.offset();
-                    if let Some((inside, typed, is_bits)) =
-                        self.field(unit, inner, field, known, (depth + 1, budget))?
-                    {
-                        return Ok(offset.map(|offset| (offset + inside, typed, is_bits)));
-                    }
-                }
-            }
-        }
-        Ok(None)
-    }
-    fn element(
-        &self,
-        unit: UnitOf<'_>,
-        array: &Entry<'_>,
-        place: &Member,
+    fn element<'u>(
+        &'u self,
+        array: &Entry<'u>,
+        place: &Place<'u>,
         index: u64,
-    ) -> gimli::Result<Result<Member, NoVariable>> {
+    ) -> gimli::Result<Result<Place<'u>, NoVariable>> {
         let none = |len| NoVariable::Index { of: place.path.clone(), len, index };
-        let typed = array.attr_value(gimli::DW_AT_type)?;
-        let (gimli::DW_TAG_array_type, Some(AttributeValue::UnitRef(of))) = (array.tag(), typed) else {
+        let (gimli::DW_TAG_array_type, Some(of)) = (array.tag(), self.info.type_of(array)?) else {
             return Ok(Err(none(0)));
         };
-        let lens = self.info.dimensions(unit, array.offset())?;
+        let lens = self.info.dimensions(array)?;
         let inner: u64 = lens.iter().skip(1).product();
         let len = lens.first().copied().unwrap_or(0);
         if index >= len || lens.len() > 1 {
             return Ok(Err(none(if lens.len() > 1 { len * inner } else { len })));
         }
-        let size = self.info.scalar(unit, of)?.0;
+        let size = self.info.size(of)?;
         Ok(Ok(place.inside(index.saturating_mul(size), of, format!("{}[{index}]", place.path))))
     }
 }
 
+/// A variable's address, or why it has none.
+fn location(entry: &Entry<'_>) -> gimli::Result<Result<u64, &'static str>> {
+    let Some(AttributeValue::Exprloc(location)) = entry.value(gimli::DW_AT_location)? else {
+        return Ok(Err("it lies in registers or on a stack"));
+    };
+    let unit = entry.unit();
+    let mut operations = location.operations(unit.encoding());
+    let first = operations.next()?;
+    let second = operations.next()?;
+    Ok(match (first, second) {
+        (Some(gimli::Operation::Address { address }), None) => Ok(address),
+        (Some(gimli::Operation::AddressIndex { index }), None) => Ok(unit.address(index)?),
+        (_, Some(gimli::Operation::TLS)) => Err("each thread has its own"),
+        _ => Err("it lies in registers or on a stack"),
+    })
+}
+
 /// A place inside a variable, and the type there.
 #[derive(Debug)]
-struct Member {
+struct Place<'u> {
     offset: u64,
-    of: UnitOffset,
+    of: At<'u>,
     path: String,
 }
 
-impl Member {
-    const fn inside(&self, by: u64, of: UnitOffset, path: String) -> Self {
+impl<'u> Place<'u> {
+    const fn inside(&self, by: u64, of: At<'u>, path: String) -> Self {
         Self { offset: self.offset.wrapping_add(by), of, path }
     }
 }

@@ -97,4 +97,15 @@ impl SplitFiles for SplitDirs {
         let usual = [self.inside(&path), self.inside(&self.beside().join(name))];
         self.named(name).chain(usual).find_map(opened)
     }
+    fn shared(&self, name: &str, build_id: &[u8]) -> Option<Bytes> {
+        // `../../.dwz/x86_64-linux-gnu/NAME.debug`, from wherever the debug file is.
+        let within = name.rfind(".dwz/").map(|at| Path::new(&name[at..]));
+        let request = DebugFile { build_id: build_id.to_vec(), link: None };
+        let by_id = request.build_id_path().map(|path| Path::new(".build-id").join(path));
+        let known = [within, by_id.as_deref()].into_iter().flatten();
+        let all = known.flat_map(|path| {
+            self.named(path).chain([self.inside(&Path::new("/usr/lib/debug").join(path))]).collect::<Vec<_>>()
+        });
+        all.chain([self.inside(&self.beside().join(name))]).find_map(opened)
+    }
 }

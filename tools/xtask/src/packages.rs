@@ -40,6 +40,9 @@ const NEEDS: &[Need] = &[
     Need { files: &["/usr/bin/mariadb"], package: "mariadb-client-core" },
     Need { files: &["/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"], package: "libjemalloc2" },
     Need { files: &["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"], package: "libtcmalloc-minimal4" },
+    // Debug information in other forms.
+    Need { files: &["/usr/bin/dwz"], package: "dwz" },
+    Need { files: &["/usr/bin/ld.lld"], package: "lld" },
     // Other tracers, which hold the program or us.
     Need { files: &["/usr/bin/gdb"], package: "gdb" },
     Need { files: &["/usr/bin/strace"], package: "strace" },

@@ -15,7 +15,7 @@ use btfparse::{Integer32Value, Integer64Value, Offset, Readable, TypeInformation
 
 use super::passing::{Components, Passage, passed, places};
 use super::{Prototype, ValueType, passing_aarch64};
-use crate::types::MAX_CHAIN;
+use crate::entries::MAX_CHAIN;
 
 /// First bytes of a little-endian part.
 const MAGIC: [u8; 2] = 0xeb9f_u16.to_le_bytes();

@@ -11,13 +11,15 @@
 
 use std::collections::HashMap;
 
-use gimli::{AttributeValue, Operation, UnitOffset};
+use gimli::{AttributeValue, Operation};
 
 use super::parts::{Parts, Piece, Whereabouts};
 use super::passing::Passed;
 use super::{Declared, ParameterPlace, Prototype, ValueType};
-use crate::debuginfo::{DebugInfo, Slice, UnitOf};
-use crate::types::{Entry, reference};
+use crate::debuginfo::DebugInfo;
+use crate::entries::Entry;
+use crate::sections::EntryId;
+use crate::sections::{Slice, UnitOf};
 
 /// The argument registers by DWARF's numbers: rdi, rsi, rdx, rcx, r8, r9.
 const GENERAL: [u16; 6] = [5, 4, 1, 2, 8, 9];
@@ -56,27 +58,21 @@ impl DebugInfo {
     /// What a function's own entry records, rather than that of its source.
     pub(super) fn compiled(
         &self,
-        unit: UnitOf<'_>,
         function: &Entry<'_>,
-        declared: &[Declared],
+        declared: &[Declared<'_>],
         (at, is_copy): (u64, bool),
     ) -> gimli::Result<Compiled> {
-        let convention = function.attr_value(gimli::DW_AT_calling_convention)?;
+        let convention = function.value(gimli::DW_AT_calling_convention)?;
         let nocall = AttributeValue::CallingConvention(gimli::DW_CC_nocall);
-        let is_external = self.has_flag(unit, function, gimli::DW_AT_external)?;
-        let is_optimized = function.attr_value(gimli::DW_AT_call_all_calls)?.is_some()
-            || function.attr_value(gimli::DW_AT_GNU_all_call_sites)?.is_some();
-        let old_clang = self.clang(unit)?.is_some_and(|version| version < MARKS);
-        let frame = self.frame_base(unit, function)?;
+        let is_external = self.has_flag(function, gimli::DW_AT_external)?;
+        let is_optimized =
+            function.has(gimli::DW_AT_call_all_calls)? || function.has(gimli::DW_AT_GNU_all_call_sites)?;
+        let old_clang = clang(function)?.is_some_and(|version| version < MARKS);
+        let frame = frame_base(function)?;
         let mut noted = HashMap::new();
-        let mut tree = unit.entries_tree(Some(function.offset()))?;
-        let mut children = tree.root()?.children();
-        while let Some(child) = children.next()? {
-            let child = child.entry();
+        for child in function.children()? {
             if child.tag() == gimli::DW_TAG_formal_parameter {
-                let source =
-                    reference(child, gimli::DW_AT_abstract_origin)?.unwrap_or_else(|| child.offset());
-                noted.insert(source, self.at_entry(unit, child, (at, frame))?);
+                noted.insert(self.source(&child)?.at().id(), at_entry(&child, (at, frame))?);
             }
         }
         let (parameters, has_others) = paired(declared.iter().map(|one| one.at), noted);
@@ -86,53 +82,54 @@ impl DebugInfo {
             may_lose_value: old_clang && is_optimized && !is_external,
         })
     }
-    /// Distance from the stack pointer of the entry to the frame base that offsets of variables are relative to. The
-    /// call has pushed a return address below the frame's own address (CFA), and `push rbp` lowers it once more.
-    fn frame_base(&self, unit: UnitOf<'_>, function: &Entry<'_>) -> gimli::Result<Option<i64>> {
-        const RBP: u16 = 6;
-        let Some(AttributeValue::Exprloc(base)) = function.attr_value(gimli::DW_AT_frame_base)? else {
-            return Ok(None);
-        };
-        let mut operations = base.operations(unit.encoding());
-        Ok(match (operations.next()?, operations.next()?) {
-            (Some(Operation::CallFrameCFA), None) => Some(8),
-            (Some(Operation::Register { register }), None) if register.0 == RBP => Some(-8),
-            _ => None,
-        })
+}
+
+/// Distance from the stack pointer of the entry to the frame base that offsets of variables are relative to. The call has
+/// pushed a return address below the frame's own address (CFA), and `push rbp` lowers it once more.
+fn frame_base(function: &Entry<'_>) -> gimli::Result<Option<i64>> {
+    const RBP: u16 = 6;
+    let Some(AttributeValue::Exprloc(base)) = function.value(gimli::DW_AT_frame_base)? else {
+        return Ok(None);
+    };
+    let mut operations = base.operations(function.unit().encoding());
+    Ok(match (operations.next()?, operations.next()?) {
+        (Some(Operation::CallFrameCFA), None) => Some(8),
+        (Some(Operation::Register { register }), None) if register.0 == RBP => Some(-8),
+        _ => None,
+    })
+}
+
+fn at_entry(parameter: &Entry<'_>, (at, frame): (u64, Option<i64>)) -> gimli::Result<AtEntry> {
+    let unit = parameter.unit();
+    let Some(location) = parameter.value(gimli::DW_AT_location)? else {
+        return Ok(AtEntry::Nowhere);
+    };
+    if let AttributeValue::Exprloc(expression) = location {
+        return place(unit, expression, (frame, false));
     }
-    fn at_entry(
-        &self,
-        unit: UnitOf<'_>,
-        parameter: &Entry<'_>,
-        (at, frame): (u64, Option<i64>),
-    ) -> gimli::Result<AtEntry> {
-        let Some(location) = parameter.attr_value(gimli::DW_AT_location)? else {
-            return Ok(AtEntry::Nowhere);
-        };
-        if let AttributeValue::Exprloc(expression) = location {
-            return place(unit, expression, (frame, false));
+    let Some(mut list) = unit.attr_locations(location)? else { return Ok(AtEntry::Nowhere) };
+    while let Some(entry) = list.next()? {
+        if (entry.range.begin..entry.range.end).contains(&at) {
+            return place(unit, entry.data, (frame, true));
         }
-        let Some(mut list) = unit.attr_locations(location)? else { return Ok(AtEntry::Nowhere) };
-        while let Some(entry) = list.next()? {
-            if (entry.range.begin..entry.range.end).contains(&at) {
-                return place(unit, entry.data, (frame, true));
-            }
-        }
-        Ok(AtEntry::Nowhere)
     }
-    /// The major version of the clang that compiled a unit.
-    fn clang(&self, unit: UnitOf<'_>) -> gimli::Result<Option<u32>> {
-        let mut entries = unit.entries();
-        let Some((_, root)) = entries.next_dfs()? else { return Ok(None) };
-        Ok(self.text(unit, root, gimli::DW_AT_producer)?.as_deref().and_then(clang_version))
-    }
+    Ok(AtEntry::Nowhere)
+}
+
+/// The major version of the clang that compiled a function.
+fn clang(function: &Entry<'_>) -> gimli::Result<Option<u32>> {
+    Ok(function
+        .root()?
+        .and_then(|root| root.text(gimli::DW_AT_producer).ok()?)
+        .as_deref()
+        .and_then(clang_version))
 }
 
 /// The location of each of the source's parameters (PRO-4), and whether there are locations of parameters
 /// that the source does not have.
 fn paired(
-    declared: impl Iterator<Item = UnitOffset>,
-    mut noted: HashMap<UnitOffset, AtEntry>,
+    declared: impl Iterator<Item = EntryId>,
+    mut noted: HashMap<EntryId, AtEntry>,
 ) -> (Vec<AtEntry>, bool) {
     let parameters = declared.map(|one| noted.remove(&one).unwrap_or(AtEntry::Nowhere)).collect();
     (parameters, !noted.is_empty())
@@ -291,20 +288,21 @@ fn whereabouts(parts: &Parts, noted: Option<AtEntry>, changed: bool) -> Whereabo
 mod tests {
     use std::collections::HashMap;
 
-    use gimli::UnitOffset;
+    use crate::sections::EntryId;
 
     use super::{AtEntry, clang_version, paired};
     use crate::prototype::ParameterPlace;
 
     #[test]
     fn a_removed_parameter_shifts_no_other() {
+        let id = EntryId::made_up;
         let at = |nth| AtEntry::In(ParameterPlace::General(nth));
         // Of three parameters the compiler kept the last two, and recorded them in another order.
-        let kept = HashMap::from([(UnitOffset(30), at(1)), (UnitOffset(20), at(0))]);
-        let source = [10, 20, 30].map(UnitOffset);
+        let kept = HashMap::from([(id(30), at(1)), (id(20), at(0))]);
+        let source = [10, 20, 30].map(id);
         assert_eq!(paired(source.into_iter(), kept), (vec![AtEntry::Nowhere, at(0), at(1)], false));
-        let other = HashMap::from([(UnitOffset(10), at(0)), (UnitOffset(99), at(1))]);
-        assert_eq!(paired([UnitOffset(10)].into_iter(), other), (vec![at(0)], true));
+        let other = HashMap::from([(id(10), at(0)), (id(99), at(1))]);
+        assert_eq!(paired([id(10)].into_iter(), other), (vec![at(0)], true));
     }
 
     #[test]

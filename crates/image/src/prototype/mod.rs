@@ -15,8 +15,6 @@ mod passing_aarch64;
 pub use btf::Btf;
 pub use parts::{LaidOut, Layout, MOST_BYTES, Parts, Piece, Whereabouts};
 
-use gimli::UnitOffset;
-
 /// Type of a value, as far as it matters for showing the value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ValueType {
@@ -93,9 +91,9 @@ pub struct Prototype {
 
 /// A parameter as the source declares it.
 #[derive(Clone, Debug)]
-pub(crate) struct Declared {
+pub(crate) struct Declared<'u> {
     /// Its entry, to which the entry in a compiled copy refers.
-    pub(crate) at: UnitOffset,
+    pub(crate) at: crate::sections::EntryId,
     pub(crate) name: String,
-    pub(crate) of: UnitOffset,
+    pub(crate) of: crate::entries::At<'u>,
 }

@@ -3,12 +3,11 @@
 //! In: DWARF and a type. Out: its [`Layout`], if all of it is known and it is small. Invariant: IMG-3. Does not: decide
 //! how a value is passed (`passing`).
 
-use gimli::UnitOffset;
-
 use super::{ParameterPlace, ValueType};
-use crate::debuginfo::{DebugInfo, UnitOf};
-use crate::shapes::{bits_of, number};
-use crate::types::{Entry, member_offset};
+use crate::debuginfo::DebugInfo;
+use crate::entries::{At, Entry};
+use crate::shapes::bits_of;
+use crate::types::member_offset;
 
 /// Bytes of a value that is looked at: as many as a record holds of one piece of memory.
 pub const MOST_BYTES: u64 = 64;
@@ -102,25 +101,20 @@ impl Layout {
 
 impl DebugInfo {
     /// Of what a value consists that no single register holds; `None` if it is a single value, or large.
-    pub(super) fn layout(&self, unit: UnitOf<'_>, of: UnitOffset) -> gimli::Result<Option<Layout>> {
-        if self.size(unit, of)? > MOST_BYTES {
+    pub(super) fn layout(&self, of: At<'_>) -> gimli::Result<Option<Layout>> {
+        if self.size(of)? > MOST_BYTES {
             return Ok(None);
         }
-        let layout = self.laid_out(unit, of, (DEEPEST, &mut { MOST_VALUES }))?;
+        let layout = self.laid_out(of, (DEEPEST, &mut { MOST_VALUES }))?;
         Ok(layout.filter(|layout| matches!(layout, Layout::Record(_) | Layout::Wide { .. })))
     }
     /// `None` if there is more in it than is looked at.
-    fn laid_out(
-        &self,
-        unit: UnitOf<'_>,
-        of: UnitOffset,
-        (deep, left): (u32, &mut u32),
-    ) -> gimli::Result<Option<Layout>> {
+    fn laid_out(&self, of: At<'_>, (deep, left): (u32, &mut u32)) -> gimli::Result<Option<Layout>> {
         let (Some(rest), Some(deep)) = (left.checked_sub(1), deep.checked_sub(1)) else { return Ok(None) };
         *left = rest;
-        let entry = self.bare(unit, of)?;
-        let bytes = self.size(unit, of)?;
-        let one = match (self.value_type(unit, of)?, u8::try_from(bytes)) {
+        let entry = self.bare(of)?;
+        let bytes = self.size(of)?;
+        let one = match (self.value_type(of)?, u8::try_from(bytes)) {
             (ValueType::Other(_), _) | (_, Err(_)) => None,
             (value, Ok(bytes)) => Some(Layout::Value(value, bytes)),
         };
@@ -128,67 +122,46 @@ impl DebugInfo {
             return Ok(one);
         }
         match entry.tag() {
-            gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type => {
-                self.members_of(unit, &entry, (deep, left))
-            }
-            gimli::DW_TAG_array_type if entry.attr_value(gimli::DW_AT_GNU_vector)?.is_none() => {
-                let Some(element) = Self::type_of(&entry)? else { return Ok(None) };
-                let [count] = self.dimensions(unit, entry.offset())?[..] else {
+            _ if entry.is_record() => self.members_of(&entry, (deep, left)),
+            gimli::DW_TAG_array_type if !entry.has(gimli::DW_AT_GNU_vector)? => {
+                let Some(element) = self.type_of(&entry)? else { return Ok(None) };
+                let [count] = self.dimensions(&entry)?[..] else {
                     return Ok(Some(Layout::Unknown));
                 };
-                if self.value_type(unit, element)? == ValueType::Char {
+                if self.value_type(element)? == ValueType::Char {
                     return Ok(Some(Layout::Text(count)));
                 }
                 if count > u64::from(MOST_VALUES) {
                     return Ok(None);
                 }
-                let (size, inner) = (self.size(unit, element)?, self.laid_out(unit, element, (deep, left))?);
+                let (size, inner) = (self.size(element)?, self.laid_out(element, (deep, left))?);
                 Ok(inner.map(|inner| Layout::Array(Box::new(inner), size, count)))
             }
-            gimli::DW_TAG_base_type if bytes == 16 => {
-                Ok(Some(match entry.attr_value(gimli::DW_AT_encoding)? {
-                    Some(gimli::AttributeValue::Encoding(gimli::DW_ATE_signed)) => {
-                        Layout::Wide { signed: true }
-                    }
-                    Some(gimli::AttributeValue::Encoding(gimli::DW_ATE_unsigned)) => {
-                        Layout::Wide { signed: false }
-                    }
-                    _ => Layout::Unknown,
-                }))
-            }
+            gimli::DW_TAG_base_type if bytes == 16 => Ok(Some(match entry.value(gimli::DW_AT_encoding)? {
+                Some(gimli::AttributeValue::Encoding(gimli::DW_ATE_signed)) => Layout::Wide { signed: true },
+                Some(gimli::AttributeValue::Encoding(gimli::DW_ATE_unsigned)) => {
+                    Layout::Wide { signed: false }
+                }
+                _ => Layout::Unknown,
+            })),
             _ => Ok(Some(Layout::Unknown)),
         }
     }
-    fn members_of(
-        &self,
-        unit: UnitOf<'_>,
-        of: &Entry<'_>,
-        (deep, left): (u32, &mut u32),
-    ) -> gimli::Result<Option<Layout>> {
+    fn members_of(&self, of: &Entry<'_>, (deep, left): (u32, &mut u32)) -> gimli::Result<Option<Layout>> {
         let mut members = Vec::new();
-        let mut tree = unit.entries_tree(Some(of.offset()))?;
-        let mut children = tree.root()?.children();
-        while let Some(child) = children.next()? {
-            let entry = child.entry();
+        for entry in &of.parts()? {
             let is_base = entry.tag() == gimli::DW_TAG_inheritance;
-            let is_member = is_base || entry.tag() == gimli::DW_TAG_member;
-            if !is_member || entry.attr_value(gimli::DW_AT_external)?.is_some() {
-                continue;
-            }
-            let (Some(of), Some(offset)) = (Self::type_of(entry)?, member_offset(entry)?) else {
+            let (Some(of), Some(offset)) = (self.type_of(entry)?, member_offset(entry)?) else {
                 return Ok(None);
             };
-            let Some(inner) = self.laid_out(unit, of, (deep, left))? else { return Ok(None) };
-            let (offset, bits) = match number(entry, gimli::DW_AT_bit_size)? {
-                Some(count) => bits_of(entry, self.size(unit, of)?, offset, count)?,
+            let Some(inner) = self.laid_out(of, (deep, left))? else { return Ok(None) };
+            let (offset, bits) = match entry.number(gimli::DW_AT_bit_size)? {
+                Some(count) => bits_of(entry, self.size(of)?, offset, count)?,
                 None => (offset, None),
             };
             let name = match is_base {
-                true => format!(
-                    "<{}>",
-                    self.text(unit, &self.bare(unit, of)?, gimli::DW_AT_name)?.unwrap_or_default()
-                ),
-                false => self.text(unit, entry, gimli::DW_AT_name)?.unwrap_or_default(),
+                true => format!("<{}>", self.bare(of)?.name()?.unwrap_or_default()),
+                false => entry.name()?.unwrap_or_default(),
             };
             members.push(LaidOut { name, offset, bits, of: inner });
         }

@@ -8,7 +8,7 @@
 
 use super::parts::{Layout, Parts, Piece, Whereabouts};
 use super::{DeclaredParameter, ParameterPlace, Prototype, ValueType};
-use crate::types::MAX_CHAIN;
+use crate::entries::MAX_CHAIN;
 
 /// Number of registers for integers.
 const GENERAL: u8 = 6;

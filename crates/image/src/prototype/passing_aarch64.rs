@@ -10,7 +10,7 @@
 use super::parts::{Parts, Whereabouts};
 use super::passing::{Class, Components, Passage, Passed, Pieces, Shapes, returned};
 use super::{DeclaredParameter, ParameterPlace, Prototype, ValueType};
-use crate::types::MAX_CHAIN;
+use crate::entries::MAX_CHAIN;
 
 /// Number of registers of each kind.
 const REGISTERS: u8 = 8;

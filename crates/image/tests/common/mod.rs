@@ -2,6 +2,8 @@
 //! test skips it and prints that.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod forms;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
