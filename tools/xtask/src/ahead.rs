@@ -1,9 +1,9 @@
 //! What runs beside the tests, which wait more than they compute: builds that later steps need, and steps that only
 //! compute.
 //!
-//! In: cargo commands that build and run nothing, and names of steps. Out: each step's lines and outcome, when it is
-//! asked for. What fails to build fails again in its own step, and says why there. All are as nice as can be, so that
-//! tests hardly notice. Builds have folders of their own; steps wait for cargo's lock where a test step builds, and
+//! In: cargo commands that build and run nothing, names of steps, how nice they are. Out: each step's lines and outcome,
+//! when it is asked for. What fails to build fails again in its own step, and says why there. Beside tests all are as
+//! nice as can be, so that tests hardly notice. Builds have folders of their own; steps wait for cargo's lock where a test step builds, and
 //! tests never build. They are not left to idle processors alone, which on a busy machine never come.
 
 use std::collections::BTreeMap;
@@ -22,15 +22,17 @@ type Ran = Result<(String, bool)>;
 pub(crate) struct Ahead(JoinHandle<BTreeMap<&'static str, Ran>>);
 
 impl Ahead {
-    /// Runs the builds one after the other, then the steps.
-    pub(crate) fn start(builds: Vec<Command>, steps: &'static [&'static str]) -> Self {
+    /// Runs the builds one after the other, then the steps, so much nicer than this process.
+    pub(crate) fn start(builds: Vec<Command>, steps: &'static [&'static str], niceness: u32) -> Self {
         Self(std::thread::spawn(move || {
             for command in builds {
-                if let Err(error) = nice(&command).stdout(Stdio::null()).stderr(Stdio::null()).status() {
+                if let Err(error) =
+                    nice(&command, niceness).stdout(Stdio::null()).stderr(Stdio::null()).status()
+                {
                     println!("nothing is built ahead: {error}");
                 }
             }
-            steps.iter().map(|&name| (name, step(name))).collect()
+            steps.iter().map(|&name| (name, step(name, niceness))).collect()
         }))
     }
 
@@ -47,12 +49,12 @@ impl Ahead {
 }
 
 /// A step of this program, as a process of its own.
-fn step(name: &str) -> Ran {
+fn step(name: &str, niceness: u32) -> Ran {
     // Not its path: a build may have put another file there since.
     let mut command = Command::new(format!("/proc/{}/exe", std::process::id()));
     command.arg(name);
     let (mut reader, writer) = std::io::pipe().context("a pipe")?;
-    let mut nice = nice(&command);
+    let mut nice = nice(&command, niceness);
     nice.stdin(Stdio::null()).stdout(writer.try_clone().context("a pipe")?).stderr(writer);
     let mut child = nice.spawn().context("nice")?;
     // It holds the pipe's other end.
@@ -84,10 +86,10 @@ fn outcome(text: &str) -> Option<Outcome> {
     Some(outcome)
 }
 
-/// The same command, behind all others.
-fn nice(command: &Command) -> Command {
+/// The same command, so much nicer.
+fn nice(command: &Command, niceness: u32) -> Command {
     let mut nice = Command::new("nice");
-    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    nice.args(["-n", &niceness.to_string()]).arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => nice.env(name, value),
@@ -105,7 +107,7 @@ mod tests {
     fn what_runs_is_what_was_asked_for() {
         let mut asked = Command::new("cargo");
         asked.args(["test", "--no-run"]).env("ONE", "1").env_remove("TWO");
-        let nice = nice(&asked);
+        let nice = nice(&asked, 19);
         let words: Vec<_> = nice.get_args().collect();
         assert_eq!(words, ["-n", "19", "cargo", "test", "--no-run"]);
         assert_eq!(nice.get_envs().collect::<Vec<_>>(), asked.get_envs().collect::<Vec<_>>());
@@ -116,7 +118,7 @@ mod tests {
         let file = std::env::temp_dir().join(format!("trapline-ahead-{}", std::process::id()));
         let mut asked = Command::new("sh");
         asked.args(["-c", "nice > \"$PRINTED\""]).env("PRINTED", &file);
-        assert!(Ahead::start(vec![asked], &[]).finish().expect("run").is_empty());
+        assert!(Ahead::start(vec![asked], &[], 19).finish().expect("run").is_empty());
         let text = std::fs::read_to_string(&file).expect("written");
         std::fs::remove_file(&file).expect("removed");
         let own = Command::new("nice").output().expect("the niceness of this test").stdout;
@@ -127,7 +129,7 @@ mod tests {
     #[test]
     fn a_step_is_this_program_with_another_word() {
         // This program is the test runner, which lists its tests.
-        let (text, ok) = step("--list").expect("it runs");
+        let (text, ok) = step("--list", 0).expect("it runs");
         assert!(ok && text.contains("a_step_is_this_program_with_another_word"), "{text}");
     }
 
