@@ -88,6 +88,7 @@ pub mod system;
 mod target;
 mod threads;
 mod times;
+mod to_load;
 mod traced;
 mod tracers;
 mod unwinders;

@@ -23,6 +23,7 @@ use crate::requests::{Requests, is_guarded, no_unwinder, refusals, tactics};
 use crate::session_request::{HitAction, SessionRequest};
 use crate::sites::{NamedSite, NamedSites, miss_text};
 use crate::target::{Several, Target, gone_notice, resolve};
+use crate::to_load::ToLoad;
 use crate::traced::may_deliver;
 use crate::unwinders::{Unwinding, unwinding_now};
 
@@ -82,7 +83,7 @@ pub(crate) fn list(target: &Target, requested: &SessionRequest) -> Result<Listin
             let program = words.first().map_or(OsStr::new(""), OsString::as_os_str);
             let missing = || no_file(&program.to_string_lossy(), "launched command");
             let program = find_program(program).ok_or_else(missing)?;
-            list_files(&mut files, requested, Some(&program), &mut listing)?;
+            list_files(&mut files, requested, Some(&ToLoad::new(program)), &mut listing)?;
         }
         Target::Any | Target::All(_) => list_files(&mut files, requested, None, &mut listing)?,
     }
@@ -202,7 +203,7 @@ fn listed(
 fn list_files(
     files: &mut Files,
     requested: &SessionRequest,
-    program: Option<&Path>,
+    program: Option<&ToLoad>,
     listing: &mut Listing,
 ) -> Result<(), Error> {
     let (modules, places) = file_modules(files, requested, program, &mut listing.notices)?;
@@ -214,15 +215,18 @@ fn list_files(
 pub(crate) fn file_modules(
     files: &mut Files,
     requested: &SessionRequest,
-    program: Option<&Path>,
+    program: Option<&ToLoad>,
     notices: &mut Vec<String>,
 ) -> Result<(Vec<Module>, NamedSites), Error> {
     let (mut modules, mut places) =
         (Vec::<Module>::new(), NamedSites::at_most(requested.most).without(&requested.left_out));
     for spec in &requested.specs {
         let path = match (&spec.file, program) {
-            (Some(file), _) => find_file(file).ok_or_else(|| no_file(file, &spec.text))?,
-            (None, Some(program)) => program.to_owned(),
+            (Some(file), program) => {
+                let found = program.map_or_else(|| find_file(file), |program| program.named(file, files));
+                found.ok_or_else(|| no_file(file, &spec.text))?
+            }
+            (None, Some(program)) => program.program.clone(),
             (None, None) => return Err(Error::NoTarget { probe: spec.text.clone() }),
         };
         let failed = |why| Error::NoFile { file: path.display().to_string(), probe: spec.text.clone(), why };

@@ -5,7 +5,6 @@
 //! says why.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
 use std::sync::Arc;
 
 use trapline_image::{Btf, DebugInfo, MarkArgument, MarkClass, MarkPlace, ProbeKind, ProbeSpec};
@@ -24,6 +23,7 @@ use crate::modules::{Module, mapped};
 use crate::session_request::SessionRequest;
 use crate::sites::{NamedSite, NamedSites};
 use crate::target::{Target, resolve};
+use crate::to_load::ToLoad;
 
 /// Number of processes beyond which none is looked at.
 const MANY: usize = 64;
@@ -95,6 +95,10 @@ type NotesByFile = HashMap<FileId, FileNotes>;
 /// For each probe, the functions and USDT probes that it means in the target.
 pub(crate) fn find(target: &Target, requested: &SessionRequest) -> Vec<Vec<ProbedFunction>> {
     let (mut files, mut known) = (Files::with(&requested.debug_folders), NotesByFile::new());
+    let launched = match target {
+        Target::Launch(words) => words.first().and_then(|name| find_program(name)).map(ToLoad::new),
+        _ => None,
+    };
     let mut processes = match target {
         Target::Launch(_) => Vec::new(),
         target => resolve(target, &requested.specs, &mut Vec::new()).unwrap_or_default(),
@@ -111,7 +115,9 @@ pub(crate) fn find(target: &Target, requested: &SessionRequest) -> Vec<Vec<Probe
         let noted = ProbeSpec { kind, ..spec.clone() };
         let requested = SessionRequest { specs: vec![noted], most: Some(MOST), ..requested.clone() };
         let looked = match target {
-            Target::Launch(words) => in_file(words, &requested, &mut files, &mut known),
+            Target::Launch(_) => {
+                launched.as_ref().and_then(|program| in_file(program, &requested, &mut files, &mut known))
+            }
             _ => {
                 let noted = |&pid| in_process(pid, &requested, &mut files, &mut known, reads_texts);
                 alike(pids.iter().filter_map(noted))
@@ -160,13 +166,12 @@ fn may_read(pid: u32) -> bool {
 
 /// Prototypes for a command that is yet to be started.
 fn in_file(
-    words: &[OsString],
+    program: &ToLoad,
     requested: &SessionRequest,
     files: &mut Files,
     known: &mut NotesByFile,
 ) -> Option<Vec<ProbedFunction>> {
-    let program = find_program(words.first()?)?;
-    let (modules, places) = file_modules(files, requested, Some(&program), &mut Vec::new()).ok()?;
+    let (modules, places) = file_modules(files, requested, Some(program), &mut Vec::new()).ok()?;
     noted(requested, &modules, &places, true, known)
 }
 

@@ -1,7 +1,8 @@
 //! Prototypes from DWARF.
 //!
 //! In: DWARF, a function's address. Out: a [`Prototype`].
-//! Does not: know units in languages other than C and C++, since their functions are called differently.
+//! Functions of C and C++ are called as the ABI says. Rust's own way has no rules that hold from one compiler to the next,
+//! so of its functions only locations count, as of copies. Does not: know other languages.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ impl DebugInfo {
     /// recorded, or it is not called like a C function.
     #[must_use]
     pub fn prototype(&self, function: Svma) -> Option<Prototype> {
-        self.noted(&self.function(function).ok()??, (function.0, false)).ok()
+        self.noted(&self.function(function).ok()??, (function.0, false)).ok()?
     }
     /// The same for a copy of a function that the compiler made for some callers (`.constprop`, `.isra`, `.part`).
     /// Its parameters are where their locations are at the entry, or unknown; and so is the value.
@@ -39,14 +40,14 @@ impl DebugInfo {
         if !self.is_x86_64 {
             return None;
         }
-        self.noted(&self.function(function).ok()??, (function.0, true)).ok()
+        self.noted(&self.function(function).ok()??, (function.0, true)).ok()?
     }
-    /// The entry of the function that begins at an address, if it is called like a C function.
+    /// The entry of the function that begins at an address, if it is of a known language.
     pub(crate) fn function(&self, at: Svma) -> gimli::Result<Option<Entry<'_>>> {
         let Some(unit) = self.unit_at(at) else { return Ok(None) };
         let Some(offset) = self.beginnings(unit)?.get(&at).copied() else { return Ok(None) };
         let entry = At { unit, offset }.entry()?;
-        Ok(is_c(self.language(&entry)?).then_some(entry))
+        Ok(is_known(self.language(&entry)?).then_some(entry))
     }
     /// Where functions of a unit begin, and where their entries are. A unit is looked through once.
     fn beginnings<'u>(&'u self, unit: UnitOf<'u>) -> gimli::Result<Arc<HashMap<Svma, UnitOffset>>> {
@@ -67,10 +68,16 @@ impl DebugInfo {
         self.beginnings.borrow_mut().insert(id, found.clone());
         Ok(found)
     }
-    fn noted(&self, entry: &Entry<'_>, at: (u64, bool)) -> gimli::Result<Prototype> {
-        let is_cplus = is_cplus(self.language(entry)?);
+    fn noted(&self, entry: &Entry<'_>, (at, is_copy): (u64, bool)) -> gimli::Result<Option<Prototype>> {
+        let language = self.language(entry)?;
+        let (is_cplus, is_rust) = (is_cplus(language), language == Some(gimli::DW_LANG_Rust));
+        if is_rust && !self.is_x86_64 {
+            return Ok(None);
+        }
         let value = match self.returned(entry)? {
             None => Passage::VOID,
+            // Rust's `()`.
+            Some(of) if is_rust && self.size(of)? == 0 => Passage::VOID,
             Some(of) => self.passage(of, is_cplus)?,
         };
         let mut parameters = Vec::new();
@@ -79,12 +86,12 @@ impl DebugInfo {
             parameters.push((one.name.clone(), self.passage(one.of, is_cplus)?));
         }
         if !self.is_x86_64 {
-            return Ok(passing_aarch64::places(value, parameters));
+            return Ok(Some(passing_aarch64::places(value, parameters)));
         }
         let passed: Vec<Passed> = parameters.iter().map(|(_, passage)| passage.passed).collect();
         let by_abi = places(value, parameters, Some(8));
-        let compiled = self.compiled(entry, &declared, at)?;
-        Ok(corrected(by_abi, &passed, &compiled))
+        let compiled = self.compiled(entry, &declared, (at, is_copy, is_rust))?;
+        Ok(Some(corrected(by_abi, &passed, &compiled)))
     }
     /// The parameters. If the function is a copy, those of its source, without the hidden ones that this copy
     /// does not get.
@@ -266,9 +273,17 @@ impl DebugInfo {
     }
 }
 
-/// Whether functions of a language are called like C functions.
-fn is_c(language: Option<DwLang>) -> bool {
-    let c = ["DW_LANG_C89", "DW_LANG_C", "DW_LANG_C99", "DW_LANG_C11", "DW_LANG_C17", "DW_LANG_ObjC"];
+/// Whether anything is known of how functions of a language are called.
+fn is_known(language: Option<DwLang>) -> bool {
+    let c = [
+        "DW_LANG_C89",
+        "DW_LANG_C",
+        "DW_LANG_C99",
+        "DW_LANG_C11",
+        "DW_LANG_C17",
+        "DW_LANG_ObjC",
+        "DW_LANG_Rust",
+    ];
     let name = language.and_then(|language| language.static_string());
     name.is_some_and(|name| c.contains(&name) || name.starts_with("DW_LANG_C_plus_plus"))
 }

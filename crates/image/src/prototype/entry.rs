@@ -52,6 +52,8 @@ pub(super) struct Compiled {
     pub(super) is_changed: bool,
     /// The return value may have been removed without a mark.
     pub(super) may_lose_value: bool,
+    /// No rules say where parameters are, only their locations (Rust).
+    pub(super) only_locations: bool,
 }
 
 impl DebugInfo {
@@ -60,7 +62,7 @@ impl DebugInfo {
         &self,
         function: &Entry<'_>,
         declared: &[Declared<'_>],
-        (at, is_copy): (u64, bool),
+        (at, is_copy, only_locations): (u64, bool, bool),
     ) -> gimli::Result<Compiled> {
         let convention = function.value(gimli::DW_AT_calling_convention)?;
         let nocall = AttributeValue::CallingConvention(gimli::DW_CC_nocall);
@@ -77,6 +79,7 @@ impl DebugInfo {
         }
         let (parameters, has_others) = paired(declared.iter().map(|one| one.at), noted);
         Ok(Compiled {
+            only_locations,
             parameters,
             is_changed: is_copy || has_others || convention == Some(nocall),
             may_lose_value: old_clang && is_optimized && !is_external,
@@ -231,7 +234,8 @@ pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &
     };
     let places: Vec<ParameterPlace> = prototype.parameters.iter().map(|one| one.place).collect();
     let is_moved = |(nth, place): (usize, &ParameterPlace)| matches!(noted.get(nth), Some(AtEntry::In(there) | AtEntry::Behind(there)) if *place != ParameterPlace::Elsewhere && place != there);
-    let changed = compiled.is_changed || places.iter().enumerate().any(is_moved);
+    let is_moved = places.iter().enumerate().any(is_moved);
+    let changed = compiled.is_changed || compiled.only_locations || is_moved;
     for (nth, parameter) in prototype.parameters.iter_mut().enumerate() {
         let is_record = matches!(parameter.of, ValueType::Other(_));
         let is_one = match passed.get(nth) {
@@ -254,7 +258,10 @@ pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &
             parts.at = whereabouts(parts, noted.get(nth).copied(), changed);
         }
     }
-    if changed || compiled.may_lose_value {
+    // Every language returns a number as C does, unless the compiler changed the function.
+    let is_number = !matches!(prototype.value, ValueType::Other(_));
+    let keeps_value = if compiled.only_locations { is_number } else { !is_moved };
+    if compiled.is_changed || compiled.may_lose_value || !keeps_value {
         prototype.value_parts = None;
         prototype.value = match prototype.value {
             ValueType::Void => ValueType::Void,

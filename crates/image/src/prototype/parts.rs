@@ -148,6 +148,10 @@ impl DebugInfo {
         }
     }
     fn members_of(&self, of: &Entry<'_>, (deep, left): (u32, &mut u32)) -> gimli::Result<Option<Layout>> {
+        // Which of several forms a value has, a part of it decides (Rust's enumerations).
+        if of.children()?.iter().any(|child| child.tag() == gimli::DW_TAG_variant_part) {
+            return Ok(Some(Layout::Unknown));
+        }
         let mut members = Vec::new();
         for entry in &of.parts()? {
             let is_base = entry.tag() == gimli::DW_TAG_inheritance;

@@ -172,7 +172,9 @@ impl Signature {
             }
             ArgumentPlace::Vector(_) | ArgumentPlace::Field(_) | ArgumentPlace::Unseen => 0,
         };
-        self.parameters.iter().map(one).max().unwrap_or(0)
+        let length =
+            |parameter: &Parameter| if let Type::Buf(length) = parameter.shown { length + 1 } else { 0 };
+        self.parameters.iter().map(|parameter| one(parameter).max(length(parameter))).max().unwrap_or(0)
     }
 }
 

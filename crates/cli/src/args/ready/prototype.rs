@@ -9,7 +9,8 @@ use trapline::calls::FieldRead;
 use trapline::filter::Misread;
 use trapline::probes::{Pattern, ProbeKind};
 use trapline::prototypes::{
-    DeclaredParameter, MOST_BYTES, ParameterPlace, Parts, ProbedFunction, Prototype, ValueType, Whereabouts,
+    DeclaredParameter, MOST_BYTES, ParameterPlace, Parts, Piece, ProbedFunction, Prototype, ValueType,
+    Whereabouts,
 };
 use trapline::{ProbeSpec, beyond};
 
@@ -229,6 +230,11 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
     let parameters = if at_return { Vec::new() } else { parameters };
     let mut fields = Vec::new();
     let parameter = |DeclaredParameter { name, of, place, parts }: DeclaredParameter| {
+        if let Some((place, shown)) = parts.as_ref().and_then(|parts| counted(&of, parts))
+            && noted.reads_texts
+        {
+            return Parameter { name, shown, place };
+        }
         let whole = parts.and_then(|parts| whole(name.clone(), parts, noted.reads_texts, &mut fields));
         if let Some(whole) = whole {
             return whole;
@@ -269,6 +275,19 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
         kept: Vec::new(),
         returned_text: None,
         noted: Some(noted).filter(|_| !at_return),
+    }
+}
+
+/// Rust's `&str` and `&[u8]`, if registers hold both the address of the bytes and their number.
+fn counted(of: &ValueType, parts: &Parts) -> Option<(ArgumentPlace, Type)> {
+    let is_text = matches!(of, ValueType::Other(name) if ["struct &str", "struct &[u8]"].contains(&&**name));
+    let Whereabouts::Registers(pieces) = &parts.at else { return None };
+    match &pieces[..] {
+        [
+            Piece { place: ParameterPlace::General(address), offset: 0, bytes: 8 },
+            Piece { place: ParameterPlace::General(length), offset: 8, bytes: 8 },
+        ] if is_text => Some((ArgumentPlace::General(*address), Type::Buf(*length))),
+        _ => None,
     }
 }
 

@@ -1,0 +1,67 @@
+//! Arguments and values of Rust functions. With each line of its input it makes the calls once more, and prints what they
+//! were given.
+use std::hint::black_box;
+use std::io::{BufRead as _, Write as _, stdin, stdout};
+
+#[derive(Clone, Copy, Debug)]
+pub enum Mode {
+    Off,
+    Fast = 7,
+}
+
+pub struct Point {
+    x: i32,
+    y: i64,
+}
+
+pub enum Shape {
+    Round(f64),
+    Square { side: u32 },
+}
+
+#[inline(never)]
+pub fn numbers(byte: u8, below: i32, wide: u64, mode: Mode) -> u64 {
+    black_box((u64::from(byte) + wide).wrapping_add(below as u64) + mode as u64)
+}
+#[inline(never)]
+pub fn half(of: f64, letter: char) -> f64 {
+    black_box(of / 2.0 + f64::from(letter as u32))
+}
+#[inline(never)]
+pub fn text(name: &str, times: usize) -> usize {
+    black_box(name.bytes().map(usize::from).sum::<usize>() * times)
+}
+#[inline(never)]
+pub fn bytes(times: u32, all: &[u8]) -> bool {
+    black_box(all.iter().map(|byte| u32::from(*byte)).sum::<u32>() > times * 100)
+}
+#[inline(never)]
+pub fn place(at: Point) -> i64 {
+    black_box(i64::from(at.x) + at.y)
+}
+#[inline(never)]
+pub fn shape(of: Shape) -> u32 {
+    black_box(match of {
+        Shape::Round(by) => by as u32,
+        Shape::Square { side } => side,
+    })
+}
+
+fn main() {
+    println!("ready");
+    for line in stdin().lock().lines() {
+        let line = line.expect("a line");
+        let length = black_box(line.len());
+        let number = black_box(length as u64);
+        let mode = if black_box(length > 2) { Mode::Fast } else { Mode::Off };
+        let below = black_box(-5 - length as i32);
+        let sum = numbers(black_box(200), below, black_box(number << 40), mode);
+        let half = half(black_box(length as f64 + 0.5), black_box('é'));
+        let many = text(black_box(&line), black_box(3));
+        let longer = bytes(black_box(2), black_box(line.as_bytes()));
+        let far = place(Point { x: below, y: black_box(9) });
+        let sides = shape(black_box(if length > 2 { Shape::Square { side: 4 } } else { Shape::Round(1.5) }));
+        println!("{sum} {half} {many} {longer} {far} {sides} {below} {} {mode:?} {line}", number << 40);
+        stdout().flush().expect("written");
+    }
+}
