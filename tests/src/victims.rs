@@ -183,7 +183,8 @@ pub fn clang(name: &str) -> Result<PathBuf, String> {
 /// See [`c`].
 pub fn c_by(name: &str, compiler: &str, flags: &[&str]) -> Result<PathBuf, String> {
     let source = sources().join(format!("{name}.c"));
-    cached(folder(compiler)?.join(name), std::slice::from_ref(&source), |to| {
+    let folder = folder(&format!("{compiler}{}", flags.concat().replace('/', "_")))?;
+    cached(folder.join(name), std::slice::from_ref(&source), |to| {
         let mut command = Command::new(compiler);
         command.arg("-g").args(flags).arg(&source).arg("-o").arg(to);
         command

@@ -10,13 +10,13 @@ use trapline_tests::{or_skip, victims};
 
 /// Runs the program with these lines. Returns what it printed of each, and the recorded calls.
 fn traced(lines: &[&str]) -> Result<(Vec<String>, Vec<Value>), String> {
-    let path = victims::rust("arguments")?;
+    let path = victims::rust("given")?;
     let folder = std::env::temp_dir().join(format!("trapline-rust-values-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
-    std::fs::copy("/bin/true", folder.join("arguments")).expect("a program");
+    std::fs::copy("/bin/true", folder.join("given")).expect("a program");
     let out = folder.join("out");
     let mut command = Command::new(binary());
-    command.args(["trace", "--json", "-q", "-o"]).arg(&out).arg("arguments:arguments::*").arg("--").arg(path);
+    command.args(["trace", "--json", "-q", "-o"]).arg(&out).arg("given:given::*").arg("--").arg(path);
     command.env("PATH", format!("{}:{}", folder.display(), std::env::var("PATH").expect("PATH")));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("trapline starts");

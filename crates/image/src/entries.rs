@@ -6,6 +6,8 @@
 
 use gimli::{AttributeValue, DebuggingInformationEntry, DwLang, Reader as _, UnitOffset};
 
+use trapline_record::Svma;
+
 use crate::sections::{EntryId, SectionsId, Slice, UnitOf};
 
 /// Maximum length of a chain of typedefs, qualifiers or origins; longer ones are forged.
@@ -68,6 +70,16 @@ impl<'u> Entry<'u> {
     /// `None`: it has no name, or one that is not UTF-8.
     pub(crate) fn name(&self) -> gimli::Result<Option<String>> {
         self.text(gimli::DW_AT_name)
+    }
+    /// Whether an instruction is in its code.
+    pub(crate) fn contains(&self, at: Svma) -> gimli::Result<bool> {
+        let mut ranges = self.unit.die_ranges(&self.die)?;
+        while let Some(range) = ranges.next()? {
+            if (range.begin..range.end).contains(&at.0) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
     pub(crate) fn children(&self) -> gimli::Result<Vec<Self>> {
         let mut tree = self.unit.unit.entries_tree(Some(self.die.offset()))?;

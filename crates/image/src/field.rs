@@ -54,6 +54,25 @@ pub enum NoField {
         /// Similar names, or all.
         nearest: Vec<String>,
     },
+    /// No variable that can be named there has this name.
+    #[error("there is no variable `{name}`{}", near(.nearest))]
+    NoVariable {
+        /// The name.
+        name: String,
+        /// Similar names, or all.
+        nearest: Vec<String>,
+    },
+    /// The compiler removed the variable there, or computes it anew.
+    #[error("debug information notes no place for `{0}` there")]
+    NoPlace(String),
+    /// Inside a function, only what the probe names is read.
+    #[error(
+        "inside a function only variables that the probe names are read: name it in its brackets, (\u{2026}, {0})"
+    )]
+    NotNamed(String),
+    /// An array of characters, which no pointer leads to.
+    #[error("`{0}` is an array of characters, which is not shown inside functions")]
+    Characters(String),
     /// The argument is passed in memory, or in several registers.
     #[error("`{0}` is in no register of its own when the function is entered")]
     Elsewhere(String),
@@ -114,25 +133,33 @@ pub struct Misplaced {
 
 /// A step of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum PathPart<'a> {
+pub(crate) enum PathPart<'a> {
     Field(&'a str),
     Index(u64),
 }
 
 /// A step, and the range of bytes of the path that contain it.
-type Placed<'a> = (PathPart<'a>, Range<usize>);
+pub(crate) type Placed<'a> = (PathPart<'a>, Range<usize>);
 /// Offsets, type of the value, and how many bytes of it are read.
-type FieldAccess = (Vec<i32>, ValueType, u8);
+pub(crate) type FieldAccess = (Vec<i32>, ValueType, u8);
 
 /// State of a walk along a path.
 #[derive(Clone, Debug)]
-struct Walk<'u> {
+pub(crate) struct Walk<'u> {
     of: At<'u>,
     offsets: Vec<i32>,
     is_bits: bool,
 }
 
 impl<'u> Walk<'u> {
+    /// At a value of this type in a register.
+    pub(crate) const fn new(of: At<'u>) -> Self {
+        Self { of, offsets: Vec::new(), is_bits: false }
+    }
+    /// At a value in memory, so far from a register.
+    pub(crate) fn begin(&mut self, offset: i32) {
+        self.offsets.push(offset);
+    }
     /// Goes through the pointer at which the walk is.
     fn load(&mut self, to: At<'u>) -> Result<(), NoField> {
         if self.offsets.len() == MAX_LOADS {
@@ -152,7 +179,7 @@ impl<'u> Walk<'u> {
 }
 
 /// Splits `req->next[2].len` into the name, and each step with its range.
-fn steps(path: &str) -> Result<(&str, Vec<Placed<'_>>), Misplaced> {
+pub(crate) fn steps(path: &str) -> Result<(&str, Vec<Placed<'_>>), Misplaced> {
     let wrong = |at: usize| Misplaced { at: at..path.len().max(at + 1), why: NoField::Syntax };
     let word = |at: usize| {
         let len = path[at..].find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(path.len() - at);
@@ -211,7 +238,16 @@ impl DebugInfo {
         let ParameterPlace::General(register) = prototype.parameters[nth].place else {
             return Err(at_name(NoField::Elsewhere(name.to_owned())));
         };
-        let mut walk = Walk { of: parameters[nth].of, offsets: Vec::new(), is_bits: false };
+        let (offsets, of, bytes) = self.walked(Walk::new(parameters[nth].of), path, (name, steps))?;
+        Ok(Field { register, offsets, of, bytes })
+    }
+    /// The value at the end of a path, of which the walk is at the beginning.
+    pub(crate) fn walked<'u>(
+        &'u self,
+        mut walk: Walk<'u>,
+        path: &str,
+        (name, steps): (&str, &[Placed<'_>]),
+    ) -> Result<FieldAccess, Misplaced> {
         let mut reached = name.len();
         for (step, at) in steps {
             let stepped = self.step_into(&mut walk, step, &path[..reached]);
@@ -221,8 +257,7 @@ impl DebugInfo {
         }
         let last = steps.last().map_or(0..name.len(), |(_, at)| at.clone());
         let done = self.value_at(walk, path).unwrap_or(Err(NoField::NothingNoted));
-        let (offsets, of, bytes) = done.map_err(|why| Misplaced { at: last, why })?;
-        Ok(Field { register, offsets, of, bytes })
+        done.map_err(|why| Misplaced { at: last, why })
     }
     fn step_into<'u>(
         &'u self,

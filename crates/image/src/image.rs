@@ -10,6 +10,7 @@ use crate::elf::Elf;
 use crate::function::Convention;
 use crate::functions::{self, Functions};
 use crate::gopclntab::{self, GoFunction, Passes};
+use crate::locals::Cfa;
 use crate::sources::{dynamic_table, find_debug, go_symbols, own_symbols, packed_symbols, symtab};
 use crate::split::Split;
 use crate::symbols::{Import, Pool, SymbolTable};
@@ -260,6 +261,11 @@ impl Image {
         let has = |elf: &&Elf| elf.section(".debug_info").is_some();
         let elf = self.debug.as_ref().filter(has).or_else(|| Some(&self.elf).filter(has))?;
         DebugInfo::read(elf, Split::new(self.split.clone()))
+    }
+    /// Where the canonical frame address is at an instruction, by unwind tables.
+    #[must_use]
+    pub fn cfa(&self, at: Svma) -> Option<Cfa> {
+        unwind::cfa(&self.elf, at)
     }
     /// Functions' types from the file's `.BTF` section, or its debug file's.
     #[must_use]

@@ -23,6 +23,7 @@ mod gopclntab;
 mod image;
 mod inlined;
 mod lines;
+mod locals;
 mod nearest;
 mod notes;
 mod operands;
@@ -55,6 +56,7 @@ pub use function::{
 };
 pub use image::Image;
 pub use lines::SourceLine;
+pub use locals::{Cfa, Local};
 pub use notes::Usdt;
 pub use operands::{
     Extend, MARK_ARGUMENTS, MarkArgument, MarkClass, MarkIndex, MarkPlace, NoPlace, mark_arguments,

@@ -17,6 +17,8 @@ mod x86_64;
 #[cfg(test)]
 mod tests;
 
+use trapline_record::Svma;
+
 use crate::Machine;
 
 /// An argument of a USDT probe.
@@ -28,6 +30,12 @@ pub struct MarkArgument {
     pub class: MarkClass,
     /// Its place.
     pub place: MarkPlace,
+}
+
+impl MarkArgument {
+    /// Of which debug information notes no place.
+    pub const NOT_NOTED: Self =
+        Self { bytes: 8, class: MarkClass::Unsigned, place: MarkPlace::Unknown(NoPlace::NotNoted) };
 }
 
 /// What the bits of an argument mean.
@@ -74,6 +82,20 @@ pub enum MarkPlace {
         /// The distance in bytes.
         offset: i64,
     },
+    /// In memory, behind pointers: to a register's content each of these distances is added, and what is there loaded.
+    Loads {
+        /// The register.
+        base: u8,
+        /// The distances in bytes.
+        offsets: Vec<i32>,
+    },
+    /// The same, from an address of the file.
+    StaticLoads {
+        /// The address.
+        at: Svma,
+        /// The distances in bytes.
+        offsets: Vec<i32>,
+    },
     /// The place is unknown.
     Unknown(NoPlace),
 }
@@ -106,6 +128,9 @@ pub enum NoPlace {
     /// It has no size, or one that is none of a number's.
     #[error("its size is none that a number or a float has")]
     Size,
+    /// The compiler notes no place for it at this instruction.
+    #[error("debug information notes no place for it there")]
+    NotNoted,
     /// Its operand has none of the known forms.
     #[error("its operand has no form that can be read")]
     Form,

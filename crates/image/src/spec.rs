@@ -76,6 +76,8 @@ pub struct ProbeSpec {
     pub func: Pattern,
     /// The text from which it was parsed.
     pub text: String,
+    /// Variables whose values a hit inside a function has, by name or by a path from one: as a USDT probe has arguments.
+    pub locals: Vec<String>,
 }
 
 impl FromStr for ProbeSpec {
@@ -106,6 +108,7 @@ impl FromStr for ProbeSpec {
                 provider: None,
                 func: Pattern::Line(line),
                 text: whole.to_owned(),
+                locals: Vec::new(),
             });
         }
         let (provider, name) = match split(name).filter(|_| kind == ProbeKind::Usdt) {
@@ -123,7 +126,14 @@ impl FromStr for ProbeSpec {
             return Err(SpecError::Offset(whole.to_owned()));
         }
         let provider = provider.map(str::parse).transpose()?;
-        Ok(Self { kind, file: file.map(str::to_owned), provider, func, text: whole.to_owned() })
+        Ok(Self {
+            kind,
+            file: file.map(str::to_owned),
+            provider,
+            func,
+            text: whole.to_owned(),
+            locals: Vec::new(),
+        })
     }
 }
 

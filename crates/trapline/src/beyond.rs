@@ -40,6 +40,13 @@ pub fn register(name: &str) -> Option<FieldRead> {
     Some(Read { register: Read::GENERAL + nth as u8, offsets: Vec::new(), bytes: 8 })
 }
 
+/// The name of the general register that is read so; `None` if anything else is.
+#[must_use]
+pub fn register_name(read: &FieldRead) -> Option<&'static str> {
+    let nth = read.register.checked_sub(Read::GENERAL).filter(|_| read.offsets.is_empty())?;
+    REGISTERS.get(usize::from(nth)).copied()
+}
+
 /// The text to which such a value points.
 #[must_use]
 pub fn text_at(pointer: FieldRead, bytes: u8) -> FieldRead {
@@ -64,6 +71,7 @@ mod tests {
         let name = if ARGUMENT_REGISTERS == 6 { "rbx" } else { "x3" };
         let read = register(name).expect("a register");
         assert_eq!((read.register, read.offsets.len()), (Read::GENERAL + 3, 0));
+        assert_eq!(super::register_name(&read), Some(name));
         assert!(register("eax").is_none() && register("").is_none());
     }
 }

@@ -9,11 +9,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use trapline_image::{Bytes, Image, NoMatch, Pattern, Selected};
+use trapline_image::{Bytes, Image, MarkArgument, NoMatch, Pattern, Selected};
 use trapline_plan::{ActionRequest, CodeMap, Scope, SystemCall, system_calls};
+use trapline_record::Svma;
 use trapline_tracee::{FileId, Mapping, Process};
 
 use crate::debug_dirs::DebugDirs;
+use crate::locals::local;
 use crate::own_threads::own_threads;
 
 /// Largest text, in bytes, that may be swept as a whole, once per file.
@@ -35,6 +37,7 @@ pub(crate) struct ModuleFile {
     system_calls: OnceLock<Vec<SystemCall>>,
     own_threads: OnceLock<bool>,
     selected: Mutex<HashMap<String, Selection>>,
+    locals: Mutex<HashMap<Svma, Vec<(String, MarkArgument)>>>,
 }
 
 /// What a pattern selects in a file.
@@ -50,6 +53,21 @@ impl ModuleFile {
         // A pattern shows all that it is made of.
         let known = selected.entry(format!("{basename} {pattern:?}"));
         known.or_insert_with(|| self.image.select(pattern, basename).map(Arc::from)).clone()
+    }
+    /// Where variables are at an instruction; looked up once for all processes.
+    pub(crate) fn locals(&self, at: Svma, wanted: &[String]) -> Vec<MarkArgument> {
+        let mut locals = self.locals.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = locals.entry(at).or_default();
+        let is_new = |name: &&String| !known.iter().any(|(other, _)| other == *name);
+        let missing: Vec<String> = wanted.iter().filter(is_new).cloned().collect();
+        let debug = if missing.is_empty() { None } else { self.image.debug_info() };
+        let cfa = self.image.cfa(at);
+        for name in missing {
+            let local = local(debug.as_ref(), (at, cfa), &name);
+            known.push((name, local.map_or(MarkArgument::NOT_NOTED, |local| local.argument)));
+        }
+        let of = |name| known.iter().find(|(other, _)| other == name).map(|(_, argument)| argument.clone());
+        wanted.iter().filter_map(of).collect()
     }
     /// Branch targets in the file. Where guards serve a branch that was not seen, these are only the ones
     /// near the requests, present and earlier; else all. `alone`: the calling thread makes the map alone.
@@ -176,6 +194,7 @@ fn parse(
         system_calls: OnceLock::new(),
         own_threads: OnceLock::new(),
         selected: Mutex::default(),
+        locals: Mutex::default(),
     }))
 }
 

@@ -65,6 +65,7 @@ pub mod histogram;
 pub mod inside;
 mod library;
 pub mod listing;
+mod locals;
 pub mod maps;
 mod modules;
 mod names;

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use trapline_image::{Btf, DebugInfo, MarkArgument, MarkClass, MarkPlace, ProbeKind, ProbeSpec};
+use trapline_image::{Btf, Cfa, DebugInfo, MarkArgument, MarkClass, MarkPlace, ProbeKind, ProbeSpec};
 use trapline_record::Svma;
 use trapline_tracee::{FileId, Process};
 
@@ -19,6 +19,7 @@ pub use trapline_image::{
 use crate::choose::{Chosen, choose};
 use crate::files::Files;
 use crate::listing::{file_modules, find_program};
+use crate::locals::local;
 use crate::modules::{Module, mapped};
 use crate::session_request::SessionRequest;
 use crate::sites::{NamedSite, NamedSites};
@@ -42,6 +43,8 @@ pub struct ProbedFunction {
     pub reads_texts: bool,
     at: Svma,
     debug: Option<Arc<DebugInfo>>,
+    /// At a place inside a function, where variables are named: the frame address there, if it is known.
+    inside: Option<Option<Cfa>>,
 }
 
 impl ProbedFunction {
@@ -52,6 +55,11 @@ impl ProbedFunction {
             _ => false,
         };
         same_file && self.at == other.at && self.prototype == other.prototype
+    }
+    /// Whether its parameters are variables at a place inside a function.
+    #[must_use]
+    pub const fn is_inside(&self) -> bool {
+        self.inside.is_some()
     }
     /// Gives its probe the kind that was requested.
     fn probed_as(&mut self, asked: &ProbeSpec) {
@@ -78,7 +86,13 @@ impl ProbedFunction {
     /// What is wrong with the path, and where.
     pub fn field(&self, path: &str) -> Result<Field, FieldError> {
         let whole = || FieldError { at: 0..path.len(), why: NoField::NothingNoted };
-        self.debug.as_ref().filter(|_| self.prototype.is_some()).ok_or_else(whole)?.field(self.at, path)
+        let debug = self.debug.as_ref().filter(|_| self.prototype.is_some()).ok_or_else(whole)?;
+        if let Some(cfa) = self.inside {
+            let wrong = debug.local(self.at, path, cfa).err();
+            let not_named = || FieldError { at: 0..path.len(), why: NoField::NotNamed(path.to_owned()) };
+            return Err(wrong.unwrap_or_else(not_named));
+        }
+        debug.field(self.at, path)
     }
 }
 
@@ -188,6 +202,17 @@ fn noted(
     }
     let mut all: Vec<ProbedFunction> = Vec::new();
     for place in found {
+        let file = &modules[place.module].file;
+        if let (Some(_), [_, ..]) = (&place.arguments, &requested.specs[0].locals[..]) {
+            let debug = file.image.debug_info().map(Arc::new);
+            all.push(of_locals(
+                requested,
+                place,
+                (debug, file.image.cfa(place.at)),
+                (found.len() == 1, reads_texts),
+            )?);
+            continue;
+        }
         if let Some(arguments) = &place.arguments {
             let one = of_mark(requested, place, arguments, (found.len() == 1, reads_texts))?;
             match all.iter_mut().find(|other| other.spec.text == one.spec.text) {
@@ -196,7 +221,6 @@ fn noted(
             }
             continue;
         }
-        let file = &modules[place.module].file;
         let notes = known.entry(file.id).or_insert_with(|| {
             let debug = file.image.debug_info().map(Arc::new);
             let btf = if debug.is_none() { file.image.btf() } else { None };
@@ -212,7 +236,9 @@ fn noted(
         match all.iter_mut().find(|other| other.spec.text == spec.text) {
             Some(other) if other.prototype != prototype => other.prototype = None,
             Some(_) => {}
-            None => all.push(ProbedFunction { spec, prototype, reads_texts, at: place.at, debug }),
+            None => {
+                all.push(ProbedFunction { spec, prototype, reads_texts, at: place.at, debug, inside: None })
+            }
         }
     }
     Some(all)
@@ -245,7 +271,33 @@ fn of_mark(
     };
     let parameters = (0..).zip(arguments).map(parameter).collect();
     let prototype = Some(Prototype { parameters, value: ValueType::Void, value_parts: None });
-    Some(ProbedFunction { spec, prototype, reads_texts: false, at: place.at, debug: None })
+    Some(ProbedFunction { spec, prototype, reads_texts: false, at: place.at, debug: None, inside: None })
+}
+
+/// The variables that were asked for at a place inside a function, as if they were parameters. Those that are not known there
+/// are left out, so that [`ProbedFunction::field`] says why.
+fn of_locals(
+    requested: &SessionRequest,
+    place: &NamedSite,
+    (debug, cfa): (Option<Arc<DebugInfo>>, Option<Cfa>),
+    (is_alone, reads_texts): (bool, bool),
+) -> Option<ProbedFunction> {
+    let asked = &requested.specs[0];
+    let spec: ProbeSpec = if is_alone { asked.clone() } else { place.probe.parse().ok()? };
+    let parameter = |(nth, name): (u8, &String)| {
+        let local = local(debug.as_deref(), (place.at, cfa), name).ok()?;
+        let place = match local.argument.place {
+            MarkPlace::Loads { .. } | MarkPlace::StaticLoads { .. } if !reads_texts => {
+                ParameterPlace::Elsewhere
+            }
+            _ => ParameterPlace::General(nth),
+        };
+        Some(DeclaredParameter { name: name.clone(), of: local.of, place, parts: None })
+    };
+    let parameters = (0..).zip(&asked.locals).filter_map(parameter).collect();
+    let prototype = Some(Prototype { parameters, value: ValueType::Void, value_parts: None });
+    let spec = ProbeSpec { locals: asked.locals.clone(), ..spec };
+    Some(ProbedFunction { spec, prototype, reads_texts, at: place.at, debug, inside: Some(cfa) })
 }
 
 /// What two places of a USDT probe have: types in which the values of both are what they are.

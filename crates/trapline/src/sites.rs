@@ -48,7 +48,7 @@ pub(crate) struct NamedSite {
     pub(crate) asked: Option<Arc<Filter>>,
     /// It is a library's, and is probed because a program imports it.
     pub(crate) is_libcall: bool,
-    /// Of a USDT probe: its arguments.
+    /// Of a USDT probe: its arguments; of another place inside a function the variables that were asked for.
     pub(crate) arguments: Option<Vec<MarkArgument>>,
 }
 
@@ -160,13 +160,13 @@ impl NamedSites {
             };
             if function.kind != FunctionKind::Ifunc || process.is_none() {
                 let site = Selected { index: selected.function, inside: selected.offset, named, typed };
-                self.put(module, one, spec.kind, site, hit_action);
+                self.put(module, one, spec, site, hit_action);
                 continue;
             }
             match process.and_then(|process| implementation(process, modules, module, function)) {
                 Some(running) => {
                     let site = Selected { index: running, inside: selected.offset, named, typed };
-                    self.put(module, one, spec.kind, site, hit_action);
+                    self.put(module, one, spec, site, hit_action);
                 }
                 None => self.refused.push(Refused {
                     probe: probe_text(spec.kind, &one.called, &named[0]),
@@ -200,7 +200,8 @@ impl NamedSites {
         }
     }
     /// Adds a site in a function of the module `one`, the one with the index `module`.
-    fn put(&mut self, module: usize, one: &Module, kind: ProbeKind, site: Selected, hit_action: HitAction) {
+    fn put(&mut self, module: usize, one: &Module, spec: &ProbeSpec, site: Selected, hit_action: HitAction) {
+        let kind = spec.kind;
         let Module { file, is_program, .. } = one;
         let Selected { index, inside, mut named, typed } = site;
         let function = file.image.function(index);
@@ -215,6 +216,7 @@ impl NamedSites {
         let suffix = if inside > 0 { format!("+{inside}") } else { String::new() };
         let texts = named.iter().map(|name| probe_text(kind, &one.called, &format!("{name}{suffix}")));
         let texts = texts.chain(typed.map(|typed| format!("{kind}:{typed}")));
+        let arguments = (inside > 0 && !spec.locals.is_empty()).then(|| file.locals(at, &spec.locals));
         let mut label = file.image.display_name(function, one.basename()) + &suffix;
         if !is_program && !function.names.is_empty() {
             label = format!("{}:{label}", one.basename());
@@ -236,7 +238,7 @@ impl NamedSites {
                 values: Values::default(),
                 asked: None,
                 is_libcall: false,
-                arguments: None,
+                arguments,
             },
         );
     }

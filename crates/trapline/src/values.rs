@@ -194,13 +194,12 @@ impl Marked {
         is_text: bool,
         code: &mut MarkCode,
     ) -> Result<(), NotKnown> {
-        let (operand, offset) = operand(image, &argument.place)?;
+        let (operand, offsets) = operand(image, &argument.place)?;
         code.put(nth, operand);
         let number = Number::of(argument);
-        self.sources[nth] = match offset {
-            None if nth < VALUES => ArgumentSource::Value(number),
-            None => ArgumentSource::Field(code.read(nth, &[], argument.bytes)?, number),
-            Some(offset) => ArgumentSource::Field(code.read(nth, &[offset], argument.bytes)?, number),
+        self.sources[nth] = match &offsets[..] {
+            [] if nth < VALUES => ArgumentSource::Value(number),
+            offsets => ArgumentSource::Field(code.read(nth, offsets, argument.bytes)?, number),
         };
         if !is_text {
             return Ok(());
@@ -209,7 +208,7 @@ impl Marked {
         if argument.bytes != 8 || argument.class == MarkClass::Float {
             return Err(NotKnown::NoPointer);
         }
-        let offsets: Vec<i32> = offset.into_iter().chain([0]).collect();
+        let offsets: Vec<i32> = offsets.into_iter().chain([0]).collect();
         self.texts.push((nth as u8, code.read(nth, &offsets, TEXT_BYTES as u8)?));
         Ok(())
     }
@@ -291,20 +290,22 @@ fn as_asked(own: Int, asked: Int) -> Option<Int> {
     }
 }
 
-/// What stands for an argument: its value, or for one in memory its address, with the offset that must still
-/// be added.
-fn operand(image: &Image, place: &MarkPlace) -> Result<(Operand, Option<i32>), NotKnown> {
+/// What stands for an argument: its value, or for one in memory an address, with the distances that must still be added,
+/// each before a load.
+fn operand(image: &Image, place: &MarkPlace) -> Result<(Operand, Vec<i32>), NotKnown> {
     Ok(match place {
-        MarkPlace::Register(nth) => (Operand::Register(*nth), None),
-        MarkPlace::Vector(nth) => (Operand::Vector(*nth), None),
-        MarkPlace::Constant(value) => (Operand::Constant(*value), None),
-        MarkPlace::Memory { base, index: None, offset } => (Operand::Register(*base), Some(*offset)),
+        MarkPlace::Register(nth) => (Operand::Register(*nth), vec![]),
+        MarkPlace::Vector(nth) => (Operand::Vector(*nth), vec![]),
+        MarkPlace::Constant(value) => (Operand::Constant(*value), vec![]),
+        MarkPlace::Loads { base, offsets } => (Operand::Register(*base), offsets.clone()),
+        MarkPlace::StaticLoads { at, offsets } => (Operand::Static(*at), offsets.clone()),
+        MarkPlace::Memory { base, index: None, offset } => (Operand::Register(*base), vec![*offset]),
         MarkPlace::Memory { base, index: Some(index), offset } => {
             let (base, index, scale, extend) = (*base, index.register, index.scale, index.extend);
-            (Operand::Sum { base, index, scale, extend }, Some(*offset))
+            (Operand::Sum { base, index, scale, extend }, vec![*offset])
         }
-        MarkPlace::Symbol { name, offset } => (Operand::Static(at(image, name, *offset)?), Some(0)),
-        MarkPlace::Address { name, offset } => (Operand::Static(at(image, name, *offset)?), None),
+        MarkPlace::Symbol { name, offset } => (Operand::Static(at(image, name, *offset)?), vec![0]),
+        MarkPlace::Address { name, offset } => (Operand::Static(at(image, name, *offset)?), vec![]),
         MarkPlace::Unknown(why) => return Err(NotKnown::Place(*why)),
     })
 }

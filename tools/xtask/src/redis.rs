@@ -63,11 +63,16 @@ fn unpack(dir: &Path, package: &str) -> Result<()> {
     run(dir, "dpkg-source", &["-x", &description.to_string_lossy(), "source"])
 }
 
-/// A program of this path in a source package, once `make` has built it in the package's folder; as [`ensure()`].
-pub(crate) fn built(package: &str, program: &Path, make: &dyn Fn(&Path) -> Command) -> Option<PathBuf> {
+/// A program of this path in a source package, once `make` has built it in the package's folder, below the target folder
+/// under this name; as [`ensure()`].
+pub(crate) fn built(
+    (package, name): (&str, &str),
+    program: &Path,
+    make: &dyn Fn(&Path) -> Command,
+) -> Option<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     let made = || -> Result<PathBuf> {
-        let dir = std::path::absolute(target)?.join(package);
+        let dir = std::path::absolute(target)?.join(name);
         let path = dir.join("source").join(program);
         if !path.exists() {
             unpack(&dir, package)?;
@@ -77,7 +82,7 @@ pub(crate) fn built(package: &str, program: &Path, make: &dyn Fn(&Path) -> Comma
         ensure!(path.exists(), "{} was not made", path.display());
         Ok(path)
     };
-    made().inspect_err(|error| println!("LOUD SKIP: no {package} with debug information: {error:#}")).ok()
+    made().inspect_err(|error| println!("LOUD SKIP: no {name} with debug information: {error:#}")).ok()
 }
 
 /// The system's sources, asked for source packages.

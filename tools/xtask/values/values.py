@@ -66,10 +66,13 @@ def read(pointer):
     return whole.decode("utf-8", "replace") if whole else None
 
 
-def is_early(value):
-    """Whether gdb looks for it in the function's own frame, into which nothing was copied yet."""
+def is_early(name, value):
+    """Whether gdb looks for it in the function's own frame, which is not made yet."""
     if value.address is None:
         return False
+    # clang's functions without frame pointers: relative to a stack pointer that is lower only later.
+    if "frame base reg $rsp" in gdb.execute("info address " + name, to_string=True):
+        return True
     below = int(gdb.parse_and_eval("(unsigned long)$sp")) - int(value.address)
     return -8 < below < 1 << 20
 
@@ -91,7 +94,7 @@ def arguments():
         if symbol.is_argument:
             try:
                 value = frame.read_var(symbol, block)
-                found.append([symbol.name, None if is_early(value) else converted(value)])
+                found.append([symbol.name, None if is_early(symbol.name, value) else converted(value)])
             except (gdb.error, ValueError, RuntimeError):
                 found.append([symbol.name, None])
     return found

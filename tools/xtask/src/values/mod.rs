@@ -49,10 +49,8 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     fs::create_dir_all(&folder)?;
     let gate = build_gate(&folder)?;
     let (mut all, mut failed) = (0, 0);
-    for program in programs::all(&folder) {
-        if !named.is_empty() && !named.iter().any(|name| **name == program.name) {
-            continue;
-        }
+    let is_wanted = |name: &str| named.is_empty() || named.iter().any(|one| *one == name);
+    for program in programs::all(&folder, is_wanted) {
         let counts = match of_program(&program, &folder, &gate, verbose) {
             Ok(counts) => counts,
             Err(why) => {

@@ -54,23 +54,52 @@ impl Feed {
     }
 }
 
-/// Those that are there.
-pub(super) fn all(folder: &Path) -> Vec<Program> {
-    let mut all = Vec::new();
-    let mut add = |name: &str, program: Option<Program>| match program {
-        Some(program) => all.push(program),
-        None => println!("SKIP {name}: it is not there with debug information"),
-    };
-    add("redis", redis(folder));
-    add("ninja", ninja(folder));
-    add("python", python(folder));
-    all
+/// Makes a program's files in a folder, if it is there.
+type Make = fn(&Path) -> Option<Program>;
+
+/// Those that are wanted and there.
+pub(super) fn all(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<Program> {
+    let makes: [(&str, Make); 5] = [
+        ("redis", |folder| redis(folder, "redis", crate::redis::ensure()?)),
+        ("clang", |folder| redis(folder, "clang", clang()?)),
+        ("ninja", ninja),
+        ("python", python),
+        ("rust", rust),
+    ];
+    let wanted = makes.into_iter().filter(|(name, _)| is_wanted(name));
+    let made = wanted.filter_map(|(name, make)| {
+        let program = make(folder);
+        if program.is_none() {
+            println!("SKIP {name}: it is not there with debug information");
+        }
+        program
+    });
+    made.collect()
 }
 
-fn redis(folder: &Path) -> Option<Program> {
-    let path = crate::redis::ensure()?;
-    let socket = folder.join("redis.socket");
-    let own = folder.join("redis");
+/// Redis by clang, with link-time optimisation.
+fn clang() -> Option<PathBuf> {
+    crate::redis::built(("redis", "redis-clang"), Path::new("src/redis-server"), &|source| {
+        let mut command = Command::new("make");
+        command.args([
+            "-s",
+            "-j2",
+            "MALLOC=libc",
+            "DEBUG=-g",
+            "CC=clang",
+            "AR=llvm-ar",
+            "RANLIB=llvm-ranlib",
+        ]);
+        command.args(["OPTIMIZATION=-O2 -flto", "LDFLAGS=-flto -fuse-ld=lld", "redis-server"]);
+        command.current_dir(source.join("src"));
+        command
+    })
+}
+
+/// A redis server.
+fn redis(folder: &Path, name: &str, path: PathBuf) -> Option<Program> {
+    let socket = folder.join(format!("{name}.socket"));
+    let own = folder.join(name);
     fs::create_dir_all(&own).ok()?;
     let words = [
         &*path.to_string_lossy(),
@@ -88,7 +117,7 @@ fn redis(folder: &Path) -> Option<Program> {
     .map(str::to_owned);
     let commands = include_str!("../../values/redis.txt").to_owned();
     Some(Program {
-        name: "redis".to_owned(),
+        name: name.to_owned(),
         words: words.to_vec(),
         path,
         folder: own,
@@ -101,7 +130,7 @@ fn redis(folder: &Path) -> Option<Program> {
 
 /// C++: ninja, from the distribution's source package, built here.
 fn ninja(folder: &Path) -> Option<Program> {
-    let path = crate::redis::built("ninja-build", Path::new("ninja"), &|source| {
+    let path = crate::redis::built(("ninja-build", "ninja-build"), Path::new("ninja"), &|source| {
         let mut command = Command::new("python3");
         command.args(["configure.py", "--bootstrap"]).env("CXXFLAGS", "-O2 -g").current_dir(source);
         command
@@ -122,6 +151,42 @@ fn ninja(folder: &Path) -> Option<Program> {
         environment: Vec::new(),
         input: String::new(),
         prepare: ninja_rules,
+        feed: None,
+    })
+}
+
+/// Rust: this project's own command, which lists a library's functions.
+fn rust(folder: &Path) -> Option<Program> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let target = std::path::absolute(target).ok()?.join("values");
+    let mut command = Command::new(crate::cargo::cargo_path());
+    command.args([
+        "build",
+        "--release",
+        "-p",
+        "trapline-cli",
+        "--config",
+        "profile.release.debug=2",
+        "--target-dir",
+    ]);
+    let output = command.arg(&target).output().ok()?;
+    if !output.status.success() {
+        println!(
+            "LOUD SKIP: no own command with debug information: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        return None;
+    }
+    let path = target.join("release/trapline");
+    let words = ["list", "--json", "libc:m*"].map(str::to_owned);
+    Some(Program {
+        name: "rust".to_owned(),
+        words: [path.to_string_lossy().into_owned()].into_iter().chain(words).collect(),
+        path,
+        folder: folder.to_owned(),
+        environment: Vec::new(),
+        input: String::new(),
+        prepare: |_| {},
         feed: None,
     })
 }

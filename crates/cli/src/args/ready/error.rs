@@ -130,6 +130,12 @@ pub(crate) enum UsageError {
         "`{0}` is at exits, where arguments are no longer known; write only `() -> TYPE`, or probe the function"
     )]
     ArgumentsAtReturn(String),
+    /// Types at a place inside a function, where the registers for arguments hold other values.
+    #[error(
+        "`{0}` is inside a function, where registers hold other values than its arguments; name its variables, their fields \
+         or registers: PROBE(count, at->id, reg(rbx))"
+    )]
+    TypesInside(String),
     /// A size of functions is wrong.
     #[error("--size-filter `{0}` is no number of bytes; write 100, or 1K")]
     SizeFilter(String),

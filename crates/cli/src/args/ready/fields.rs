@@ -11,6 +11,7 @@ use trapline::calls::FieldRead;
 use trapline::filter::{Known, Misread, Symbol};
 use trapline::prototypes::{ProbedFunction, ValueType};
 
+use super::filters;
 use crate::args::command::types::{ArgumentPlace, FieldOf, Parameter, Signature, Type};
 
 /// Upper bound of the paths of a probe, and of its arguments that are no values of a record.
@@ -22,6 +23,8 @@ const TEXT: u8 = 64;
 #[derive(Debug)]
 pub(crate) struct Fields<'a> {
     noted: Option<&'a ProbedFunction>,
+    /// Variables that a probe inside a function names: nothing else is read there.
+    locals: &'a [Parameter],
     known: RefCell<Vec<FieldOf>>,
 }
 
@@ -59,11 +62,19 @@ pub(crate) fn find(noted: Option<&ProbedFunction>, path: &str) -> Result<FieldOf
 impl<'a> Fields<'a> {
     pub(crate) fn of(signature: Option<&'a Signature>) -> Self {
         let known = signature.map_or_else(Vec::new, |signature| signature.fields.clone());
-        Self { noted: signature.and_then(|signature| signature.noted.as_deref()), known: RefCell::new(known) }
+        let noted = signature.and_then(|signature| signature.noted.as_deref());
+        let inside = signature.filter(|_| noted.is_some_and(ProbedFunction::is_inside));
+        let locals = inside.map_or(&[][..], |signature| &signature.parameters);
+        Self { noted, locals, known: RefCell::new(known) }
     }
     /// What a path stands for in a condition.
     pub(crate) fn symbol(&self, path: &str) -> Result<Symbol, Misread> {
         let whole = |why: String| Misread { at: 0..path.len(), why };
+        if let Some(local) = self.locals.iter().find(|local| local.name == path) {
+            return filters::known(local)
+                .map(Symbol::Known)
+                .ok_or_else(|| whole("this is no number".to_owned()));
+        }
         let mut known = self.known.borrow_mut();
         let nth = match known.iter().position(|one| one.path == path) {
             Some(nth) => nth,

@@ -9,8 +9,8 @@ use trapline::calls::FieldRead;
 use trapline::filter::Misread;
 use trapline::probes::{Pattern, ProbeKind};
 use trapline::prototypes::{
-    DeclaredParameter, MOST_BYTES, ParameterPlace, Parts, Piece, ProbedFunction, Prototype, ValueType,
-    Whereabouts,
+    DeclaredParameter, MOST_BYTES, NoField, ParameterPlace, Parts, Piece, ProbedFunction, Prototype,
+    ValueType, Whereabouts,
 };
 use trapline::{ProbeSpec, beyond};
 
@@ -37,9 +37,12 @@ pub(crate) fn split(
     look: Look<'_>,
 ) -> Result<(Run, Vec<Option<Signature>>), UsageError> {
     let halves: Vec<_> = texts.iter().map(|text| signature::split(text)).collect();
-    let overload = |(text, half): (&String, &Result<_, SignatureError>)| match half {
+    let overload = |(text, half): (&String, &Result<(String, Option<Signature>), SignatureError>)| match half
+    {
         Ok((_, None)) => None,
         Ok((_, Some(signature))) if !may_be_overload(signature) => None,
+        // Behind an offset no types follow.
+        Ok((probe, Some(_))) if probe.parse::<ProbeSpec>().is_ok_and(|probe| is_inside(&probe)) => None,
         _ => Some(signature::call(text).0.to_owned()),
     };
     let overloads: Vec<Option<String>> = texts.iter().zip(&halves).map(overload).collect();
@@ -92,6 +95,32 @@ fn is_noted(probe: &ProbeSpec) -> bool {
     probe.kind != ProbeKind::Usdt && !inside
 }
 
+/// Whether the probe is at a line, or behind a function's first instruction.
+pub(super) fn is_inside(probe: &ProbeSpec) -> bool {
+    probe.kind == ProbeKind::Entry && (!is_noted(probe) || matches!(probe.func, Pattern::Line(_)))
+}
+
+/// The variables and registers that a signature names inside a function; `None` if it names types.
+fn locals(signature: &Signature) -> Option<Vec<String>> {
+    if !signature.selected.is_empty() || signature.parameters.is_empty() {
+        return Some(signature.selected.clone());
+    }
+    let register = |field: &FieldOf| Some(format!("reg({})", beyond::register_name(&field.read)?));
+    let registers: Option<Vec<String>> = signature.fields.iter().map(register).collect();
+    registers.filter(|registers| registers.len() == signature.parameters.len())
+}
+
+/// The values that a probe inside a function names, in one of its places.
+fn inside(probe: &ProbeSpec, typed: &Signature, noted: ProbedFunction) -> Result<Signature, UsageError> {
+    let named = Signature { selected: probe.locals.clone(), ..typed.clone() };
+    let mut found = selected(probe, &named, Some(noted))?;
+    if typed.selected.is_empty() {
+        let names = typed.parameters.iter().map(|parameter| parameter.name.clone());
+        found.parameters.iter_mut().zip(names).for_each(|(parameter, name)| parameter.name = name);
+    }
+    Ok(found)
+}
+
 /// Probes with their signatures: the typed ones, and for the others those from debug information. A probe
 /// that means several functions becomes one probe for each of them, in the run too.
 pub(crate) fn complete(
@@ -102,7 +131,14 @@ pub(crate) fn complete(
     let asks = |signature: &Option<Signature>| {
         signature.as_ref().is_none_or(|one| !one.selected.is_empty() || one.value.is_none())
     };
-    let notes = |probe: &ProbeSpec| is_noted(probe) || probe.kind == ProbeKind::Usdt;
+    for (probe, signature) in run.probes.iter_mut().zip(&signatures) {
+        let named = signature.as_ref().filter(|_| is_inside(probe)).map(locals);
+        probe.locals = named
+            .map_or(Some(Vec::new()), |named| named)
+            .ok_or_else(|| UsageError::TypesInside(probe.text.clone()))?;
+    }
+    let notes =
+        |probe: &ProbeSpec| is_noted(probe) || probe.kind == ProbeKind::Usdt || !probe.locals.is_empty();
     let any = run.probes.iter().zip(&signatures).any(|(probe, one)| asks(one) && notes(probe));
     let mut noted = if any { look(run) } else { Vec::new() }.into_iter();
     let mut probes = Vec::new();
@@ -119,6 +155,7 @@ pub(crate) fn complete(
         for one in functions {
             let spec = one.spec.clone();
             let own = match &signature {
+                Some(typed) if one.is_inside() => Some(inside(probe, typed, one)?),
                 Some(typed) if typed.selected.is_empty() => Some(valued(typed, one)),
                 Some(typed) => Some(selected(probe, typed, Some(one))?),
                 None => one.prototype.is_some().then(|| signature_of(Rc::new(one))),
@@ -166,7 +203,8 @@ fn selected(
         let numbered = word.strip_prefix("arg").is_some_and(|n| n.parse::<usize>().is_ok());
         numbered || known.iter().flatten().any(|one| one.name == *word)
     };
-    let by_order = !typed.parameters.is_empty() && !typed.selected.iter().all(is_known);
+    let inside = all.as_ref().and_then(|all| all.noted.clone()).filter(|noted| noted.is_inside());
+    let by_order = inside.is_none() && !typed.parameters.is_empty() && !typed.selected.iter().all(is_known);
     for (nth, word) in typed.selected.iter().enumerate() {
         if by_order {
             let known = known.as_ref().and_then(|known| known.get(nth).cloned());
@@ -186,6 +224,11 @@ fn selected(
             parameters.push(moved(parameter, all.as_ref(), &mut fields));
             continue;
         }
+        if inside.as_ref().is_some_and(|noted| has_no_place(noted, word)) {
+            let (shown, place) = (Type::Unknown, ArgumentPlace::Unseen);
+            parameters.push(Parameter { name: word.clone(), shown, place });
+            continue;
+        }
         if fields.len() == PATHS {
             let why = format!("this is one field too many; {PATHS} can be read");
             return Err(wrong(Misread { at: 0..word.len(), why }));
@@ -199,6 +242,11 @@ fn selected(
     let (value, noted) = all.map_or((None, None), |all| (all.value, all.noted));
     let value = typed.value.clone().or(value);
     Ok(Signature { parameters, value, value_in_vector, selected: Vec::new(), fields, noted, ..typed.clone() })
+}
+
+/// Whether a variable exists at a place inside a function, but has no place there that is known.
+fn has_no_place(noted: &ProbedFunction, word: &str) -> bool {
+    noted.field(word).is_err_and(|wrong| matches!(wrong.why, NoField::NoPlace(_) | NoField::Characters(_)))
 }
 
 /// An argument that was selected, with the field that it is, if it is one.

@@ -16,9 +16,10 @@ use trapline::probes::ProbeKind;
 
 pub(crate) use error::SignatureError;
 use places::{numbered, parameters};
-use words::{is_word, known, sized, type_of};
+use words::{is_word, known, register, sized, type_of};
 
 use super::fields::is_path;
+use super::prototype::is_inside;
 use crate::args::command::types::{ArgumentPlace, Parameter, Signature, Type};
 
 /// Bytes of a text without a length.
@@ -68,9 +69,13 @@ pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), Signature
     let paths = words.iter().any(|word| is_path(word));
     // Names alone are those of the source, if debug information has them.
     let is_name = |word: &&str| known(word).is_none() && *word != "str" && is_word(word);
-    let named = paths || words.iter().all(is_name);
+    // Inside a function there are no types, and registers have no places among them.
+    let is_register = |word: &&str| register(word).is_some_and(|(_, name)| name.is_empty());
+    let inside = probe.trim().parse::<ProbeSpec>().is_ok_and(|spec| is_inside(&spec))
+        && words.iter().all(|word| is_name(word) || is_path(word) || is_register(word));
+    let named = paths || inside || words.iter().all(is_name);
     let selected = words.iter().filter(|_| named).map(|&word| word.to_owned()).collect();
-    let (parameters, fields) = match (paths, is_mark(probe)) {
+    let (parameters, fields) = match (paths || inside, is_mark(probe)) {
         (true, _) => Default::default(),
         (false, true) => (numbered(&words)?, Vec::new()),
         (false, false) => parameters(&words)?,
