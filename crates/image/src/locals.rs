@@ -64,67 +64,45 @@ impl DebugInfo {
     pub fn local(&self, at: Svma, path: &str, cfa: Option<Cfa>) -> Result<Local, Misplaced> {
         let whole = |why| Misplaced { at: 0..path.len(), why };
         let (name, steps) = steps(path)?;
-        let scopes = self.scopes(at).ok().flatten().ok_or_else(|| whole(NoField::NothingNoted))?;
-        let (function, variables) = scopes;
-        let named = |entry: &&Entry<'_>| {
-            self.source(entry).and_then(|source| source.name()).is_ok_and(|own| own.as_deref() == Some(name))
-        };
-        // The innermost blocks come last; variables of the file are behind all blocks.
-        let files = || self.of_file(&function).unwrap_or_default().into_iter().find(|entry| named(&entry));
-        let Some(variable) = variables.iter().rfind(named).cloned().or_else(files) else {
-            let names = variables.iter().filter_map(|entry| self.source(entry).ok()?.name().ok()?);
-            let nearest = nearest_of(name, names);
-            return Err(Misplaced {
-                at: 0..name.len(),
-                why: NoField::NoVariable { name: name.to_owned(), nearest },
-            });
-        };
-        let variable = &variable;
-        let of = self.inherited(variable, |entry| self.type_of(entry)).ok().flatten();
-        let of = of.ok_or_else(|| whole(NoField::NothingNoted))?;
-        let begins = self.begins(variable, &function, (at, cfa)).unwrap_or(None);
+        let (function, variables) =
+            self.scopes(at).ok().flatten().ok_or_else(|| whole(NoField::NothingNoted))?;
+        let variable = self
+            .variable_named(name, &function, &variables)
+            .map_err(|why| Misplaced { at: 0..name.len(), why })?;
+        let of = self.inherited(&variable, |entry| self.type_of(entry)).ok().flatten();
+        let mut walk = Walk::new(of.ok_or_else(|| whole(NoField::NothingNoted))?);
         let nothing = || Misplaced { at: 0..name.len(), why: NoField::NoPlace(name.to_owned()) };
-        let mut walk = Walk::new(of);
-        let begins = begins.ok_or_else(nothing)?;
+        let begins = self.begins(&variable, &function, (at, cfa)).unwrap_or(None).ok_or_else(nothing)?;
         match begins {
             Begins::Memory { offset, .. } => walk.begin(offset),
             Begins::Static(_) => walk.begin(0),
             Begins::Register(_) | Begins::Vector(_) | Begins::Constant(_) => {}
         }
         let (offsets, of, bytes) = self.walked(walk, path, (name, &steps))?;
-        let is_text = of == ValueType::Text;
         // A text is shown by its pointer; the characters of an array have none.
-        let (offsets, bytes) = match (is_text, offsets.split_last()) {
+        let (offsets, bytes) = match (of == ValueType::Text, offsets.split_last()) {
             (true, Some((0, pointer))) => (pointer.to_vec(), 8),
-            (true, _) => {
-                return Err(Misplaced { at: 0..path.len(), why: NoField::Characters(path.to_owned()) });
-            }
+            (true, _) => return Err(whole(NoField::Characters(path.to_owned()))),
             (false, _) => (offsets, bytes),
         };
-        let place = match (begins, offsets.is_empty()) {
-            (Begins::Register(base), true) => MarkPlace::Register(base),
-            (Begins::Vector(nth), true) => MarkPlace::Vector(nth),
-            (Begins::Constant(value), true) => MarkPlace::Constant(value),
-            (Begins::Register(base) | Begins::Memory { base, .. }, false) => {
-                MarkPlace::Loads { base, offsets }
-            }
-            (Begins::Static(at), false) => MarkPlace::StaticLoads { at, offsets },
-            _ => return Err(nothing()),
-        };
-        let class = match &of {
-            ValueType::Float(_) => MarkClass::Float,
-            ValueType::Integer { signed: true, .. } | ValueType::Enumeration { signed: true, .. } => {
-                MarkClass::Signed
-            }
-            _ => MarkClass::Unsigned,
-        };
-        let is_float = class == MarkClass::Float;
-        let fits = match &place {
-            MarkPlace::Vector(_) => is_float,
-            MarkPlace::Register(_) | MarkPlace::Constant(_) => !is_float,
-            _ => true,
-        };
-        if fits { Ok(Local { of, argument: MarkArgument { bytes, class, place } }) } else { Err(nothing()) }
+        let class = class(&of);
+        let place = place(&begins, offsets, class == MarkClass::Float).ok_or_else(nothing)?;
+        Ok(Local { of, argument: MarkArgument { bytes, class, place } })
+    }
+    /// A variable by its name. The innermost blocks come last; variables of the file are behind all blocks.
+    fn variable_named<'u>(
+        &'u self,
+        name: &str,
+        function: &Entry<'u>,
+        variables: &[Entry<'u>],
+    ) -> Result<Entry<'u>, NoField> {
+        let name_of = |entry: &Entry<'u>| self.source(entry).and_then(|source| source.name()).ok().flatten();
+        let named = |entry: &&Entry<'u>| name_of(entry).as_deref() == Some(name);
+        let files = || self.of_file(function).unwrap_or_default().into_iter().find(|entry| named(&entry));
+        variables.iter().rfind(named).cloned().or_else(files).ok_or_else(|| {
+            let nearest = nearest_of(name, variables.iter().filter_map(name_of));
+            NoField::NoVariable { name: name.to_owned(), nearest }
+        })
     }
     /// The function around an instruction, and the variables that its source can name there, the innermost last.
     fn scopes(&self, at: Svma) -> gimli::Result<Option<(Entry<'_>, Vec<Entry<'_>>)>> {
@@ -245,6 +223,31 @@ impl DebugInfo {
         let end = if self.is_x86_64 { 16 } else { 32 };
         register.checked_sub(first).and_then(|nth| u8::try_from(nth).ok()).filter(|nth| *nth < end)
     }
+}
+
+/// What the bits of a value of a type mean.
+const fn class(of: &ValueType) -> MarkClass {
+    match of {
+        ValueType::Float(_) => MarkClass::Float,
+        ValueType::Integer { signed: true, .. } | ValueType::Enumeration { signed: true, .. } => {
+            MarkClass::Signed
+        }
+        _ => MarkClass::Unsigned,
+    }
+}
+
+/// Where a value is that is found from the beginning of a variable by these loads; `None` if nothing can read it there.
+fn place(begins: &Begins, offsets: Vec<i32>, is_float: bool) -> Option<MarkPlace> {
+    Some(match (begins, offsets.is_empty()) {
+        (Begins::Vector(nth), true) if is_float => MarkPlace::Vector(*nth),
+        (Begins::Register(base), true) if !is_float => MarkPlace::Register(*base),
+        (Begins::Constant(value), true) if !is_float => MarkPlace::Constant(*value),
+        (Begins::Register(base) | Begins::Memory { base, .. }, false) => {
+            MarkPlace::Loads { base: *base, offsets }
+        }
+        (Begins::Static(at), false) => MarkPlace::StaticLoads { at: *at, offsets },
+        _ => return None,
+    })
 }
 
 /// rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15 in DWARF's order, by their hardware numbers.

@@ -138,6 +138,16 @@ impl FromStr for ProbeSpec {
 }
 
 impl ProbeSpec {
+    /// Whether it is at a line, or behind a function's first instruction: registers do not hold the function's arguments
+    /// there.
+    #[must_use]
+    pub const fn is_inside(&self) -> bool {
+        match (self.kind, &self.func) {
+            (ProbeKind::Entry, Pattern::Line(_)) => true,
+            (ProbeKind::Entry, Pattern::Exact(exact)) => exact.offset > 0,
+            _ => false,
+        }
+    }
     /// Whether it selects the function in a probe's text or label, in whatever file.
     #[must_use]
     pub fn means(&self, text: &str) -> bool {

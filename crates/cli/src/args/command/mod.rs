@@ -7,6 +7,7 @@
 pub(crate) mod aggregation;
 pub(crate) mod graph;
 pub(crate) mod hist;
+mod known;
 mod lat;
 pub(crate) mod otlp;
 pub(crate) mod record;

@@ -11,7 +11,6 @@ use trapline::calls::FieldRead;
 use trapline::filter::{Known, Misread, Symbol};
 use trapline::prototypes::{ProbedFunction, ValueType};
 
-use super::filters;
 use crate::args::command::types::{ArgumentPlace, FieldOf, Parameter, Signature, Type};
 
 /// Upper bound of the paths of a probe, and of its arguments that are no values of a record.
@@ -71,9 +70,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn symbol(&self, path: &str) -> Result<Symbol, Misread> {
         let whole = |why: String| Misread { at: 0..path.len(), why };
         if let Some(local) = self.locals.iter().find(|local| local.name == path) {
-            return filters::known(local)
-                .map(Symbol::Known)
-                .ok_or_else(|| whole("this is no number".to_owned()));
+            return local.known().map(Symbol::Known).ok_or_else(|| whole("this is no number".to_owned()));
         }
         let mut known = self.known.borrow_mut();
         let nth = match known.iter().position(|one| one.path == path) {

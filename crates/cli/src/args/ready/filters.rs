@@ -11,9 +11,8 @@ use trapline::probes::ProbeKind;
 
 use super::error::UsageError;
 use super::fields::Fields;
-use super::prototype::is_inside;
 use crate::args::command::FilterOptions;
-use crate::args::command::types::{ArgumentPlace, Parameter, Signature, Type};
+use crate::args::command::types::{Parameter, Signature, Type};
 use crate::args::typed::TypedFilter;
 
 /// Converts what was typed. Names of threads are an option of their own.
@@ -61,21 +60,6 @@ pub(crate) fn filters(
     probes.iter().zip(fields).map(one).collect()
 }
 
-/// What a condition knows of a parameter, if it is a number.
-pub(super) fn known(parameter: &Parameter) -> Option<Known> {
-    Some(match (parameter.place, parameter.shown.int(), &parameter.shown) {
-        (ArgumentPlace::General(n), Some(int), _) => Known::Argument(n, int),
-        (ArgumentPlace::General(n), _, Type::Float(float)) => Known::FloatArgument(n, *float),
-        (ArgumentPlace::Kept { argument, .. }, Some(int), _) => Known::Argument(argument, int),
-        // The field of a text is the text.
-        (ArgumentPlace::Field(_), _, Type::Str | Type::Buf(_)) => return None,
-        (ArgumentPlace::Field(n), Some(int), _) => Known::Field(n, int),
-        (ArgumentPlace::Field(n), _, Type::Float(float)) => Known::FloatField(n, *float),
-        (ArgumentPlace::Vector(n), _, Type::Float(float)) => Known::Float(n, *float),
-        _ => return None,
-    })
-}
-
 /// The names that a condition on this probe may use; those of its signature come first.
 pub(super) fn symbols(
     probe: &ProbeSpec,
@@ -84,14 +68,14 @@ pub(super) fn symbols(
 ) -> Vec<(String, Symbol)> {
     let noted = signature.and_then(|signature| signature.noted.as_ref());
     // Registers do not hold the function's arguments there. A line may begin where a function does.
-    let inside = is_inside(probe) && noted.is_none_or(|noted| noted.is_inside());
+    let inside = probe.is_inside() && noted.is_none_or(|noted| noted.is_inside());
     let (mut symbols, mut constants) = (Vec::new(), constants());
     let mut add = |name: &str, known| symbols.push((name.to_owned(), Symbol::Known(known)));
     let is_mark = probe.kind == ProbeKind::Usdt;
     if !inside || noted.is_some() {
         let parameters = signature.map_or(&[][..], |signature| &signature.parameters);
         let named = parameters.iter().filter(|parameter| !parameter.name.is_empty());
-        named.filter_map(|one| Some((one, known(one)?))).for_each(|(one, known)| add(&one.name, known));
+        named.filter_map(|one| Some((one, one.known()?))).for_each(|(one, known)| add(&one.name, known));
         let enumerations = parameters.iter().map(|parameter| &parameter.shown);
         for shown in enumerations.chain(signature.and_then(|signature| signature.value.as_ref())) {
             if let Type::Enum(of) = shown {

@@ -42,7 +42,7 @@ pub(crate) fn split(
         Ok((_, None)) => None,
         Ok((_, Some(signature))) if !may_be_overload(signature) => None,
         // Behind an offset no types follow.
-        Ok((probe, Some(_))) if probe.parse::<ProbeSpec>().is_ok_and(|probe| is_inside(&probe)) => None,
+        Ok((probe, Some(_))) if probe.parse::<ProbeSpec>().is_ok_and(|probe| probe.is_inside()) => None,
         _ => Some(signature::call(text).0.to_owned()),
     };
     let overloads: Vec<Option<String>> = texts.iter().zip(&halves).map(overload).collect();
@@ -95,11 +95,6 @@ fn is_noted(probe: &ProbeSpec) -> bool {
     probe.kind != ProbeKind::Usdt && !inside
 }
 
-/// Whether the probe is at a line, or behind a function's first instruction.
-pub(super) fn is_inside(probe: &ProbeSpec) -> bool {
-    probe.kind == ProbeKind::Entry && (!is_noted(probe) || matches!(probe.func, Pattern::Line(_)))
-}
-
 /// The variables and registers that a signature names inside a function; `None` if it names types.
 fn locals(signature: &Signature) -> Option<Vec<String>> {
     if !signature.selected.is_empty() || signature.parameters.is_empty() {
@@ -132,7 +127,7 @@ pub(crate) fn complete(
         signature.as_ref().is_none_or(|one| !one.selected.is_empty() || one.value.is_none())
     };
     for (probe, signature) in run.probes.iter_mut().zip(&signatures) {
-        let named = signature.as_ref().filter(|_| is_inside(probe)).map(locals);
+        let named = signature.as_ref().filter(|_| probe.is_inside()).map(locals);
         probe.locals = named
             .map_or(Some(Vec::new()), |named| named)
             .ok_or_else(|| UsageError::TypesInside(probe.text.clone()))?;

@@ -19,7 +19,6 @@ use places::{numbered, parameters};
 use words::{is_word, known, register, sized, type_of};
 
 use super::fields::is_path;
-use super::prototype::is_inside;
 use crate::args::command::types::{ArgumentPlace, Parameter, Signature, Type};
 
 /// Bytes of a text without a length.
@@ -71,7 +70,7 @@ pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), Signature
     let is_name = |word: &&str| known(word).is_none() && *word != "str" && is_word(word);
     // Inside a function there are no types, and registers have no places among them.
     let is_register = |word: &&str| register(word).is_some_and(|(_, name)| name.is_empty());
-    let inside = probe.trim().parse::<ProbeSpec>().is_ok_and(|spec| is_inside(&spec))
+    let inside = probe.trim().parse::<ProbeSpec>().is_ok_and(|spec| spec.is_inside())
         && words.iter().all(|word| is_name(word) || is_path(word) || is_register(word));
     let named = paths || inside || words.iter().all(is_name);
     let selected = words.iter().filter(|_| named).map(|&word| word.to_owned()).collect();
