@@ -218,18 +218,39 @@ fn filter(bytes: &[u8]) {
     assert!(unknown == Answer::Harms || !filter.is_empty(), "no program, no answer");
 }
 
+/// The debug information of a small program in several forms: in one unit, with link-time optimisation, with type units.
+const DEBUGGED: &str = r"
+struct s { int a[3]; union { long b; double c; }; struct s *d; unsigned f : 3; const char *text; } v;
+static char w;
+enum e { ONE, TWO = 7 };
+__attribute__((noinline)) static long work(struct s *of, enum e how, double by, struct s whole) {
+    long sum = 0;
+    for (int n = 0; n < (int)how; n++) { struct s *at = of + n; sum += at->a[n] * by + whole.b; w += sum; }
+    return sum;
+}
+int main(int argc, char **argv) { v.text = argv[0]; return v.a[1] + w + work(&v, argc, 0.5, v); }
+";
+
 /// This program's debug information is large, so that of a small program is added if there is a compiler.
 fn debugged() -> Vec<Vec<u8>> {
     let mut all = programs();
     let dir = std::env::temp_dir().join(format!("trapline-fuzz-{}", std::process::id()));
-    let source = "struct s { int a[3]; union { long b; double c; }; struct s *d; } v; static char w; int main(void) { return v.a[1] + w; }";
-    let built = std::fs::create_dir_all(&dir).and_then(|()| {
+    let forms: [&[&str]; 5] = [
+        &["-O0"],
+        &["-O2"],
+        &["-O1", "-flto"],
+        &["-O1", "-gdwarf-4", "-fdebug-types-section"],
+        &["-O1", "-fdebug-types-section"],
+    ];
+    let built = |flags: &[&str]| {
+        std::fs::create_dir_all(&dir).ok()?;
         let (from, to) = (dir.join("v.c"), dir.join("v"));
-        std::fs::write(&from, source)?;
-        std::process::Command::new("cc").args(["-g", "-o"]).arg(&to).arg(&from).status()?;
-        std::fs::read(&to)
-    });
+        std::fs::write(&from, DEBUGGED).ok()?;
+        std::process::Command::new("cc").arg("-g").args(flags).arg("-o").arg(&to).arg(&from).status().ok()?;
+        std::fs::read(&to).ok()
+    };
     // Without a compiler there is less to begin with.
+    let built: Vec<Vec<u8>> = forms.into_iter().filter_map(built).collect();
     all.splice(0..0, built);
     drop(std::fs::remove_dir_all(&dir));
     all
@@ -243,7 +264,24 @@ fn variables(bytes: &[u8]) {
         let _found = debug.variables(path);
     }
     for function in image.functions().iter().take(20) {
-        let _line = debug.line(function.start);
+        let start = function.start;
+        let _noted = (debug.line(start), debug.prototype(start), debug.prototype_of_copy(start));
+        let _shapes = (debug.parameter_shapes(start), debug.record_shape("s", start));
+        for path in ["of->d->a[1]", "whole.b", "arg1"] {
+            let _field = debug.field(start, path);
+        }
+        for at in [start, start + function.len / 2] {
+            let cfa = image.cfa(at);
+            for path in ["at->d->text", "sum", "v.b", "of->f"] {
+                if let Ok(local) = debug.local(at, path, cfa) {
+                    let argument = &local.argument;
+                    assert!(matches!(argument.bytes, 1 | 2 | 4 | 8), "{argument:?}");
+                    if let MarkPlace::Register(nth) | MarkPlace::Loads { base: nth, .. } = &argument.place {
+                        assert!(*nth < 32, "{argument:?}");
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -365,6 +403,9 @@ fn operand(bytes: &[u8]) {
                 }
                 MarkPlace::Constant(_) | MarkPlace::Address { .. } => assert!(!is_float, "{one:?}"),
                 MarkPlace::Symbol { .. } | MarkPlace::Unknown(_) => {}
+                MarkPlace::Loads { .. } | MarkPlace::StaticLoads { .. } => {
+                    panic!("no note says that: {one:?}")
+                }
             }
         }
     }

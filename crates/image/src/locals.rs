@@ -87,6 +87,9 @@ impl DebugInfo {
         };
         let class = class(&of);
         let place = place(&begins, offsets, class == MarkClass::Float).ok_or_else(nothing)?;
+        if !matches!(bytes, 1 | 2 | 4 | 8) {
+            return Err(nothing());
+        }
         Ok(Local { of, argument: MarkArgument { bytes, class, place } })
     }
     /// A variable by its name. The innermost blocks come last; variables of the file are behind all blocks.
