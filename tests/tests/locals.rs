@@ -170,11 +170,12 @@ fn variables_are_what_a_debugger_shows() {
 #[test]
 fn what_is_not_there_is_said() {
     let program = or_skip!(victims::c_by("locals", "gcc", &["-O2"]));
-    let line = line("/* loop */");
-    for (words, wanted) in [
-        ("wieght", "no variable `wieght`; did you mean weight?"),
-        ("at->idd", "`at` has no field `idd`"),
-        ("int weight", "is inside a function, where registers hold other values than its arguments"),
+    let here = line("/* loop */");
+    for (line, words, wanted) in [
+        (1, "weight", "no place is found there whose variables could be named"),
+        (here, "wieght", "no variable `wieght`; did you mean weight?"),
+        (here, "at->idd", "`at` has no field `idd`"),
+        (here, "int weight", "is inside a function, where registers hold other values than its arguments"),
     ] {
         let probe = format!("{}@locals.c:{line}({words})", program.display());
         let output = once(&["trace", &probe, "--", &program.display().to_string()]);

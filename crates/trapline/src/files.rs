@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use trapline_image::{Bytes, Image, MarkArgument, NoMatch, Pattern, Selected};
+use trapline_image::{Bytes, DebugInfo, Image, MarkArgument, NoMatch, Pattern, Selected};
 use trapline_plan::{ActionRequest, CodeMap, Scope, SystemCall, system_calls};
 use trapline_record::Svma;
 use trapline_tracee::{FileId, Mapping, Process};
@@ -37,7 +37,14 @@ pub(crate) struct ModuleFile {
     system_calls: OnceLock<Vec<SystemCall>>,
     own_threads: OnceLock<bool>,
     selected: Mutex<HashMap<String, Selection>>,
-    locals: Mutex<HashMap<Svma, Vec<(String, MarkArgument)>>>,
+    locals: Mutex<Locals>,
+}
+
+/// Variables at instructions, as far as they were asked for; and the debug information in which they are found, read once.
+#[derive(Debug, Default)]
+struct Locals {
+    debug: Option<Option<DebugInfo>>,
+    known: HashMap<Svma, Vec<(String, MarkArgument)>>,
 }
 
 /// What a pattern selects in a file.
@@ -57,14 +64,17 @@ impl ModuleFile {
     /// Where variables are at an instruction; looked up once for all processes.
     pub(crate) fn locals(&self, at: Svma, wanted: &[String]) -> Vec<MarkArgument> {
         let mut locals = self.locals.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = locals.entry(at).or_default();
+        let Locals { debug, known } = &mut *locals;
+        let known = known.entry(at).or_default();
         let is_new = |name: &&String| !known.iter().any(|(other, _)| other == *name);
         let missing: Vec<String> = wanted.iter().filter(is_new).cloned().collect();
-        let debug = if missing.is_empty() { None } else { self.image.debug_info() };
-        let cfa = self.image.cfa(at);
-        for name in missing {
-            let local = local(debug.as_ref(), (at, cfa), &name);
-            known.push((name, local.map_or(MarkArgument::NOT_NOTED, |local| local.argument)));
+        if !missing.is_empty() {
+            let debug = debug.get_or_insert_with(|| self.image.debug_info());
+            let cfa = self.image.cfa(at);
+            known.extend(missing.into_iter().map(|name| {
+                let local = local(debug.as_ref(), (at, cfa), &name);
+                (name, local.map_or(MarkArgument::NOT_NOTED, |local| local.argument))
+            }));
         }
         let of = |name| known.iter().find(|(other, _)| other == name).map(|(_, argument)| argument.clone());
         wanted.iter().filter_map(of).collect()

@@ -203,17 +203,8 @@ fn noted(
     let mut all: Vec<ProbedFunction> = Vec::new();
     for place in found {
         let file = &modules[place.module].file;
-        if let (Some(_), [_, ..]) = (&place.arguments, &requested.specs[0].locals[..]) {
-            let debug = file.image.debug_info().map(Arc::new);
-            all.push(of_locals(
-                requested,
-                place,
-                (debug, file.image.cfa(place.at)),
-                (found.len() == 1, reads_texts),
-            )?);
-            continue;
-        }
-        if let Some(arguments) = &place.arguments {
+        let names_variables = !requested.specs[0].locals.is_empty();
+        if let Some(arguments) = place.arguments.as_ref().filter(|_| !names_variables) {
             let one = of_mark(requested, place, arguments, (found.len() == 1, reads_texts))?;
             match all.iter_mut().find(|other| other.spec.text == one.spec.text) {
                 Some(other) => other.prototype = other.prototype.take().zip(one.prototype).map(of_both),
@@ -226,6 +217,11 @@ fn noted(
             let btf = if debug.is_none() { file.image.btf() } else { None };
             FileNotes { debug, btf }
         });
+        if place.arguments.is_some() {
+            let noted = (notes.debug.clone(), file.image.cfa(place.at));
+            all.push(of_locals(requested, place, noted, (found.len() == 1, reads_texts))?);
+            continue;
+        }
         let prototype = match form(place) {
             Form::Whole => notes.prototype(place),
             Form::Copy => notes.debug.as_ref().and_then(|debug| debug.prototype_of_copy(place.at)),

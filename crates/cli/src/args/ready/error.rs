@@ -130,6 +130,11 @@ pub(crate) enum UsageError {
         "`{0}` is at exits, where arguments are no longer known; write only `() -> TYPE`, or probe the function"
     )]
     ArgumentsAtReturn(String),
+    /// Variables of a place that is not found, or of too many.
+    #[error(
+        "`{0}`: no place is found there whose variables could be named; without its brackets the run says why"
+    )]
+    NothingInside(String),
     /// Types at a place inside a function, where the registers for arguments hold other values.
     #[error(
         "`{0}` is inside a function, where registers hold other values than its arguments; name its variables, their fields \

@@ -144,6 +144,9 @@ pub(crate) fn complete(
             probes.push((probe.clone(), signature));
             continue;
         }
+        if functions.is_empty() && probe.is_inside() {
+            return Err(UsageError::NothingInside(probe.text.clone()));
+        }
         if let (Some(typed), true) = (&signature, functions.is_empty()) {
             selected(probe, typed, None)?;
         }
