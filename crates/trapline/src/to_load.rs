@@ -6,6 +6,7 @@
 //! itself.
 
 use std::cell::OnceCell;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -41,7 +42,10 @@ impl ToLoad {
 fn listed(program: &Path, files: &mut Files) -> Option<Vec<PathBuf>> {
     let file = files.of_path(program).ok()?;
     let program = std::fs::canonicalize(program).ok()?;
-    let mut command = Command::new(file.image.interp()?);
+    // A file may name any program as its loader, and a plan shall run none but the system's.
+    let loader = file.image.interp()?;
+    std::fs::metadata(loader).ok().filter(|meta| meta.is_file() && meta.uid() == 0)?;
+    let mut command = Command::new(loader);
     command.arg("--list").arg(program).stdin(Stdio::null()).stderr(Stdio::null());
     let output = command.output().ok().filter(|output| output.status.success())?;
     let path = |line: &str| {

@@ -91,6 +91,8 @@ Examples:
     trapline trace --if 'dur > 300us' -p PID store
   Fields of what an argument points to, by debug information:
     trapline trace -p PID 'handle(order->id, order->customer->name)'
+  Variables at a line:
+    trapline trace -p PID 'shop@cart.c:34(total, item->price)'
   Record now, look later:
     trapline trace -d 10 -o calls.trapline -p PID handle
     trapline trace --from calls.trapline --if 'dur > 20us'
