@@ -139,13 +139,13 @@ pub(crate) fn complete(
     let mut probes = Vec::new();
     for (probe, signature) in run.probes.iter().zip(signatures) {
         let functions = noted.next().unwrap_or_default();
+        if functions.is_empty() && !probe.locals.is_empty() {
+            return Err(UsageError::NothingInside(probe.text.clone()));
+        }
         let needs = signature.as_ref().is_some_and(|one| one.selected.iter().any(|word| is_path(word)));
         if !asks(&signature) || !needs && functions.iter().all(|one| one.prototype.is_none()) {
             probes.push((probe.clone(), signature));
             continue;
-        }
-        if functions.is_empty() && probe.is_inside() {
-            return Err(UsageError::NothingInside(probe.text.clone()));
         }
         if let (Some(typed), true) = (&signature, functions.is_empty()) {
             selected(probe, typed, None)?;
