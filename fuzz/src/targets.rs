@@ -271,9 +271,9 @@ fn variables(bytes: &[u8]) {
             let _field = debug.field(start, path);
         }
         for at in [start, start + function.len / 2] {
-            let cfa = image.cfa(at);
+            let here = image.code_place(at);
             for path in ["at->d->text", "sum", "v.b", "of->f"] {
-                if let Ok(local) = debug.local(at, path, cfa) {
+                if let Ok(local) = debug.local(&here, path) {
                     let argument = &local.argument;
                     assert!(matches!(argument.bytes, 1 | 2 | 4 | 8), "{argument:?}");
                     if let MarkPlace::Register(nth) | MarkPlace::Loads { base: nth, .. } = &argument.place {

@@ -103,6 +103,21 @@ fn each_of<'a>(main: &Elf, from: &'a Elf, kind: u32, each: &mut dyn FnMut(&'a st
     }
 }
 
+/// Addresses and sizes of the data that a library exports: the loader may use another file's data of the same name.
+pub(crate) fn exported(elf: &Elf) -> Vec<(Svma, u64)> {
+    let Some(table) = SymbolTable::find(elf, elf::SHT_DYNSYM) else { return Vec::new() };
+    let all = (1..).map_while(|index| table.symbol(index));
+    let exported = all.filter(|symbol| {
+        let is_shared = matches!(symbol.st_bind(), elf::STB_GLOBAL | elf::STB_WEAK | elf::STB_GNU_UNIQUE);
+        let is_data = matches!(symbol.st_type(), elf::STT_OBJECT | elf::STT_NOTYPE | elf::STT_COMMON);
+        is_shared
+            && is_data
+            && symbol.st_visibility() == elf::STV_DEFAULT
+            && symbol.st_shndx.get(LE) != elf::SHN_UNDEF
+    });
+    exported.map(|symbol| (Svma(symbol.st_value.get(LE)), symbol.st_size.get(LE))).collect()
+}
+
 /// Whether an address is in a load that is not code, including its zeroed part.
 fn is_data(elf: &Elf, at: u64) -> bool {
     elf.loads

@@ -4,8 +4,7 @@
 //! more children than a stated limit. Does not: follow what an entry refers to (`references`), or know what it means
 //! (`types`).
 
-use gimli::{AttributeValue, DebuggingInformationEntry, DwLang, Reader as _, UnitOffset};
-
+use gimli::{AttributeValue, DebuggingInformationEntry, DwLang, Operation, Reader as _, UnitOffset};
 use trapline_record::Svma;
 
 use crate::sections::{EntryId, SectionsId, Slice, UnitOf};
@@ -44,6 +43,11 @@ impl<'u> Entry<'u> {
     pub(crate) const fn new(unit: UnitOf<'u>, die: DebuggingInformationEntry<'u, 'u, Slice>) -> Self {
         Self { unit, die }
     }
+    /// The entry of a unit.
+    pub(crate) fn of_unit(unit: UnitOf<'u>) -> gimli::Result<Option<Self>> {
+        let mut entries = unit.unit.entries();
+        Ok(entries.next_dfs()?.map(|(_, root)| Self::new(unit, root.clone())))
+    }
     pub(crate) const fn unit(&self) -> UnitOf<'u> {
         self.unit
     }
@@ -70,6 +74,26 @@ impl<'u> Entry<'u> {
     /// `None`: it has no name, or one that is not UTF-8.
     pub(crate) fn name(&self) -> gimli::Result<Option<String>> {
         self.text(gimli::DW_AT_name)
+    }
+    /// Where its code begins.
+    pub(crate) fn begins(&self) -> gimli::Result<Option<u64>> {
+        Ok(self.unit.die_ranges(&self.die)?.next()?.map(|range| range.begin))
+    }
+    /// Whether one location is noted for all of the code that can name it.
+    pub(crate) fn has_one_location(&self) -> gimli::Result<bool> {
+        Ok(matches!(self.value(gimli::DW_AT_location)?, Some(AttributeValue::Exprloc(_))))
+    }
+    /// The address of a variable that has the same one in each thread and at each instruction.
+    pub(crate) fn address(&self) -> gimli::Result<Option<Svma>> {
+        let Some(AttributeValue::Exprloc(location)) = self.value(gimli::DW_AT_location)? else {
+            return Ok(None);
+        };
+        let mut operations = location.operations(self.unit.encoding());
+        Ok(match (operations.next()?, operations.next()?) {
+            (Some(Operation::Address { address }), None) => Some(Svma(address)),
+            (Some(Operation::AddressIndex { index }), None) => Some(Svma(self.unit.address(index)?)),
+            _ => None,
+        })
     }
     /// Whether an instruction is in its code.
     pub(crate) fn contains(&self, at: Svma) -> gimli::Result<bool> {
@@ -108,8 +132,7 @@ impl<'u> Entry<'u> {
     }
     /// The entry of its unit.
     pub(crate) fn root(&self) -> gimli::Result<Option<Self>> {
-        let mut entries = self.unit.unit.entries();
-        Ok(entries.next_dfs()?.map(|(_, root)| Self::new(self.unit, root.clone())))
+        Self::of_unit(self.unit)
     }
     /// The language of its unit. Units that `dwz` made have none.
     pub(crate) fn language(&self) -> gimli::Result<Option<DwLang>> {

@@ -11,6 +11,7 @@ use trapline_record::Svma;
 use crate::debuginfo::DebugInfo;
 use crate::entries::{At, Entry};
 use crate::nearest::nearest_of;
+use crate::operands::NoPlace;
 use crate::prototype::{Declared, ParameterPlace, Prototype, ValueType};
 
 /// Maximum number of consecutive loads.
@@ -62,17 +63,19 @@ pub enum NoField {
         /// Similar names, or all.
         nearest: Vec<String>,
     },
-    /// The compiler removed the variable there, or computes it anew.
-    #[error("debug information notes no place for `{0}` there")]
-    NoPlace(String),
+    /// Nothing says where the variable is there.
+    #[error("`{name}` has no known place there: {why}")]
+    NoPlace {
+        /// The name.
+        name: String,
+        /// Why.
+        why: NoPlace,
+    },
     /// Inside a function, only what the probe names is read.
     #[error(
-        "inside a function only variables that the probe names are read: name it in its brackets, (\u{2026}, {0})"
+        "inside a function only variables that the probe names are read; name it in the brackets too, as in PROBE({0})"
     )]
     NotNamed(String),
-    /// An array of characters, which no pointer leads to.
-    #[error("`{0}` is an array of characters, which is not shown inside functions")]
-    Characters(String),
     /// The argument is passed in memory, or in several registers.
     #[error("`{0}` is in no register of its own when the function is entered")]
     Elsewhere(String),

@@ -4,13 +4,13 @@
 //! relocations, code targets and demangled names are read later.
 //! Does not: change after it was made.
 
-use crate::data::DataSymbols;
+use crate::data::{self, DataSymbols};
 use crate::dynamic::{Dynamic, FilledWords, Reloc};
 use crate::elf::Elf;
 use crate::function::Convention;
 use crate::functions::{self, Functions};
 use crate::gopclntab::{self, GoFunction, Passes};
-use crate::locals::Cfa;
+use crate::locals::CodePlace;
 use crate::sources::{dynamic_table, find_debug, go_symbols, own_symbols, packed_symbols, symtab};
 use crate::split::Split;
 use crate::symbols::{Import, Pool, SymbolTable};
@@ -262,10 +262,15 @@ impl Image {
         let elf = self.debug.as_ref().filter(has).or_else(|| Some(&self.elf).filter(has))?;
         DebugInfo::read(elf, Split::new(self.split.clone()))
     }
-    /// Where the canonical frame address is at an instruction, by unwind tables.
+    /// What the file says of an instruction, for variables there ([`DebugInfo::local`]).
     #[must_use]
-    pub fn cfa(&self, at: Svma) -> Option<Cfa> {
-        unwind::cfa(&self.elf, at)
+    pub fn code_place(&self, at: Svma) -> CodePlace {
+        // The program is searched first, so nothing replaces what it exports.
+        let is_program = self.kind() == ImageKind::Exec
+            || self.dynamic.pie
+            || (self.interp.is_some() && self.dynamic.soname.is_none());
+        let replaceable = if is_program { Vec::new() } else { data::exported(&self.elf) };
+        CodePlace { at, frame: unwind::frame(&self.elf, at), replaceable }
     }
     /// Functions' types from the file's `.BTF` section, or its debug file's.
     #[must_use]

@@ -56,7 +56,7 @@ pub use function::{
 };
 pub use image::Image;
 pub use lines::SourceLine;
-pub use locals::{Cfa, Local};
+pub use locals::{CodePlace, Frame, Local};
 pub use notes::Usdt;
 pub use operands::{
     Extend, MARK_ARGUMENTS, MarkArgument, MarkClass, MarkIndex, MarkPlace, NoPlace, mark_arguments,

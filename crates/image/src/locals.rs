@@ -4,22 +4,21 @@
 //! which part of the path is wrong. Invariant: VAL-1: a variable's place is what its location says for this very
 //! instruction; where it says nothing, or computes, the value is unknown.
 //!
+//! A name is looked for in the innermost block around the instruction first, then in the blocks around it, among the
+//! function's parameters, and at last among the variables of the file. In an inlined function, only its own blocks count.
+//!
 //! ```text
-//!   function  ranges contain the instruction
-//!     block   its variables, and the parameters of the function
-//!       block        a name is looked for in the innermost block first
-//!   inlined function in between: only what is in it counts, since the source's line is in it
+//! location                                      place
+//! a register                                    the register
+//! memory near a register, or the frame base     a load from there
+//! memory at an address                          a load from the file's data
+//! a constant                                    the constant
+//! parts, entry values, anything that computes   unknown
 //! ```
 //!
-//! | location | place |
-//! |---|---|
-//! | a register | the register |
-//! | memory at a distance from a register, or from the frame base | a load from there |
-//! | memory at an address | the same, in the file's data |
-//! | a constant | the constant |
-//! | parts, entry values, anything that computes | unknown |
-//!
-//! Does not: load; know variables of other threads.
+//! A library's variable that other files can replace may not be the one that counts: its value is unknown. The loader
+//! uses the first file that exports the name, and a program may hold a copy. At a function's first instruction parameters are
+//! where the caller puts them; in its first row of lines, what has one location for the whole function is not there yet. Does not: load; know variables of threads.
 
 use gimli::{AttributeValue, Operation};
 use trapline_record::Svma;
@@ -28,10 +27,12 @@ use crate::debuginfo::DebugInfo;
 use crate::entries::Entry;
 use crate::field::{Misplaced, NoField, Walk, steps};
 use crate::nearest::nearest_of;
-use crate::operands::{MarkArgument, MarkClass, MarkPlace};
-use crate::prototype::ValueType;
+use crate::operands::{MarkArgument, MarkClass, MarkPlace, NoPlace};
+use crate::prototype::{GENERAL, ParameterPlace, ValueType};
 use crate::sections::{Slice, UnitOf};
 
+/// rsp.
+const STACK_POINTER: u8 = 4;
 /// Blocks within each other at most; more are forged.
 const DEEPEST: u32 = 256;
 
@@ -44,8 +45,32 @@ pub struct Local {
     pub argument: MarkArgument,
 }
 
-/// Where the canonical frame address is at an instruction: so many bytes from a register with this hardware number.
-pub type Cfa = (u8, i32);
+/// Where a frame is at an instruction: so many bytes from what a register holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame {
+    /// The register's hardware number.
+    pub base: u8,
+    /// The distance in bytes.
+    pub offset: i32,
+}
+
+/// An instruction, and what its file says of it besides debug information ([`Image::code_place`](crate::Image::code_place)).
+#[derive(Clone, Debug)]
+pub struct CodePlace {
+    pub(crate) at: Svma,
+    /// Where the canonical frame address is, if unwind tables say so.
+    pub(crate) frame: Option<Frame>,
+    /// Variables of which another file of the process may have the one that counts: addresses and sizes.
+    pub(crate) replaceable: Vec<(Svma, u64)>,
+}
+
+impl CodePlace {
+    fn may_be_replaced(&self, variable: Svma) -> bool {
+        let holds =
+            |(at, size): &(Svma, u64)| variable.0.checked_sub(at.0).is_some_and(|into| into < (*size).max(1));
+        self.replaceable.iter().any(holds)
+    }
+}
 
 /// Where a variable begins.
 enum Begins {
@@ -61,19 +86,22 @@ impl DebugInfo {
     ///
     /// # Errors
     /// What is wrong with the path, and where.
-    pub fn local(&self, at: Svma, path: &str, cfa: Option<Cfa>) -> Result<Local, Misplaced> {
+    pub fn local(&self, here: &CodePlace, path: &str) -> Result<Local, Misplaced> {
         let whole = |why| Misplaced { at: 0..path.len(), why };
         let (name, steps) = steps(path)?;
         let (function, variables) =
-            self.scopes(at).ok().flatten().ok_or_else(|| whole(NoField::NothingNoted))?;
+            self.scopes(here.at).ok().flatten().ok_or_else(|| whole(NoField::NothingNoted))?;
         let variable = self
             .variable_named(name, &function, &variables)
             .map_err(|why| Misplaced { at: 0..name.len(), why })?;
         let of = self.inherited(&variable, |entry| self.type_of(entry)).ok().flatten();
         let mut walk = Walk::new(of.ok_or_else(|| whole(NoField::NothingNoted))?);
-        let nothing = || Misplaced { at: 0..name.len(), why: NoField::NoPlace(name.to_owned()) };
-        let begins = self.begins(&variable, &function, (at, cfa)).unwrap_or(None).ok_or_else(nothing)?;
+        let no_place =
+            |why| Misplaced { at: 0..name.len(), why: NoField::NoPlace { name: name.to_owned(), why } };
+        let nothing = || no_place(NoPlace::NotNoted);
+        let begins = self.begins(&variable, &function, here).unwrap_or(None).ok_or_else(nothing)?;
         match begins {
+            Begins::Static(at) if here.may_be_replaced(at) => return Err(no_place(NoPlace::Replaceable)),
             Begins::Memory { offset, .. } => walk.begin(offset),
             Begins::Static(_) => walk.begin(0),
             Begins::Register(_) | Begins::Vector(_) | Begins::Constant(_) => {}
@@ -82,7 +110,7 @@ impl DebugInfo {
         // A text is shown by its pointer; the characters of an array have none.
         let (offsets, bytes) = match (of == ValueType::Text, offsets.split_last()) {
             (true, Some((0, pointer))) => (pointer.to_vec(), 8),
-            (true, _) => return Err(whole(NoField::Characters(path.to_owned()))),
+            (true, _) => return Err(no_place(NoPlace::Characters)),
             (false, _) => (offsets, bytes),
         };
         let class = class(&of);
@@ -148,20 +176,30 @@ impl DebugInfo {
         &self,
         variable: &Entry<'_>,
         function: &Entry<'_>,
-        (at, cfa): (Svma, Option<Cfa>),
+        here: &CodePlace,
     ) -> gimli::Result<Option<Begins>> {
         if let Some(value) = variable.value(gimli::DW_AT_const_value)? {
             let value = value.sdata_value().or_else(|| value.udata_value().map(u64::cast_signed));
             return Ok(value.map(Begins::Constant));
         }
-        let Some(expression) = expression(variable, gimli::DW_AT_location, at)? else {
+        if let Some(at) = variable.address()? {
+            return Ok(Some(Begins::Static(at)));
+        }
+        let start = function.begins()?.map(Svma);
+        if start == Some(here.at) && variable.tag() == gimli::DW_TAG_formal_parameter {
+            return self.passed_at(here.at, variable);
+        }
+        if start.is_some_and(|start| self.is_in_prologue(start, here.at)) && variable.has_one_location()? {
+            return Ok(None);
+        }
+        let Some(expression) = expression(variable, gimli::DW_AT_location, here.at)? else {
             return self.defined_elsewhere(variable);
         };
         let mut operations = expression.operations(variable.unit().encoding());
         let (first, second, third) = (operations.next()?, operations.next()?, operations.next()?);
-        let memory = |(base, from): Cfa, offset: i64| {
-            let offset = i32::try_from(i64::from(from).checked_add(offset)?).ok()?;
-            Some(Begins::Memory { base, offset })
+        let memory = |from: Frame, offset: i64| {
+            let offset = i32::try_from(i64::from(from.offset).checked_add(offset)?).ok()?;
+            Some(Begins::Memory { base: from.base, offset })
         };
         Ok(match (first, second, third) {
             (Some(Operation::Register { register }), None, _) => self
@@ -169,14 +207,10 @@ impl DebugInfo {
                 .map(Begins::Register)
                 .or_else(|| self.vector(register.0).map(Begins::Vector)),
             (Some(Operation::RegisterOffset { register, offset, .. }), None, _) => {
-                self.general(register.0).and_then(|base| memory((base, 0), offset))
+                self.general(register.0).and_then(|base| memory(Frame { base, offset: 0 }, offset))
             }
             (Some(Operation::FrameOffset { offset }), None, _) => {
-                self.frame(function, (at, cfa))?.and_then(|frame| memory(frame, offset))
-            }
-            (Some(Operation::Address { address }), None, _) => Some(Begins::Static(Svma(address))),
-            (Some(Operation::AddressIndex { index }), None, _) => {
-                Some(Begins::Static(Svma(variable.unit().address(index)?)))
+                self.frame(function, here)?.and_then(|frame| memory(frame, offset))
             }
             (Some(Operation::UnsignedConstant { value }), Some(Operation::StackValue), None) => {
                 Some(Begins::Constant(value.cast_signed()))
@@ -192,23 +226,64 @@ impl DebugInfo {
             _ => None,
         })
     }
-    /// The address of a variable that its unit declares alone; `None` if no unit defines it, or several do.
-    fn defined_elsewhere(&self, variable: &Entry<'_>) -> gimli::Result<Option<Begins>> {
-        let (Some(name), true) = (variable.name()?, variable.has(gimli::DW_AT_declaration)?) else {
+    /// Where a parameter is at its function's first instruction: where the caller puts it.
+    fn passed_at(&self, start: Svma, parameter: &Entry<'_>) -> gimli::Result<Option<Begins>> {
+        let (Some(name), Some(prototype)) = (self.source(parameter)?.name()?, self.prototype(start)) else {
             return Ok(None);
         };
-        let found = self.variables(&name).unwrap_or_default();
-        Ok(if let [one] = &found[..] { Some(Begins::Static(one.at)) } else { None })
+        let place = prototype.parameters.iter().find(|one| one.name == name).map(|one| one.place);
+        let nth =
+            |nth: u8| if self.is_x86_64 { general_x86_64(GENERAL[usize::from(nth)]) } else { Some(nth) };
+        Ok(match place {
+            Some(ParameterPlace::General(general)) => nth(general).map(Begins::Register),
+            Some(ParameterPlace::Vector(nth)) => Some(Begins::Vector(nth)),
+            Some(ParameterPlace::Stack(offset)) if self.is_x86_64 => {
+                Some(Begins::Memory { base: STACK_POINTER, offset })
+            }
+            _ => None,
+        })
+    }
+    /// Whether an instruction stands before the function's second row of lines. What has one location for all of a function
+    /// is put there by the instructions before.
+    fn is_in_prologue(&self, start: Svma, at: Svma) -> bool {
+        /// Longer than any.
+        const LONGEST: u64 = 4096;
+        let rows = self.lines.as_ref().map(|lines| lines.find_location_range(start.0, start.0 + LONGEST));
+        let second = rows.and_then(Result::ok).and_then(|mut rows| rows.find(|row| row.0 > start.0));
+        second.is_none_or(|(second, ..)| at.0 < second) && at.0 - start.0 < LONGEST
+    }
+    /// The address of a variable that its unit declares alone: where another unit of the file defines it for all. `None` if none
+    /// does. A static variable of that name is another one.
+    fn defined_elsewhere(&self, variable: &Entry<'_>) -> gimli::Result<Option<Begins>> {
+        let is_declared = variable.has(gimli::DW_AT_declaration)? && variable.has(gimli::DW_AT_external)?;
+        let linked = self.inherited(variable, |entry| entry.text(gimli::DW_AT_linkage_name))?;
+        let (Some(name), true) = (variable.name()?, is_declared && linked.is_none()) else { return Ok(None) };
+        let found = self.each_unit(|unit| {
+            let Some(root) = Entry::of_unit(unit)? else { return Ok(None) };
+            for entry in root.children()? {
+                let address = if entry.tag() == gimli::DW_TAG_variable { entry.address()? } else { None };
+                let Some(address) = address else { continue };
+                let source = self.source(&entry)?;
+                if source.has(gimli::DW_AT_external)? && source.name()?.is_some_and(|own| own == name) {
+                    return Ok(Some(address));
+                }
+            }
+            Ok(None)
+        })?;
+        Ok(found.map(Begins::Static))
     }
     /// The frame base of a function at an instruction.
-    fn frame(&self, function: &Entry<'_>, (at, cfa): (Svma, Option<Cfa>)) -> gimli::Result<Option<Cfa>> {
-        let Some(base) = expression(function, gimli::DW_AT_frame_base, at)? else { return Ok(None) };
+    fn frame(&self, function: &Entry<'_>, here: &CodePlace) -> gimli::Result<Option<Frame>> {
+        let Some(base) = expression(function, gimli::DW_AT_frame_base, here.at)? else { return Ok(None) };
         let mut operations = base.operations(function.unit().encoding());
         Ok(match (operations.next()?, operations.next()?) {
-            (Some(Operation::CallFrameCFA), None) => cfa,
-            (Some(Operation::Register { register }), None) => self.general(register.0).map(|base| (base, 0)),
+            (Some(Operation::CallFrameCFA), None) => here.frame,
+            (Some(Operation::Register { register }), None) => {
+                self.general(register.0).map(|base| Frame { base, offset: 0 })
+            }
             (Some(Operation::RegisterOffset { register, offset, .. }), None) => {
-                self.general(register.0).zip(i32::try_from(offset).ok())
+                let frame = self.general(register.0).zip(i32::try_from(offset).ok());
+                frame.map(|(base, offset)| Frame { base, offset })
             }
             _ => None,
         })

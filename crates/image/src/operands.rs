@@ -32,12 +32,6 @@ pub struct MarkArgument {
     pub place: MarkPlace,
 }
 
-impl MarkArgument {
-    /// Of which debug information notes no place.
-    pub const NOT_NOTED: Self =
-        Self { bytes: 8, class: MarkClass::Unsigned, place: MarkPlace::Unknown(NoPlace::NotNoted) };
-}
-
 /// What the bits of an argument mean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MarkClass {
@@ -131,6 +125,12 @@ pub enum NoPlace {
     /// The compiler notes no place for it at this instruction.
     #[error("debug information notes no place for it there")]
     NotNoted,
+    /// The library exports it, so that another file may have the variable that counts.
+    #[error("the program or another library may have the variable of this name that counts")]
+    Replaceable,
+    /// It is an array of characters, to which no pointer leads.
+    #[error("it is an array of characters, which is not shown inside functions")]
+    Characters,
     /// Its operand has none of the known forms.
     #[error("its operand has no form that can be read")]
     Form,

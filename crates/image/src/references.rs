@@ -3,12 +3,13 @@
 //! In: an entry, and an attribute that refers to another. Out: where that is. Invariants: IMG-3: chains end. PRO-6 a reference is
 //! followed to where it leads, or is an error: what cannot be followed is unknown.
 //!
-//! | where a reference leads | who writes it |
-//! |---|---|
-//! | its own unit | every compiler |
-//! | another unit of the file | link-time optimisation, for which the types and names were written when the source was compiled, and the code later; `dwz`, which puts what units share into a partial unit |
-//! | a type unit, by its signature | `-fdebug-types-section` |
-//! | the file that several programs share | `dwz -m` |
+//! ```text
+//! leads to                          written by
+//! its own unit                      every compiler
+//! another unit of the file          link-time optimisation (types and names come before the code); `dwz`
+//! a type unit, by its signature     -fdebug-types-section
+//! a file that programs share        dwz -m
+//! ```
 //!
 //! Does not: know what entries mean (`types`), or find files.
 
@@ -57,6 +58,13 @@ impl DebugInfo {
         }
         Err(gimli::Error::UnexpectedNull)
     }
+    /// The entry of which this one is a copy, or else its declaration.
+    pub(crate) fn origin<'u>(&'u self, entry: &Entry<'u>) -> gimli::Result<Option<At<'u>>> {
+        match self.reference(entry, gimli::DW_AT_abstract_origin)? {
+            Some(origin) => Ok(Some(origin)),
+            None => self.reference(entry, gimli::DW_AT_specification),
+        }
+    }
     /// What `found` returns first of an entry, its source, and the declaration of that.
     pub(crate) fn inherited<'u, T>(
         &'u self,
@@ -68,10 +76,7 @@ impl DebugInfo {
             if let Some(found) = found(&entry)? {
                 return Ok(Some(found));
             }
-            let origin = self.reference(&entry, gimli::DW_AT_abstract_origin)?;
-            match origin
-                .map_or_else(|| self.reference(&entry, gimli::DW_AT_specification), |at| Ok(Some(at)))?
-            {
+            match self.origin(&entry)? {
                 Some(next) => entry = next.entry()?,
                 None => return Ok(None),
             }

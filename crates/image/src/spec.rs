@@ -158,7 +158,11 @@ impl ProbeSpec {
         while let Some((_, rest)) = split(name) {
             name = rest;
         }
-        self.func.means(name)
+        let Pattern::Exact(exact) = &self.func else { return self.func.means(name) };
+        // An offset is written behind the name.
+        let name =
+            if exact.offset > 0 { name.strip_suffix(&format!("+{}", exact.offset)) } else { Some(name) };
+        name.is_some_and(|name| self.func.means(name))
     }
 }
 

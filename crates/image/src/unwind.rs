@@ -13,7 +13,7 @@ use object::elf as constants;
 use std::collections::HashMap;
 use trapline_record::Svma;
 
-use crate::locals::{Cfa, general_x86_64};
+use crate::locals::{Frame, general_x86_64};
 
 type Slice<'a> = gimli::EndianSlice<'a, LittleEndian>;
 
@@ -79,7 +79,7 @@ pub(crate) fn entries(elf: &Elf) -> Vec<Fde> {
 }
 
 /// Where the canonical frame address is at an instruction; `None`: it is not known, or computed.
-pub(crate) fn cfa(elf: &Elf, at: Svma) -> Option<Cfa> {
+pub(crate) fn frame(elf: &Elf, at: Svma) -> Option<Frame> {
     let (svma, data) = eh_frame(elf)?;
     let section = EhFrame::new(data, LittleEndian);
     let bases = BaseAddresses::default().set_eh_frame(svma);
@@ -87,11 +87,11 @@ pub(crate) fn cfa(elf: &Elf, at: Svma) -> Option<Cfa> {
     let mut context = gimli::UnwindContext::new();
     let row = section.unwind_info_for_address(&bases, &mut context, at.0, EhFrame::cie_from_offset).ok()?;
     let gimli::CfaRule::RegisterAndOffset { register, offset } = row.cfa() else { return None };
-    let register = match elf.machine {
+    let base = match elf.machine {
         Machine::X86_64 => general_x86_64(register.0)?,
         Machine::Aarch64 => u8::try_from(register.0).ok().filter(|nth| *nth < 32)?,
     };
-    Some((register, i32::try_from(*offset).ok()?))
+    Some(Frame { base, offset: i32::try_from(*offset).ok()? })
 }
 
 /// Whether the first state of the rows is that of a function just called.

@@ -156,11 +156,7 @@ impl Search<'_> {
         let info = self.info;
         let mut declared = HashMap::new();
         each_variable(unit, |entry, name| {
-            let origin = info.reference(entry, gimli::DW_AT_abstract_origin)?;
-            let specified = origin.map_or_else(
-                || info.reference(entry, gimli::DW_AT_specification),
-                |origin| Ok(Some(origin)),
-            )?;
+            let specified = info.origin(entry)?;
             let own = match (name, specified) {
                 (Some(name), _) => Some(name),
                 (None, Some(of)) => match declared.get(&of.id()) {
@@ -293,19 +289,16 @@ impl Search<'_> {
 
 /// A variable's address, or why it has none.
 fn location(entry: &Entry<'_>) -> gimli::Result<Result<u64, &'static str>> {
+    if let Some(at) = entry.address()? {
+        return Ok(Ok(at.0));
+    }
     let Some(AttributeValue::Exprloc(location)) = entry.value(gimli::DW_AT_location)? else {
         return Ok(Err("it lies in registers or on a stack"));
     };
-    let unit = entry.unit();
-    let mut operations = location.operations(unit.encoding());
-    let first = operations.next()?;
-    let second = operations.next()?;
-    Ok(match (first, second) {
-        (Some(gimli::Operation::Address { address }), None) => Ok(address),
-        (Some(gimli::Operation::AddressIndex { index }), None) => Ok(unit.address(index)?),
-        (_, Some(gimli::Operation::TLS)) => Err("each thread has its own"),
-        _ => Err("it lies in registers or on a stack"),
-    })
+    let mut operations = location.operations(entry.unit().encoding());
+    operations.next()?;
+    let of_threads = matches!(operations.next()?, Some(gimli::Operation::TLS));
+    Ok(Err(if of_threads { "each thread has its own" } else { "it lies in registers or on a stack" }))
 }
 
 /// A place inside a variable, and the type there.

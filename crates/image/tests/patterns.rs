@@ -85,6 +85,10 @@ fn a_probe_means_the_names_that_it_would_select() {
         ("add", "o:Cart::add", false),
         ("libc:malloc", "uprobe:/usr/lib/libc.so.6:malloc", true),
         ("lib*", "libc:malloc", false),
+        ("lib:f+7", "uprobe:/tmp/lib:f+7", true),
+        ("lib:f+7", "uprobe:/tmp/lib:f+17", false),
+        ("lib:f+7", "uprobe:/tmp/lib:f", false),
+        ("lib:f", "uprobe:/tmp/lib:f+7", false),
     ] {
         let spec: ProbeSpec = probe.parse().expect(probe);
         assert_eq!(spec.means(text), wanted, "{probe} {text}");

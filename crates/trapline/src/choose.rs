@@ -377,8 +377,10 @@ impl Search<'_> {
                 .and_then(|()| values(&modules[module].file.image, requested, nth, place));
             match read {
                 Ok(unknown) => {
-                    for (nth, why) in unknown {
-                        let notice = format!("arg{nth} of {} is not known: {why}", place.probe);
+                    for (argument, why) in unknown {
+                        let local = requested.specs[nth].locals.get(argument).cloned();
+                        let name = local.unwrap_or_else(|| format!("arg{argument}"));
+                        let notice = format!("{name} of {} is not known: {why}", place.probe);
                         if !notices.contains(&notice) {
                             notices.push(notice);
                         }

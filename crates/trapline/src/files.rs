@@ -15,7 +15,7 @@ use trapline_record::Svma;
 use trapline_tracee::{FileId, Mapping, Process};
 
 use crate::debug_dirs::DebugDirs;
-use crate::locals::local;
+use crate::locals;
 use crate::own_threads::own_threads;
 
 /// Largest text, in bytes, that may be swept as a whole, once per file.
@@ -70,10 +70,10 @@ impl ModuleFile {
         let missing: Vec<String> = wanted.iter().filter(is_new).cloned().collect();
         if !missing.is_empty() {
             let debug = debug.get_or_insert_with(|| self.image.debug_info());
-            let cfa = self.image.cfa(at);
+            let here = self.image.code_place(at);
             known.extend(missing.into_iter().map(|name| {
-                let local = local(debug.as_ref(), (at, cfa), &name);
-                (name, local.map_or(MarkArgument::NOT_NOTED, |local| local.argument))
+                let argument = locals::argument(debug.as_ref(), &here, &name);
+                (name, argument)
             }));
         }
         let of = |name| known.iter().find(|(other, _)| other == name).map(|(_, argument)| argument.clone());

@@ -4,10 +4,9 @@
 //! there is none. Does not: read values.
 
 use trapline_image::{
-    Cfa, DebugInfo, Local, MarkArgument, MarkClass, MarkPlace, Misplaced, NoField, ValueType,
+    CodePlace, DebugInfo, Local, MarkArgument, MarkClass, MarkPlace, Misplaced, NoField, NoPlace, ValueType,
 };
 use trapline_plan::Read;
-use trapline_record::Svma;
 
 use crate::beyond;
 
@@ -15,11 +14,7 @@ use crate::beyond;
 ///
 /// # Errors
 /// What is wrong with the word, and where.
-pub(crate) fn local(
-    debug: Option<&DebugInfo>,
-    (at, cfa): (Svma, Option<Cfa>),
-    word: &str,
-) -> Result<Local, Misplaced> {
+pub(crate) fn local(debug: Option<&DebugInfo>, here: &CodePlace, word: &str) -> Result<Local, Misplaced> {
     let name = word.strip_prefix("reg(").and_then(|rest| rest.strip_suffix(')'));
     if let Some(register) = name.and_then(|name| beyond::register(name.trim())) {
         let place = MarkPlace::Register(register.register - Read::GENERAL);
@@ -27,5 +22,14 @@ pub(crate) fn local(
         return Ok(Local { of: ValueType::Pointer, argument });
     }
     let nothing = Misplaced { at: 0..word.len(), why: NoField::NothingNoted };
-    debug.ok_or(nothing)?.local(at, word, cfa)
+    debug.ok_or(nothing)?.local(here, word)
+}
+
+/// The same as an argument of a hit; one that has no place is unknown, with the reason.
+pub(crate) fn argument(debug: Option<&DebugInfo>, here: &CodePlace, word: &str) -> MarkArgument {
+    let unknown = |wrong: Misplaced| {
+        let why = if let NoField::NoPlace { why, .. } = wrong.why { why } else { NoPlace::NotNoted };
+        MarkArgument { bytes: 8, class: MarkClass::Unsigned, place: MarkPlace::Unknown(why) }
+    };
+    local(debug, here, word).map_or_else(unknown, |local| local.argument)
 }

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use trapline_image::{Btf, Cfa, DebugInfo, MarkArgument, MarkClass, MarkPlace, ProbeKind, ProbeSpec};
+use trapline_image::{Btf, CodePlace, DebugInfo, MarkArgument, MarkClass, MarkPlace, ProbeKind, ProbeSpec};
 use trapline_record::Svma;
 use trapline_tracee::{FileId, Process};
 
@@ -43,8 +43,8 @@ pub struct ProbedFunction {
     pub reads_texts: bool,
     at: Svma,
     debug: Option<Arc<DebugInfo>>,
-    /// At a place inside a function, where variables are named: the frame address there, if it is known.
-    inside: Option<Option<Cfa>>,
+    /// At a place inside a function, where variables are named.
+    inside: Option<CodePlace>,
 }
 
 impl ProbedFunction {
@@ -87,8 +87,8 @@ impl ProbedFunction {
     pub fn field(&self, path: &str) -> Result<Field, FieldError> {
         let whole = || FieldError { at: 0..path.len(), why: NoField::NothingNoted };
         let debug = self.debug.as_ref().filter(|_| self.prototype.is_some()).ok_or_else(whole)?;
-        if let Some(cfa) = self.inside {
-            let wrong = debug.local(self.at, path, cfa).err();
+        if let Some(here) = &self.inside {
+            let wrong = debug.local(here, path).err();
             let not_named = || FieldError { at: 0..path.len(), why: NoField::NotNamed(path.to_owned()) };
             return Err(wrong.unwrap_or_else(not_named));
         }
@@ -218,7 +218,7 @@ fn noted(
             FileNotes { debug, btf }
         });
         if place.arguments.is_some() {
-            let noted = (notes.debug.clone(), file.image.cfa(place.at));
+            let noted = (notes.debug.clone(), file.image.code_place(place.at));
             all.push(of_locals(requested, place, noted, (found.len() == 1, reads_texts))?);
             continue;
         }
@@ -275,13 +275,13 @@ fn of_mark(
 fn of_locals(
     requested: &SessionRequest,
     place: &NamedSite,
-    (debug, cfa): (Option<Arc<DebugInfo>>, Option<Cfa>),
+    (debug, here): (Option<Arc<DebugInfo>>, CodePlace),
     (is_alone, reads_texts): (bool, bool),
 ) -> Option<ProbedFunction> {
     let asked = &requested.specs[0];
     let spec: ProbeSpec = if is_alone { asked.clone() } else { place.probe.parse().ok()? };
     let parameter = |(nth, name): (u8, &String)| {
-        let local = local(debug.as_deref(), (place.at, cfa), name).ok()?;
+        let local = local(debug.as_deref(), &here, name).ok()?;
         let place = match local.argument.place {
             MarkPlace::Loads { .. } | MarkPlace::StaticLoads { .. } if !reads_texts => {
                 ParameterPlace::Elsewhere
@@ -293,7 +293,7 @@ fn of_locals(
     let parameters = (0..).zip(&asked.locals).filter_map(parameter).collect();
     let prototype = Some(Prototype { parameters, value: ValueType::Void, value_parts: None });
     let spec = ProbeSpec { locals: asked.locals.clone(), ..spec };
-    Some(ProbedFunction { spec, prototype, reads_texts, at: place.at, debug, inside: Some(cfa) })
+    Some(ProbedFunction { spec, prototype, reads_texts, at: place.at, debug, inside: Some(here) })
 }
 
 /// What two places of a USDT probe have: types in which the values of both are what they are.

@@ -211,12 +211,15 @@ impl NamedSites {
             }
         }
         let at = function.start + inside;
-        let action = hit_action.action(kind == ProbeKind::Return, (inside > 0).then_some(at));
+        // A line may begin where a function does; its variables are asked for as at any other instruction.
+        let names_variables = !spec.locals.is_empty();
+        let is_place = inside > 0 || names_variables;
+        let action = hit_action.action(kind == ProbeKind::Return, is_place.then_some(at));
         let Some(offset) = file.image.offset_of(at) else { return };
         let suffix = if inside > 0 { format!("+{inside}") } else { String::new() };
         let texts = named.iter().map(|name| probe_text(kind, &one.called, &format!("{name}{suffix}")));
         let texts = texts.chain(typed.map(|typed| format!("{kind}:{typed}")));
-        let arguments = (inside > 0 && !spec.locals.is_empty()).then(|| file.locals(at, &spec.locals));
+        let arguments = names_variables.then(|| file.locals(at, &spec.locals));
         let mut label = file.image.display_name(function, one.basename()) + &suffix;
         if !is_program && !function.names.is_empty() {
             label = format!("{}:{label}", one.basename());

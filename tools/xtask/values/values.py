@@ -18,6 +18,8 @@ def converted(value, deep=0):
         if value.is_optimized_out or deep > DEEPEST:
             return None
         if code in (gdb.TYPE_CODE_STRUCT, gdb.TYPE_CODE_UNION):
+            if kind.name in ("&str", "&[u8]"):
+                return counted(int(value["data_ptr"]), int(value["length"]))
             members = []
             for field in kind.fields():
                 if not hasattr(field, "bitpos"):
@@ -50,6 +52,12 @@ def converted(value, deep=0):
         return None
     except (gdb.error, gdb.MemoryError, RuntimeError, ValueError, OverflowError):
         return None
+
+
+def counted(pointer, length):
+    """The first 64 bytes of a text that ends by its length."""
+    raw = bytes(gdb.selected_inferior().read_memory(pointer, min(length, 64))) if length else b""
+    return ["text", raw.decode("utf-8", "replace")]
 
 
 def read(pointer):

@@ -15,8 +15,7 @@ use super::passing::{Components, Passage, Passed, passed, places};
 use super::{Declared, Prototype, ValueType, passing_aarch64};
 use crate::debuginfo::DebugInfo;
 use crate::entries::{At, Entry};
-use crate::sections::EntryId;
-use crate::sections::UnitOf;
+use crate::sections::{EntryId, UnitOf};
 
 /// Additional parameters of GCC's constructors and destructors of classes with virtual bases. Their source
 /// has both. Of its copies, those for a whole object (C1, D1) get neither, and those for a base (C2, D2) the

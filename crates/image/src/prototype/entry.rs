@@ -22,7 +22,7 @@ use crate::sections::EntryId;
 use crate::sections::{Slice, UnitOf};
 
 /// The argument registers by DWARF's numbers: rdi, rsi, rdx, rcx, r8, r9.
-const GENERAL: [u16; 6] = [5, 4, 1, 2, 8, 9];
+pub(crate) const GENERAL: [u16; 6] = [5, 4, 1, 2, 8, 9];
 /// xmm0.
 const VECTOR: u16 = 17;
 /// The first clang version that marks each function of which it changed the callers (`DW_CC_nocall`).

@@ -13,6 +13,7 @@ mod passing;
 mod passing_aarch64;
 
 pub use btf::Btf;
+pub(crate) use entry::GENERAL;
 pub use parts::{LaidOut, Layout, MOST_BYTES, Parts, Piece, Whereabouts};
 
 /// Type of a value, as far as it matters for showing the value.

@@ -9,9 +9,8 @@ use trapline_image::{Bytes, DebugFile, DebugFiles, Image, Pattern, SourceLine, S
 
 use super::{run, scratch};
 
-// Nobody changes how these functions are called, whatever the linker knows of their callers.
-const MAIN: &str = r#"
-#include <stddef.h>
+/// No compiler and no linker changes how such functions are called, whatever it knows of their callers.
+const KEPT: &str = r#"
 #ifdef __clang__
 #define NOIPA __attribute__((noinline, optnone))
 #else
@@ -22,6 +21,10 @@ const MAIN: &str = r#"
 #else
 #define F NOIPA
 #endif
+"#;
+const MAIN: &str = r#"
+#include <stddef.h>
+#include "kept.h"
 enum mode { OFF, FAST, SAFE = 7 };
 struct node { struct node *next; enum mode mode; unsigned few : 3; const char *name; };
 struct node global = { 0, FAST, 2, 0 };
@@ -35,16 +38,7 @@ int main(int argc, char **argv) {
 }
 "#;
 const OTHER: &str = r#"
-#ifdef __clang__
-#define NOIPA __attribute__((noinline, optnone))
-#else
-#define NOIPA __attribute__((noipa))
-#endif
-#ifdef __cplusplus
-#define F extern "C" NOIPA
-#else
-#define F NOIPA
-#endif
+#include "kept.h"
 struct leaf { char tag; long value; };
 struct item { struct item *next; int mode; struct leaf leaf; };
 F int inner(struct leaf *leaf) { return leaf->value; }
@@ -89,6 +83,7 @@ impl DebugFiles for Found {
 pub(crate) fn compiled(name: &str, compiler: &str, flags: &[&str]) -> (PathBuf, PathBuf) {
     let folder = scratch(name);
     std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("kept.h"), KEPT).expect("a header");
     let objects = [("main", MAIN), ("other", OTHER)].map(|(unit, source)| {
         let (input, object) = (folder.join(format!("{unit}.c")), folder.join(format!("{unit}.o")));
         std::fs::write(&input, source).expect("source");
@@ -122,7 +117,7 @@ pub(crate) fn said(program: &Path, files: Folder) -> Vec<String> {
     }
     let variable = debug.variables("global.mode").map(|all| all.len());
     said.push(format!("{variable:?}"));
-    let line = SourceLine { file: "other.c".to_owned(), line: 14, column: None };
+    let line = SourceLine { file: "other.c".to_owned(), line: 5, column: None };
     said.push(format!("{:?}", image.select(&Pattern::Line(line), "program").map(|found| found.len())));
     said
 }

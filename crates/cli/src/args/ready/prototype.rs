@@ -127,10 +127,9 @@ pub(crate) fn complete(
         signature.as_ref().is_none_or(|one| !one.selected.is_empty() || one.value.is_none())
     };
     for (probe, signature) in run.probes.iter_mut().zip(&signatures) {
-        let named = signature.as_ref().filter(|_| probe.is_inside()).map(locals);
-        probe.locals = named
-            .map_or(Some(Vec::new()), |named| named)
-            .ok_or_else(|| UsageError::TypesInside(probe.text.clone()))?;
+        if let Some(signature) = signature.as_ref().filter(|_| probe.is_inside()) {
+            probe.locals = locals(signature).ok_or_else(|| UsageError::TypesInside(probe.text.clone()))?;
+        }
     }
     let notes =
         |probe: &ProbeSpec| is_noted(probe) || probe.kind == ProbeKind::Usdt || !probe.locals.is_empty();
@@ -244,7 +243,7 @@ fn selected(
 
 /// Whether a variable exists at a place inside a function, but has no place there that is known.
 fn has_no_place(noted: &ProbedFunction, word: &str) -> bool {
-    noted.field(word).is_err_and(|wrong| matches!(wrong.why, NoField::NoPlace(_) | NoField::Characters(_)))
+    noted.field(word).is_err_and(|wrong| matches!(wrong.why, NoField::NoPlace { .. }))
 }
 
 /// An argument that was selected, with the field that it is, if it is one.
