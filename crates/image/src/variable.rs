@@ -156,7 +156,8 @@ impl Search<'_> {
         let info = self.info;
         let mut declared = HashMap::new();
         each_variable(unit, |entry, name| {
-            let specified = info.origin(entry)?;
+            // One that leads nowhere makes this variable unknown, and no other.
+            let specified = info.origin(entry).unwrap_or(None);
             let own = match (name, specified) {
                 (Some(name), _) => Some(name),
                 (None, Some(of)) => match declared.get(&of.id()) {
