@@ -254,7 +254,7 @@ fn what_cannot_be_read_or_written_is_reported_in_one_line() {
     refused(&["trace", "-q", "--from", name, "-o", "/dev/full"], 1, "No space left");
     assert_eq!(std::fs::read(&recording.0).expect("there"), whole, "it is left as it was");
     for (at, byte, says) in [
-        (8, 9, "it is a recording of version 9, and this trapline reads version 5"),
+        (8, 9, "it is a recording of version 9, and this trapline reads version 6"),
         (16, 9, "the block at byte 16 is of no kind that there is"),
         (60, 0xff, "the block at byte 16 has another checksum than it says"),
     ] {

@@ -167,7 +167,7 @@ impl<'a, R: Read> Saved<'a, R> {
                     return Ok(Step::Round { last: round.until.is_none() });
                 }
                 Kind::End => return self.blocks.end().map(Step::End),
-                Kind::Words => return Err(SavedError::Compact),
+                Kind::Words | Kind::TakenOut => return Err(SavedError::Compact),
             }
         }
     }

@@ -49,7 +49,7 @@ fn blocks(file: &[u8]) -> Vec<(usize, Option<Kind>)> {
 #[test]
 fn the_layout_is_a_contract() {
     let file = example();
-    assert_eq!(&file[..16], b"trapline\x05\0\0\0\0\0\0\0");
+    assert_eq!(&file[..16], b"trapline\x06\0\0\0\0\0\0\0");
     // Begin: its length, and after the time of day the clock and the note.
     assert_eq!((&file[16..20], &file[24..32]), (&b"\x01\0\0\0"[..], &b"\x22\0\0\0\0\0\0\0"[..]));
     // The checksum is the one that zip has, of kind, length and contents.
@@ -252,9 +252,9 @@ fn what_is_wrong_is_said_and_where() {
         read(&other).1.expect_err("damaged").to_string()
     };
     assert!(with(0, b"T").contains("no recording"));
-    assert_eq!(with(8, &[1]), "it is a recording of version 1, and this trapline reads version 5");
+    assert_eq!(with(8, &[1]), "it is a recording of version 1, and this trapline reads version 6");
     for (block, offset, bytes, says) in [
-        (0, 0, &[9][..], "is of no kind"),
+        (0, 0, &[10][..], "is of no kind"),
         (0, 0, &[2], "stands where the begin should"),
         (0, BLOCK, &[0x5a], "has another checksum than it says"),
         (4, 5, &[0x5a], "has another checksum than it says"),
