@@ -222,7 +222,6 @@ fn a_file_is_readable_to_its_last_whole_block() {
     for cut in 0..file.len() {
         let (calls, step) = read(&file[..cut]);
         match step {
-            Err(SavedError::Foreign) => assert!(cut < 8, "{cut}"),
             Err(SavedError::Cut(where_it_ends)) => {
                 assert!(cut < at[1].0 && where_it_ends == cut as u64, "{cut}");
             }
