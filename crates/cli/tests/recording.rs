@@ -264,7 +264,11 @@ fn what_cannot_be_read_or_written_is_reported_in_one_line() {
         refused(&["trace", "--from", name], 1, says);
     }
     std::fs::write(&recording.0, &whole[..20]).expect("ours");
-    refused(&["trace", "--from", name], 1, "it ends at byte 20 without its end mark, before it says what it is of");
+    refused(
+        &["trace", "--from", name],
+        1,
+        "it ends at byte 20 without its end mark, before it says what it is of",
+    );
 
     let mut victim = Victim::start();
     let (before, pid) = (victim.text(), victim.pid());

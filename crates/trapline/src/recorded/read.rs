@@ -52,7 +52,7 @@ pub struct Recorded<R> {
     range: Range,
     words: u64,
     passed: u64,
-    /// Functions that are to be taken out when records come to that tick; processes and functions.
+    /// Functions that are to be taken out when records come to that tick; processes and functions, in their order.
     pending: VecDeque<(u64, usize, Vec<usize>)>,
     taken_out: Vec<TakenOut>,
 }
@@ -226,14 +226,21 @@ impl<R: Read + Seek> Recorded<R> {
     /// Notes which functions are recorded no longer. `None` if the file has not said that there are such.
     fn take_out(&mut self) -> Option<()> {
         let (process, out) = tables::TakenOut::get(&self.blocks.block)?;
-        let known = self.who.known.get(process as usize)?;
-        let of = |segment: u32, probe: u32| *known.functions.get(segment as usize)?.get(probe as usize)?;
         let mut functions = Vec::new();
         for tables::TakenProbe { segment, probe, calls } in out.probes {
-            let function = of(segment, probe)? as usize;
+            let known = self.who.known.get(process as usize)?;
+            let function = (*known.functions.get(segment as usize)?.get(probe as usize)?)? as usize;
             let (at, share, record_ns) = (out.at, out.share, out.record_ns);
+            // Once is enough, and all that a session writes.
+            if self.who.functions[function].taken_out.replace(at).is_some() {
+                return None;
+            }
             self.taken_out.push(TakenOut { function, calls, at, share, record_ns });
             functions.push(function);
+        }
+        functions.sort_unstable();
+        if functions.is_empty() {
+            return None;
         }
         self.pending.push_back((out.at, process as usize, functions));
         Some(())
@@ -363,11 +370,8 @@ impl Who {
     }
     /// Ends calls of functions that are recorded no longer.
     fn take_out(&mut self, at: u64, process: usize, functions: &[usize], visit: &mut dyn Visit) {
-        for function in functions {
-            self.functions[*function].taken_out = Some(at);
-        }
-        let Self { functions: all, threads, stacks, .. } = self;
-        let is_out = |function: usize| all[function].taken_out.is_some();
+        let Self { threads, stacks, .. } = self;
+        let is_out = |function: usize| functions.binary_search(&function).is_ok();
         for (thread, stack) in
             stacks.iter_mut().enumerate().filter(|(nth, _)| threads[*nth].process == process)
         {
@@ -405,7 +409,7 @@ impl Who {
         self.calls += u64::from(is_entry);
         let Function { ends, is_libcall, taken_out, .. } = self.functions[function];
         // A thread was in a stub when its function was taken out: that call has no exit, or its end is known already.
-        let is_late = taken_out.is_some();
+        let is_late = taken_out.is_some_and(|at| record.ticks > at);
         let ends = ends && !is_late;
         let (call, returned) = match &self.facts[function] {
             Some(facts) if is_entry => {

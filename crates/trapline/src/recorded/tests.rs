@@ -236,6 +236,9 @@ fn thin_1_calls_of_what_was_taken_out_end_then() {
     assert_eq!(recorded.totals().unpaired, 0);
     let [taken] = recorded.taken_out() else { panic!("one") };
     assert_eq!((taken.function, taken.calls, taken.at, taken.record_ns), (1, 2, 2035, 40.0));
+    // A function goes once.
+    let (_, step) = read(&[begin(CLOCK, b""), table(), out.put(0), out.put(0)].concat());
+    assert!(matches!(step, Err(SavedError::Damaged { .. })), "{step:?}");
     // A block that names what there is not is no block.
     for (process, probe) in [(1, 1), (0, 2), (0, u32::MAX)] {
         let out = TakenOut { probes: vec![TakenProbe { segment: 0, probe, calls: 2 }], ..out.clone() };
