@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Command::Record(args) => commands::record::run(args),
         Command::Recorded(args) => commands::recorded::run(args),
         Command::Diff(args) => commands::recorded::diff(args),
-        Command::Info(dir) => commands::recorded::info(dir),
+        Command::Info(dir, json) => commands::recorded::info(dir, *json),
         Command::Calls(args) => commands::trace::run(args),
         Command::Recording(args) => commands::recording::run(args),
         Command::Stack(args) => commands::stack::run(args),

@@ -246,7 +246,7 @@ fn what_cannot_be_read_or_written_is_reported_in_one_line() {
     refused(&["trace", "--from", "/no/such/file"], 1, "cannot read /no/such/file: No such file");
     refused(&["trace", "--from", "/etc"], 1, "cannot read /etc: Is a directory");
     refused(&["trace", "--from", "/etc/passwd"], 1, "it is no recording of trapline's");
-    refused(&["trace", "--from", "/dev/null"], 1, "it is no recording of trapline's");
+    refused(&["trace", "--from", "/dev/null"], 1, "it ends at byte 0 without its end mark");
     let same = Scratch::new("bad.txt");
     std::fs::hard_link(&recording.0, &same.0).expect("a link");
     refused(&["trace", "--from", name, "-o", same.name()], 2, "are the same file");
@@ -254,8 +254,8 @@ fn what_cannot_be_read_or_written_is_reported_in_one_line() {
     refused(&["trace", "-q", "--from", name, "-o", "/dev/full"], 1, "No space left");
     assert_eq!(std::fs::read(&recording.0).expect("there"), whole, "it is left as it was");
     for (at, byte, says) in [
-        (8, 9, "it is a recording of version 9, and this trapline reads version 5"),
-        (16, 9, "the block at byte 16 is of no kind that there is"),
+        (8, 9, "it is a recording of version 9, and this trapline reads version 6"),
+        (16, 10, "the block at byte 16 is of no kind that there is"),
         (60, 0xff, "the block at byte 16 has another checksum than it says"),
     ] {
         let mut bytes = whole.clone();
@@ -264,7 +264,11 @@ fn what_cannot_be_read_or_written_is_reported_in_one_line() {
         refused(&["trace", "--from", name], 1, says);
     }
     std::fs::write(&recording.0, &whole[..20]).expect("ours");
-    refused(&["trace", "--from", name], 1, "it ends at byte 20, before it says what it is of");
+    refused(
+        &["trace", "--from", name],
+        1,
+        "it ends at byte 20 without its end mark, before it says what it is of",
+    );
 
     let mut victim = Victim::start();
     let (before, pid) = (victim.text(), victim.pid());

@@ -4,6 +4,8 @@
 //! memory to read counts from, which can be read after the process has ended.
 //! Does not: do any of these steps itself.
 
+use std::collections::HashSet;
+
 use trapline_record::control::{INFORMED, at};
 use trapline_record::trampolines::Trampolines;
 use trapline_tracee::{Batch, Process, TargetError};
@@ -18,6 +20,7 @@ use crate::memory::segment::Segment;
 use crate::remove::detach::detach;
 use crate::remove::free::{Freed, free_removed};
 use crate::remove::hold::{Askers, Closed, asked, close, let_pass, make_way, show_alive};
+use crate::remove::part::take_out_probes;
 use crate::report::{AttachReport, DetachReport};
 use crate::request::{Options, Request, Unwinder};
 use crate::returns::armed::lent;
@@ -256,6 +259,17 @@ impl Attached {
     /// If the process is gone, or could not be stopped. What relies on the facts may still be in place.
     pub fn close(&mut self, process: &Process, facts: u64) -> Result<Closed, PatchError> {
         close(&mut self.batches, process, facts).map_err(|error| error.or_gone(process))
+    }
+    /// Takes out the patches of some probes: the index of the segment, and the probe's number in it (PATCH-16).
+    ///
+    /// # Errors
+    /// If the process is gone, or could not be stopped. Patches may still be in place.
+    pub fn take_out(
+        &mut self,
+        process: &Process,
+        probes: &HashSet<(usize, u32)>,
+    ) -> Result<Closed, PatchError> {
+        take_out_probes(&mut self.batches, process, probes).map_err(|error| error.or_gone(process))
     }
     /// Step H5: threads wait no longer for the facts that have changed.
     pub fn let_go(&mut self) {

@@ -157,6 +157,8 @@ pub enum Action {
         valued: bool,
         /// Bit `n`: argument `n` points to text. The record holds the first bytes of that text.
         texts: u8,
+        /// In a compact ring, those of them that end at a 0: no more is recorded.
+        ended: u8,
         /// Floats, which follow the values and texts.
         floats: Floats,
         /// Number of words of fields behind the floats. The request's filter names the fields

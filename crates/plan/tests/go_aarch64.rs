@@ -94,7 +94,16 @@ fn request(probe: u32, function: FunctionIndex, role: Action) -> ActionRequest {
 }
 
 fn recorded(texts: u8, returns: bool, stack: Unwind) -> Action {
-    Action::Record { values: 1, returns, valued: false, texts, floats: Floats::default(), fields: 0, stack }
+    Action::Record {
+        values: 1,
+        returns,
+        valued: false,
+        texts,
+        ended: 0,
+        floats: Floats::default(),
+        fields: 0,
+        stack,
+    }
 }
 
 fn words(image: &Image, function: FunctionIndex) -> Vec<u32> {

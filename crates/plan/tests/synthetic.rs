@@ -432,8 +432,16 @@ fn the_first_byte_is_left_to_others() {
     assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), Action::Latency), Some(3));
     let floats = trapline_plan::Floats::default();
     let stack = trapline_plan::Unwind::None;
-    let record =
-        Action::Record { values: 2, returns: false, valued: false, texts: 0, floats, fields: 0, stack };
+    let record = Action::Record {
+        values: 2,
+        returns: false,
+        valued: false,
+        texts: 0,
+        ended: 0,
+        floats,
+        fields: 0,
+        stack,
+    };
     assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), record), Some(0));
     assert_eq!(start(&[0x55], &traits(), record), Some(1));
     // pop rdi: the stack pointer behind it is not taken for known.

@@ -11,14 +11,19 @@
 //!   a record  bits 0 to 3: kind;  4 to 9: those bits of the stack pointer;  10 to 29: probe;  30 to 63: time, low bits
 //!   a context bits 0 to 3: 3;     4 to 25: thread;                          34 to 63: time, those bits (its epoch)
 //!   a value   64 bits, as the function had it
+//!   a text    as long as it is ([`Behind`])
 //! ```
 //!
-//! A record whose kind has [`VALUES`] in it is followed by its values: as many as are known of its probe at an entry, one at
-//! a return. A context, a record and its values are published together, so a ring never ends between them.
+//! A record whose kind has [`VALUES`] in it is followed by its values: what is known of its probe at an entry ([`Behind`]), one
+//! at a return. A context, a record and its values are published together, so a ring never ends between them.
 //!
 //! Invariants: WORD-1 a ring that begins at word 0, or at a context, gives each record's thread and time. WORD-2
 //! what the target wrote is input: no word, head or order of words causes more than skipped records
 //! ([`Broken`], [`Found::Nothing`]). Does not: pair entries and exits.
+
+mod behind;
+
+pub use behind::{Behind, FAILED, FAULT, MOST_BYTES, MOST_WORDS, text_words};
 
 use crate::counters::LINE;
 use crate::ring::{Broken, RecordKind, RingArea, SLOTS, TAIL};
@@ -97,13 +102,14 @@ pub struct CallRecord {
 }
 
 impl CallRecord {
-    /// Number of values behind it, where those of its probe's entries are so many.
+    /// Number of words of its values, the first of `words`. `at_entry`: what is behind entries of its probe. `None` if they
+    /// are not all there.
     #[must_use]
-    pub const fn values(&self, at_entry: usize) -> usize {
+    pub fn values(&self, at_entry: Behind, words: &[[u8; 8]]) -> Option<usize> {
         match self.kind {
-            _ if !self.has_values => 0,
-            RecordKind::Entry => at_entry,
-            RecordKind::Return | RecordKind::Tail => 1,
+            _ if !self.has_values => Some(0),
+            RecordKind::Entry => at_entry.len(words),
+            RecordKind::Return | RecordKind::Tail => (!words.is_empty()).then_some(1),
         }
     }
 }

@@ -52,6 +52,7 @@ pub struct Builder {
     values: Vec<CompactValues>,
     libcalls: bool,
     left_out: LeftOut,
+    budget: Option<f64>,
     filters: Vec<Filter>,
     texts: Vec<u16>,
     floats: Vec<Floats>,
@@ -290,6 +291,14 @@ impl Builder {
         self.left_out = LeftOut { least_bytes, without };
         self
     }
+    /// Lets [`record_words`](Self::record_words) cost no more than this share of each process' time, as far as that can be: functions
+    /// that call no recorded one are taken out while it runs, those that are called most first. [`Finished::thinned`](crate::Finished::thinned)
+    /// says which.
+    #[must_use]
+    pub const fn budget(mut self, share: Option<f64>) -> Self {
+        self.budget = share;
+        self
+    }
     /// Selects what [`record_words`](Self::record_words) records besides: the first entry is for the first probe, and so on. Of two
     /// probes that mean one function, the first counts. [`texts`](Self::texts), [`floats`](Self::floats) and fields of
     /// [`filters`](Self::filters) are recorded, too.
@@ -423,6 +432,7 @@ impl Builder {
             debug_folders: Arc::clone(&self.debug_folders),
             most: None,
             left_out: self.left_out.clone(),
+            budget: self.budget,
         }
     }
 }

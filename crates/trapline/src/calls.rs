@@ -11,6 +11,8 @@ pub use trapline_plan::filter::{FloatArguments, OPERANDS};
 pub use trapline_plan::{Floats, KeptPointer, KeptText, Read as FieldRead};
 pub use trapline_record::ring::TEXT_BYTES;
 
+use trapline_record::calls::{FAILED, FAULT, MOST_BYTES, text_words};
+
 use crate::report::Site;
 use crate::stacks::HitStack;
 
@@ -115,6 +117,25 @@ impl Text {
     /// stub's own loads), then the bytes.
     pub(crate) fn new(argument: u8, words: impl Fn(u64) -> u64) -> Self {
         Self::of(argument, TEXT_BYTES, words)
+    }
+    /// Decodes a text behind an entry in a compact ring; also returns the words behind it. `None` if they are not all there.
+    pub(crate) fn packed(argument: u8, words: &[u64]) -> Option<(Self, &[u64])> {
+        let first = *words.first()? as u8;
+        let (text, rest) = words.split_at_checked(text_words(first))?;
+        let mut bytes: Vec<u8> = text.iter().flat_map(|word| word.to_le_bytes()).skip(1).collect();
+        if u64::from(first) == FAILED {
+            let error = bytes.first_chunk().map_or(0, |error| i32::from_le_bytes(*error));
+            let (bytes, reading) = (Vec::new(), ReadOutcome::Failed(error.wrapping_neg()));
+            return Some((Self { argument, bytes, reading }, rest));
+        }
+        let (read, is_fault) = (usize::from(first & 0x7f), u64::from(first) & FAULT != 0);
+        bytes.truncate(read);
+        if !is_fault && read < MOST_BYTES as usize {
+            // It is as long as that since a 0 follows, which was read.
+            bytes.push(0);
+        }
+        let reading = if is_fault { ReadOutcome::Fault } else { ReadOutcome::Whole };
+        Some((Self { argument, bytes, reading }, rest))
     }
     /// The same, where `asked` bytes were requested.
     pub(crate) fn of(argument: u8, asked: usize, words: impl Fn(u64) -> u64) -> Self {

@@ -362,12 +362,13 @@ impl Search<'_> {
             place.filter = renumbered.or_else(|| filter.cloned());
             name(requested, &modules[module], place);
             let is_compact = requested.options.compact;
-            if let Action::Record { values, valued, texts, floats, fields, .. } = &mut place.action {
+            if let Action::Record { values, valued, texts, ended, floats, fields, .. } = &mut place.action {
                 if is_compact {
                     let asked = requested.values.get(nth).copied().unwrap_or_default();
                     (*values, *valued) = (asked.arguments.min(6), asked.returned);
                 }
-                *texts = requested.texts.get(nth).copied().unwrap_or(0) as u8 & 0x3f;
+                let of = |bits: &[u16]| bits.get(nth).copied().unwrap_or(0) as u8 & 0x3f;
+                (*texts, *ended) = (of(&requested.texts), of(&requested.ended));
                 *fields = place.filter.as_ref().map_or(0, |filter| filter.field_words());
                 *floats = requested.floats.get(nth).copied().unwrap_or_default();
             }

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use trapline_record::calls::CallRecord;
+use trapline_record::calls::{Behind, CallRecord};
 use trapline_record::ring::{
     FIRST_TEXT, FIRST_VALUE, MAX_VALUES, Record, RecordKind, TEXT_WORDS, first_float,
 };
@@ -143,20 +143,23 @@ pub(crate) struct ProbeFacts {
 }
 
 impl ProbeFacts {
-    /// Number of values behind an entry in a compact ring, if they are there.
-    pub(crate) fn values(&self) -> usize {
-        self.shape.as_ref().map_or(0, Shape::values)
+    /// What is behind an entry in a compact ring, if there are values.
+    pub(crate) fn behind(&self) -> Behind {
+        self.shape.as_ref().map_or_else(Behind::default, Shape::behind)
     }
     /// The call that began by an entry in a compact ring, with the values behind that. `None` if nobody asked for them, or if they
     /// are not there.
     pub(crate) fn entered(&self, pid: u32, entry: CallRecord, values: &[u64], clock: Clock) -> Option<Call> {
-        let shape = self.shape.as_ref().filter(|shape| shape.values() == values.len())?;
+        let shape = self.shape.as_ref()?;
+        let (values, texts) = values.split_at_checked(shape.behind().fixed.into())?;
+        let texts = shape.packed_texts(texts)?;
         let word = |n: u64| shape.place(n).and_then(|at| values.get(at)).copied().unwrap_or(0);
         let CallRecord { kind, probe, tid, ticks, .. } = entry;
         let mut record = Record { kind, probe, tid, ticks, sp: 0, values: [0; MAX_VALUES] };
         record.values.iter_mut().zip(FIRST_VALUE..).for_each(|(value, n)| *value = word(n));
         let paired = Paired { segment: 0, entry: record, exit: None, how: CallEnd::Entered };
-        let mut call = self.call(pid, paired, shape.read(&word), clock);
+        let beside = Beside { texts, ..shape.read(&word) };
+        let mut call = self.call(pid, paired, beside, clock);
         self.values.finish(&mut call);
         Some(call)
     }
@@ -237,6 +240,10 @@ impl Counts {
         }
         self.0.get_mut(segment).map_or(&mut [], Vec::as_mut_slice)
     }
+    /// All of them, by segment and probe.
+    pub(crate) fn all(&self) -> &[Vec<u64>] {
+        &self.0
+    }
     pub(crate) fn sum(&self) -> u64 {
         self.0.iter().flatten().fold(0, |sum, one| sum.wrapping_add(*one))
     }
@@ -271,18 +278,30 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Number of values behind an entry in a compact ring: what a slot has, without the places that it leaves empty.
-    pub(crate) fn values(&self) -> usize {
-        let texts = self.texts.count_ones() as usize * TEXT_WORDS;
+    /// What is behind an entry in a compact ring: what a slot has, without the places that it leaves empty; texts come last.
+    pub(crate) fn behind(&self) -> Behind {
         let fields = self.fields.iter().map(|&bytes| 1 + usize::from(bytes).div_ceil(8)).sum::<usize>();
-        usize::from(self.values) + texts + self.floats.count_ones() as usize + fields
+        let fixed = usize::from(self.values) + self.floats.count_ones() as usize + fields;
+        Behind { fixed: u16::try_from(fixed).unwrap_or(u16::MAX), texts: self.texts.count_ones() as u8 }
     }
-    /// Which of these values a word of a slot is.
+    /// Which of the words before the texts a word of a slot is.
     fn place(&self, n: u64) -> Option<usize> {
         let (values, first) = (u64::from(self.values), FIRST_VALUE + u64::from(self.values));
-        let behind = if self.texts == 0 { first } else { FIRST_TEXT };
+        let behind = first_float(self.values.into(), self.texts.count_ones() as usize);
         let at = if n < first { n.checked_sub(FIRST_VALUE)? } else { values + n.checked_sub(behind)? };
         usize::try_from(at).ok()
+    }
+    /// The texts behind an entry in a compact ring. `None` if there are not as many, or more than texts.
+    fn packed_texts(&self, mut words: &[u64]) -> Option<Vec<Text>> {
+        let arguments = (0..8u8).filter(|n| self.texts >> n & 1 == 1);
+        let texts: Option<Vec<Text>> = arguments
+            .map(|argument| {
+                let (text, rest) = Text::packed(argument, words)?;
+                words = rest;
+                Some(text)
+            })
+            .collect();
+        texts.filter(|_| words.is_empty())
     }
     /// Reads texts and floats, each in the order of their arguments. `word` gives any word of the record.
     fn read(&self, word: &dyn Fn(u64) -> u64) -> Beside {

@@ -156,6 +156,21 @@ impl Late {
     }
 }
 
+/// A function that was taken out of a recording while it ran ([`Builder::budget`](crate::Builder::budget)).
+#[derive(Clone, PartialEq, Debug)]
+pub struct Thinned {
+    /// Its process.
+    pub pid: u32,
+    /// Its name.
+    pub function: String,
+    /// Its calls until then.
+    pub calls: u64,
+    /// When it was taken out, from the session's start.
+    pub at: Duration,
+    /// The share of the process' time that recording cost before.
+    pub share: f64,
+}
+
 /// A process that is not probed although a probe means something in it, or because it could not be looked at.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unprobed {

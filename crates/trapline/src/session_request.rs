@@ -68,6 +68,8 @@ pub(crate) struct SessionRequest {
     pub(crate) most: Option<usize>,
     /// Functions that are not probed, though probes mean them.
     pub(crate) left_out: LeftOut,
+    /// The share of a process' time that recording may cost.
+    pub(crate) budget: Option<f64>,
 }
 
 /// Functions that are not probed, though probes mean them.
@@ -205,7 +207,7 @@ impl HitAction {
 const fn recorded(values: u8, returns: bool, stack: Unwind) -> Action {
     let values = if values > 6 { 6 } else { values };
     let floats = Floats { arguments: 0, returned: false };
-    Action::Record { values, returns, valued: false, texts: 0, floats, fields: 0, stack }
+    Action::Record { values, returns, valued: false, texts: 0, ended: 0, floats, fields: 0, stack }
 }
 
 /// How a session reports what it counted.

@@ -16,7 +16,8 @@ use super::{Failure, Outcome};
 use crate::args::command::record::Record;
 use crate::args::command::types::{Signature, Type};
 use crate::args::kept::{self, KeptError, Probe};
-use crate::output::{Output, OutputError};
+use crate::output::{Output, OutputError, print_line};
+use crate::report::recorded::thinned::{Row, table};
 use crate::report::summary;
 
 /// After a round with more words than this, or than a quarter of a buffer, the next one follows at once.
@@ -34,6 +35,12 @@ pub(crate) struct Begin {
     /// The probes with values, and their types.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     probes: Vec<Probe>,
+    /// The share of the program's time that recording might cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) budget: Option<f64>,
+    /// What happens at calls of some functions when it is shown, as typed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) triggers: Vec<String>,
 }
 
 impl Begin {
@@ -77,7 +84,7 @@ pub(crate) fn run(args: &Record) -> Result<Outcome, Failure> {
         let builder = builder.texts(args.each(Signature::texts)).ended_texts(args.each(Signature::ended));
         let builder = builder.floats(args.each(Signature::floats)).values(args.values());
         let builder = builder.filters(args.filters.clone()).libcalls(args.libcalls);
-        builder.ring(args.buffer).record_words(args.lossless)
+        builder.ring(args.buffer).budget(args.budget).record_words(args.lossless)
     };
     let request = Request::new(&args.run).ends(args.ends, true).often(true).reports(false);
     let outcome = request.run(start, &mut Writer { args });
@@ -109,6 +116,8 @@ impl Reporter for Writer<'_> {
             command: typed(),
             lossless: self.args.lossless,
             probes: Probe::all(&self.args.probes),
+            budget: self.args.budget,
+            triggers: self.args.triggers.clone(),
         };
         output.bytes(&session.save_begin(&kept::bytes(&note)))
     }
@@ -125,6 +134,15 @@ impl Reporter for Writer<'_> {
     }
     fn close(&mut self, finished: &Finished, output: &mut Output) -> Result<(), OutputError> {
         output.bytes(&finished.saved)?;
+        if !self.args.run.sink.quiet && !finished.thinned.is_empty() {
+            let rows = finished.thinned.iter().map(|one| Row {
+                at: one.at,
+                calls: one.calls,
+                share: one.share,
+                function: &one.function,
+            });
+            print_line(table(rows).trim_end());
+        }
         let note = End { summary: summary::text(&finished.summary) };
         output.bytes(&saved::end(&kept::bytes(&note)))
     }

@@ -16,11 +16,13 @@ use super::record::{Begin, End};
 use super::{Failure, Outcome};
 use crate::args::command::record::{Diff, Form, Selection, Shown, Sort};
 use crate::args::ready::record::FILE;
+use crate::args::ready::trigger::triggers;
 use crate::args::sink::Sink;
 use crate::output::{Output, OutputError, print_line};
 use crate::report::number::grouped;
 use crate::report::recorded::diff::{Side, table};
-use crate::report::recorded::info::{About, lines};
+use crate::report::recorded::info::{About, lines, object};
+use crate::report::recorded::thinned::note;
 use crate::report::recorded::{Chrome, Replay, Selected, Text, Totals, Tree};
 use crate::report::stacks::flame;
 
@@ -74,7 +76,8 @@ pub(crate) fn diff(args: &Diff) -> Result<Outcome, Failure> {
     let (mut sides, mut is_whole) = (Vec::new(), true);
     for (dir, totals) in args.dirs.iter().zip(&mut totals) {
         let mut reading = Reading::open(dir, (args.selection.since, args.selection.until))?;
-        let step = reading.read(&mut Selected::new(args.selection.clone(), totals), |_| Ok(()));
+        let selection = reading.selection(&args.selection);
+        let step = reading.read(&mut Selected::new(selection, totals), |_| Ok(()));
         is_whole &= step.map(|step| reading.close(step))?;
         let ticks = reading.recorded.ticks();
         sides.push(Side { name: dir.display().to_string(), command: reading.begin().command, totals, ticks });
@@ -84,7 +87,7 @@ pub(crate) fn diff(args: &Diff) -> Result<Outcome, Failure> {
 }
 
 /// Runs `info`.
-pub(crate) fn info(dir: &Path) -> Result<Outcome, Failure> {
+pub(crate) fn info(dir: &Path, json: bool) -> Result<Outcome, Failure> {
     let Reading { recorded, name } = Reading::open(dir, (Duration::MAX, None))?;
     let bytes = std::fs::metadata(dir.join(FILE)).map_or(0, |meta| meta.len());
     let mut reading = Reading { recorded: recorded.without_words(), name };
@@ -100,11 +103,11 @@ pub(crate) fn info(dir: &Path) -> Result<Outcome, Failure> {
         _ => String::new(),
     };
     let (begin, path) = (reading.begin(), reading.name.clone());
-    let Begin { version, command, lossless, .. } = begin;
-    let about = About { path, bytes, version, command, lossless, end, summary };
+    let Begin { version, command, lossless, triggers, budget, .. } = begin;
+    let about = About { path, bytes, version, command, lossless, triggers, budget, end, summary };
     let mut output = Output::open(&Sink::default(), false)?;
-    let shown = output.bytes(lines(&about, &reading.recorded).as_bytes());
-    outcome(shown.map(|()| matches!(step, Ok(Step::End(_)))))
+    let text = if json { object(&about, &reading.recorded) } else { lines(&about, &reading.recorded) };
+    outcome(output.bytes(text.as_bytes()).map(|()| matches!(step, Ok(Step::End(_)))))
 }
 
 /// Draws a file of folded stacks.
@@ -143,6 +146,10 @@ impl Reading {
     fn begin(&self) -> Begin {
         serde_json::from_slice(self.recorded.note()).unwrap_or_default()
     }
+    /// What is asked for, and what the recording itself asks for. It may have any words; those that are none count for nothing.
+    fn selection(&self, asked: &Selection) -> Selection {
+        asked.clone().with(triggers(&self.begin().triggers).unwrap_or_default())
+    }
     /// Reads all of it. `each` comes behind each round.
     fn read<T: Visit>(
         &mut self,
@@ -165,10 +172,11 @@ impl Reading {
         text: &mut T,
         output: &mut Output,
     ) -> Result<bool, OutputError> {
+        let selection = self.selection(selection);
         match selection.is_all() {
             true => self.show(text, output),
             false => {
-                let mut selected = Selected::new(selection.clone(), text);
+                let mut selected = Selected::new(selection, text);
                 let shown = self.show(&mut selected, output);
                 selected.unmet().iter().for_each(|line| print_line(&format!("note: {line}")));
                 shown
@@ -201,6 +209,9 @@ impl Reading {
         for (many, what) in notes.into_iter().filter(|(many, _)| *many > 0) {
             print_line(&format!("note: {} {what}", grouped(many)));
         }
+        note(self.recorded.taken_out().len())
+            .into_iter()
+            .for_each(|line| print_line(&format!("note: {line}")));
         match step {
             Ok(Step::End(note)) => match serde_json::from_slice::<End>(&note) {
                 Ok(_) => true,

@@ -98,21 +98,18 @@ use trapline_record::control::{at, fact};
 use trapline_record::journal::{Entry, EntryKind};
 use trapline_record::trampolines::Trampolines;
 use trapline_record::view::View;
-use trapline_tracee::{Batch, BatchOptions, Process, RemoteOptions, users_of};
+use trapline_tracee::{Batch, BatchOptions, Process, RemoteOptions};
 
 use crate::batches::Batches;
 use crate::error::PatchError;
 use crate::install::delivery::{FIRST, handlers_of, handles};
-use crate::memory::segment::{Segment, resume};
+use crate::memory::segment::Segment;
+use crate::remove::part::{children, out};
 use crate::request::Options;
 use crate::returns::trampolines::disarm;
-use crate::space::SpaceError;
-use crate::space::change::{Direction, Outcome};
-use crate::space::remote::Still;
-use crate::space::write::change;
 use crate::threads::still::{move_out, saved_contexts};
 
-/// Patches that were taken out because a fact changes.
+/// Patches that were taken out.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Closed {
     /// Probes that have lost a patch: the index of the segment, and the probe's number in it.
@@ -152,14 +149,9 @@ pub(crate) fn close(batches: &mut Batches, process: &Process, facts: u64) -> Res
     if entries.is_empty() {
         return Ok(closed);
     }
-    let outcomes = take_out(process, &entries, &batches.guards)?;
+    closed.left = out(batches, process, &entries)?;
     if let (true, Some(trampolines)) = (facts & fact::CLOCK != 0, batches.trampolines) {
         closed.left += give_back(batches, process, trampolines)?;
-    }
-    closed.left += outcomes.iter().filter(|outcome| !outcome.is_in_place()).count();
-    batches.held.remove(&entries.iter().map(|entry| entry.addr.0).collect());
-    for child in children(batches, process) {
-        drop(take_out(&child, &entries, &batches.guards));
     }
     Ok(closed)
 }
@@ -179,12 +171,7 @@ pub(crate) fn make_way(
     if entries.is_empty() {
         return Ok(closed);
     }
-    let outcomes = take_out(process, &entries, &batches.guards)?;
-    closed.left = outcomes.iter().filter(|outcome| !outcome.is_in_place()).count();
-    batches.held.remove(&entries.iter().map(|entry| entry.addr.0).collect());
-    for child in children(batches, process) {
-        drop(take_out(&child, &entries, &batches.guards));
-    }
+    closed.left = out(batches, process, &entries)?;
     Ok(closed)
 }
 
@@ -241,18 +228,6 @@ pub(crate) fn let_pass(
         }
         Ok::<_, PatchError>(false)
     })?
-}
-
-/// Children that map the segments. One that ends, or that another tracer holds, is no failure of the process.
-fn children(batches: &Batches, process: &Process) -> Vec<Process> {
-    let mut users: Vec<u32> = batches.memfds().into_iter().flat_map(users_of).collect();
-    users.sort_unstable();
-    users.dedup();
-    users
-        .into_iter()
-        .filter(|user| *user != process.pid())
-        .filter_map(|user| process.open_child(user).ok())
-        .collect()
 }
 
 /// Moves threads away from boundaries, as nothing serves a trap there from now on. Returns boundaries to which
@@ -316,18 +291,4 @@ fn relying(
         probes.extend(of.into_iter().map(|probe| (index, probe)));
     }
     (entries, probes)
-}
-
-/// Writes the file's bytes while all threads of a process are stopped.
-fn take_out(process: &Process, entries: &[Entry], guards: &[(u64, u64)]) -> Result<Vec<Outcome>, PatchError> {
-    let guard = |addr| resume(guards, addr);
-    Batch::run(process, BatchOptions { hold_children: false }, |batch| {
-        let mut stopped = batch.stop_all(&guard)?;
-        move_out(process, &mut stopped, &guard)?;
-        let mut outcomes = Vec::new();
-        let result = change(&mut Still { process }, entries, Direction::Recover, &mut outcomes);
-        stopped.resume()?;
-        result.map_err(SpaceError::into_error)?;
-        Ok(outcomes)
-    })?
 }

@@ -2,8 +2,8 @@
 //!
 //! `detach` goes through a process and its children; `clean` puts back text, actions and semaphores of one (R1 to
 //! R6), segment by segment (`removal`, `actions`); `free` unmaps what is proven to be unused (R7). `hold` takes
-//! out, before a detach, what relies on a fact that the program is about to change (`facts`). `toggle` is for
-//! tests of endurance.
+//! out, before a detach, what relies on a fact that the program is about to change (`facts`); `part` takes out some probes.
+//! `toggle` is for tests of endurance.
 
 mod actions;
 mod clean;
@@ -11,5 +11,6 @@ pub(crate) mod detach;
 pub(crate) mod facts;
 pub(crate) mod free;
 pub(crate) mod hold;
+pub(crate) mod part;
 mod removal;
 pub(crate) mod toggle;

@@ -217,6 +217,7 @@ pub(crate) fn measure(rounds: usize) {
                 site: dead,
                 filter: None,
                 texts: 0,
+                ended: 0,
                 floats: Floats::default(),
                 valued: false,
                 fields: &[],

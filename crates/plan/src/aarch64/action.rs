@@ -62,6 +62,8 @@ pub(super) struct Record {
     pub(super) values: u8,
     /// Bits of those arguments that point to text.
     pub(super) texts: u8,
+    /// Those of them that end at a 0.
+    pub(super) ended: u8,
     /// Number of loads that its fields take.
     pub(super) loads: u32,
     pub(super) floats: Floats,

@@ -12,7 +12,7 @@
 //!   slot    = ring + SLOTS + 8 · ((head >> 32) mod words)
 //!
 //!   a record     time << 30 | stack pointer & 0x3f0 | probe << 10 | kind
-//!   values       each one word behind the record
+//!   values       each one word behind the record; texts come last
 //!   a context    time >> 34 << 34 | thread << 4 | 3
 //! ```
 //!
@@ -37,19 +37,21 @@
 //! - *A fork* between C1 and C4: the child begins again, in the same rings, as another thread.
 //! - *The clock* is read in C2, and no other code records on this CPU until C4. So times in a ring never fall.
 //!
-//! *Values* are words that the stub has in registers, or copied to its stack before C1: arguments, texts, fields, floats; at an exit
-//! the returned value. They do not change between C1 and C4. Room is always asked for the longest hit of the segment, so
-//! whether a hit finds room does not depend on its probe.
+//! *Values* are words that the stub has in registers, or copied to its stack before C1: arguments, floats, fields, texts; at an exit
+//! the returned value. They do not change between C1 and C4. Room is always asked for the longest hit of the segment, with the
+//! longest texts, so whether a hit finds room depends neither on its probe nor on its texts. The head grows by what was written:
+//! texts are as long as they are (`packed`), and how long is known before C1.
 //!
 //! Does not: read the clock, wait for room (`stub/wait.rs`).
 
 use trapline_code::{Builder, Compare, Compute, Memory, Place, Program, Target, Unsound, Value, Var};
 use trapline_record::calls::{
-    CONTEXT, EPOCH_BITS, STACK_BITS, THREAD_BITS, THREAD_SHIFT, TIME_BITS, TIME_SHIFT, WORDS_SHIFT,
+    CONTEXT, EPOCH_BITS, MOST_WORDS, STACK_BITS, THREAD_BITS, THREAD_SHIFT, TIME_BITS, TIME_SHIFT,
+    WORDS_SHIFT,
 };
 use trapline_record::ring::{HEAD, SLOTS};
 
-use super::records::{Part, input, ring_of};
+use super::records::{Compact, Part, input, ring_of};
 
 /// C1. Hands on the ring.
 pub(super) fn find(cpus: u32, stride: u64, full: u32) -> Result<Program, Unsound> {
@@ -60,9 +62,9 @@ pub(super) fn find(cpus: u32, stride: u64, full: u32) -> Result<Program, Unsound
     builder.hand_on(&[ring])
 }
 
-/// C3 and C4 for a record of the head's context, with so many values.
-pub(super) fn word(words: u32, values: u16) -> Result<Program, Unsound> {
-    let mut writer = Writer::new(words);
+/// C3 and C4 for a record of the head's context, with its values.
+pub(super) fn word(compact: Compact) -> Result<Program, Unsound> {
+    let mut writer = Writer::new(compact);
     let now = writer.context();
     let head = writer.head();
     let differs = writer.builder.compute(Compute::Xor, head, now);
@@ -70,13 +72,14 @@ pub(super) fn word(words: u32, values: u16) -> Result<Program, Unsound> {
     writer.builder.branch(Compare::NotEqual, differs, Value::Number(0), Target::Outcome(Part::SWITCH));
     let record = writer.record();
     writer.store(0, record);
-    writer.values(1, values);
-    writer.commit(Value::Number(u64::from(1 + values) << WORDS_SHIFT))
+    writer.values(1);
+    let by = writer.all(1);
+    writer.commit(by)
 }
 
-/// C3 and C4 for a context and a record, with so many values.
-pub(super) fn pair(words: u32, values: u16) -> Result<Program, Unsound> {
-    let mut writer = Writer::new(words);
+/// C3 and C4 for a context and a record, with its values.
+pub(super) fn pair(compact: Compact) -> Result<Program, Unsound> {
+    let mut writer = Writer::new(compact);
     let time = writer.time;
     let epoch = writer.shift(Compute::ShiftRight, time, TIME_BITS);
     let epoch = writer.shift(Compute::ShiftLeft, epoch, TIME_BITS);
@@ -87,14 +90,15 @@ pub(super) fn pair(words: u32, values: u16) -> Result<Program, Unsound> {
     writer.store(0, context);
     let record = writer.record();
     writer.store(1, record);
-    writer.values(2, values);
+    writer.values(2);
     // What the head grows by: these words, and from its context to the new one.
     let now = writer.context();
     let head = writer.head();
     let before = writer.shift(Compute::ShiftLeft, head, WORDS_SHIFT);
     let before = writer.shift(Compute::ShiftRight, before, WORDS_SHIFT);
     let by = writer.builder.compute(Compute::Subtract, now, before);
-    let all = Value::Var(writer.builder.in_var(Value::Number(u64::from(2 + values) << WORDS_SHIFT)));
+    let all = writer.all(2);
+    let all = Value::Var(writer.builder.in_var(all));
     let by = writer.builder.compute(Compute::Add, by, all);
     writer.commit(by)
 }
@@ -105,14 +109,16 @@ struct Writer {
     ring: Var,
     time: Value,
     mask: u64,
+    values: u16,
+    texts: u16,
 }
 
 impl Writer {
-    fn new(words: u32) -> Self {
+    fn new(Compact { words, values, texts }: Compact) -> Self {
         let mut builder = Builder::new();
         let time = builder.input(input::TIME);
         let ring = builder.pointer(input::RING, Memory::Mine);
-        Self { builder, ring, time, mask: u64::from(words) - 1 }
+        Self { builder, ring, time, mask: u64::from(words) - 1, values, texts: texts.into() }
     }
     fn shift(&mut self, op: Compute, value: Value, by: u32) -> Value {
         self.builder.compute(op, value, Value::Number(by.into()))
@@ -147,12 +153,33 @@ impl Writer {
         let nth = self.builder.in_var(nth);
         self.builder.store(Place { base: self.ring, index: Some((nth, 3)), offset: SLOTS as i32 }, word);
     }
-    /// Stores the values, from so many behind the head on.
-    fn values(&mut self, ahead: u64, values: u16) {
-        for nth in 0..values {
+    /// Stores the values, from so many behind the head on. Of texts, so many words as they have.
+    fn values(&mut self, ahead: u16) {
+        for nth in 0..self.values {
             let value = self.builder.input(input::VALUE + nth);
-            self.store(ahead + u64::from(nth), value);
+            self.store((ahead + nth).into(), value);
         }
+        let done = self.builder.label();
+        for nth in 0..self.texts * MOST_WORDS as u16 {
+            // Each text has a word at least.
+            if nth >= self.texts {
+                let (used, nth) = (Value::Input(input::USED), Value::Number(nth.into()));
+                self.builder.branch(Compare::BelowEqual, used, nth, Target::Label(done));
+            }
+            let value = self.builder.input(input::VALUE + self.values + nth);
+            self.store((ahead + self.values + nth).into(), value);
+        }
+        self.builder.bind(done);
+    }
+    /// What the head grows by, for so many words and the values.
+    fn all(&mut self, words: u16) -> Value {
+        let fixed = Value::Number(u64::from(words + self.values) << WORDS_SHIFT);
+        if self.texts == 0 {
+            return fixed;
+        }
+        let texts = self.builder.input(input::USED);
+        let texts = self.builder.compute(Compute::Add, texts, Value::Number((words + self.values).into()));
+        self.shift(Compute::ShiftLeft, texts, WORDS_SHIFT)
     }
     fn commit(self, by: Value) -> Result<Program, Unsound> {
         self.builder.commit(Place::at(self.ring, HEAD as i32), by)

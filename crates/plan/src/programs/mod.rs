@@ -11,6 +11,7 @@ mod hash;
 mod input;
 mod kept;
 pub(crate) mod maps;
+pub(crate) mod packed;
 mod pieces;
 pub(crate) mod records;
 mod rows;

@@ -45,7 +45,7 @@ use trapline_code::{Builder, Compare, Compute, Memory, Place, Program, Target, U
 use trapline_record::ring::{FIRST_VALUE, HEAD, LOCKED, RingArea, SLOTS, TAIL};
 use trapline_record::stack::USED;
 
-use super::calls;
+use super::{calls, packed};
 
 /// The inputs, by their numbers.
 pub(crate) mod input {
@@ -65,12 +65,14 @@ pub(crate) mod input {
     pub(crate) const IDS: u16 = 6;
     /// The key, and the kind.
     pub(crate) const KEY: u16 = 7;
-    /// How many bytes of the slots a record with a stack fills.
+    /// How many bytes of the slots a record with a stack fills; in a compact ring, how many words the record's texts.
     pub(crate) const USED: u16 = 8;
     /// The thread's number, of 32 bits.
     pub(crate) const THREAD: u16 = 9;
+    /// Pointer to the result of the first text that the stub has copied. Its bytes, and the other texts, follow.
+    pub(crate) const COPIES: u16 = 10;
     /// The first value.
-    pub(crate) const VALUE: u16 = 10;
+    pub(crate) const VALUE: u16 = 11;
 }
 
 /// A part of what writes a record.
@@ -112,6 +114,26 @@ pub(crate) enum Part {
     Word(Compact),
     /// The same, with a context.
     Pair(Compact),
+    /// Before C1: copied texts become as long as they are (`packed`).
+    Packed(Texts),
+}
+
+/// Texts that the stub has copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Texts {
+    /// How many.
+    pub(crate) many: u8,
+    /// Bit `n`: the text that is number `n` of these ends at a 0.
+    pub(crate) ended: u8,
+}
+
+impl Texts {
+    /// Texts of the arguments with these bits, some of which end at a 0.
+    pub(crate) fn of(arguments: u8, ended: u8) -> Self {
+        let bits = (0..8u8).filter(|nth| arguments >> nth & 1 == 1);
+        let ended = (0..8u8).zip(bits).fold(0, |all, (nth, bit)| all | (ended >> bit & 1) << nth);
+        Self { many: arguments.count_ones() as u8, ended }
+    }
 }
 
 /// A record in a compact ring.
@@ -119,8 +141,10 @@ pub(crate) enum Part {
 pub(crate) struct Compact {
     /// Words of the ring.
     pub(crate) words: u32,
-    /// Number of values behind the record.
+    /// Number of values behind the record, without texts.
     pub(crate) values: u16,
+    /// Number of texts behind them.
+    pub(crate) texts: u8,
 }
 
 /// What stands behind a record in a compact ring, in this order; nothing by default.
@@ -128,14 +152,14 @@ pub(crate) struct Compact {
 pub(crate) struct Behind {
     /// So many of the argument registers.
     pub(crate) arguments: u8,
-    /// Words of texts, as the stub has copied them.
-    pub(crate) texts: u16,
     /// Bit `n`: vector register `n`.
     pub(crate) floats: u8,
     /// Words of fields, as the stub has copied them behind the texts.
     pub(crate) fields: u16,
     /// The returned value, at an exit.
     pub(crate) returned: bool,
+    /// Texts, as `packed` left them.
+    pub(crate) texts: Texts,
 }
 
 /// Where one of these words is.
@@ -143,34 +167,40 @@ pub(crate) struct Behind {
 pub(crate) enum ValuePlace {
     /// An argument register.
     Argument(u8),
-    /// A word of the stub's copies.
-    Copied(u16),
     /// The low half of a vector register.
     Vector(u8),
+    /// A word of the fields that the stub has copied.
+    Field(u16),
     /// The general register of returned values.
     Returned,
+    /// A word of the texts; all of them are one behind the other.
+    Text(u16),
 }
 
 impl Behind {
-    /// Number of words.
-    pub(crate) const fn words(self) -> u16 {
-        let Self { arguments, texts, floats, fields, returned } = self;
-        arguments as u16 + texts + floats.count_ones() as u16 + fields + returned as u16
+    /// Number of words, without those of texts.
+    pub(crate) const fn fixed(self) -> u16 {
+        let Self { arguments, floats, fields, returned, .. } = self;
+        arguments as u16 + floats.count_ones() as u16 + fields + returned as u16
+    }
+    /// Whether anything stands there.
+    pub(crate) const fn is_there(self) -> bool {
+        self.fixed() > 0 || self.texts.many > 0
     }
     /// Where a word is that is behind the record.
     pub(crate) fn place(self, nth: u16) -> ValuePlace {
-        let Self { arguments, texts, floats, .. } = self;
+        let Self { arguments, floats, .. } = self;
+        if let Some(text) = nth.checked_sub(self.fixed()) {
+            return ValuePlace::Text(text);
+        }
         let Some(behind) = nth.checked_sub(arguments.into()) else { return ValuePlace::Argument(nth as u8) };
         if self.returned {
             return ValuePlace::Returned;
         }
-        let vectors = (0..8u8).filter(|n| floats >> n & 1 == 1);
-        match behind.checked_sub(texts) {
-            None => ValuePlace::Copied(behind),
-            Some(nth) => match vectors.clone().nth(nth.into()) {
-                Some(vector) => ValuePlace::Vector(vector),
-                None => ValuePlace::Copied(behind - vectors.count() as u16),
-            },
+        let mut vectors = (0..8u8).filter(|n| floats >> n & 1 == 1);
+        match vectors.nth(behind.into()) {
+            Some(vector) => ValuePlace::Vector(vector),
+            None => ValuePlace::Field(behind - floats.count_ones() as u16),
         }
     }
 }
@@ -209,8 +239,9 @@ impl Part {
             Self::Slot { bytes, ahead } => slot(bytes, ahead),
             Self::Words { values, publish } => words(values.into(), publish),
             Self::FindCompact { cpus, stride, full } => calls::find(cpus, stride, full),
-            Self::Word(Compact { words, values }) => calls::word(words, values),
-            Self::Pair(Compact { words, values }) => calls::pair(words, values),
+            Self::Word(compact) => calls::word(compact),
+            Self::Pair(compact) => calls::pair(compact),
+            Self::Packed(texts) => packed::packed(texts),
         }
     }
 }

@@ -35,11 +35,21 @@ pub(crate) enum SiteAction {
         valued: bool,
         marked: bool,
         texts: u8,
+        ended: u8,
         floats: Floats,
         stack: Stack,
     },
     /// Replace the return address by a return trampoline, which leads on to the record of the return.
-    ArmRecord { probe: u32, values: u8, valued: bool, marked: bool, texts: u8, floats: Floats, stack: Stack },
+    ArmRecord {
+        probe: u32,
+        values: u8,
+        valued: bool,
+        marked: bool,
+        texts: u8,
+        ended: u8,
+        floats: Floats,
+        stack: Stack,
+    },
     /// Add one to a row of the probe's table of values.
     Tally { probe: u32, kind: RecordKind },
     /// Replace the return address by a return trampoline, which leads on to the aggregation at the return.
@@ -104,9 +114,9 @@ impl SiteAction {
     /// The action at the return of a call that this action arms, if its return trampoline leads on to one.
     pub(crate) const fn leads_to(self) -> Option<Self> {
         match self {
-            Self::ArmRecord { probe, values, valued, marked, texts, floats, stack } => {
+            Self::ArmRecord { probe, values, valued, marked, texts, ended, floats, stack } => {
                 let kind = RecordKind::Return;
-                Some(Self::Record { probe, kind, values, valued, marked, texts, floats, stack })
+                Some(Self::Record { probe, kind, values, valued, marked, texts, ended, floats, stack })
             }
             Self::ArmTally { probe } => Some(Self::Tally { probe, kind: RecordKind::Return }),
             _ => None,

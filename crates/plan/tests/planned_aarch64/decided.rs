@@ -156,12 +156,21 @@ fn what_no_code_decides_is_refused_by_name() {
     let field = Read { register: 0, offsets: vec![0], bytes: 4 };
     let argument = Known::Argument(0, INT);
     let (floats, stack) = (Floats::default(), Unwind::None);
-    let recorded =
-        |returns| Action::Record { values: 1, returns, valued: false, texts: 0, floats, fields: 0, stack };
+    let recorded = |returns| Action::Record {
+        values: 1,
+        returns,
+        valued: false,
+        texts: 0,
+        ended: 0,
+        floats,
+        fields: 0,
+        stack,
+    };
     let copied = Action::Record {
         values: 0,
         returns: false,
         valued: false,
+        ended: 0,
         texts: 0,
         floats,
         fields: 0,
@@ -249,7 +258,16 @@ fn what_a_condition_reads_is_read_where_nothing_is_lost() {
         (TargetFilter { reads, fields, ..condition(Known::Argument(0, INT)) }, condition(Known::Thread));
     let asks = TargetFilter { condition: of_thread.condition, ..of_field.clone() };
     for returns in [false, true] {
-        let role = Action::Record { values: 1, returns, valued: false, texts: 0, floats, fields: 0, stack };
+        let role = Action::Record {
+            values: 1,
+            returns,
+            valued: false,
+            texts: 0,
+            ended: 0,
+            floats,
+            fields: 0,
+            stack,
+        };
         for (sve, filter) in [(false, &of_field), (true, &of_field), (true, &asks)] {
             let traits = ProcessTraits { sve, thread_id: ThreadId::Call, ..traits() };
             let filters = vec![Some(filter.clone()); 2];

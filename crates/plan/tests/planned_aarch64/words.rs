@@ -61,8 +61,16 @@ fn what_cannot_be_done_is_refused_by_name_and_the_rest_is_done() {
     const SCALABLE: u32 = 0x0420_0000;
     let image = library(&[&[SVC, RET], &[NOP, RET], &[LOAD, RET], &[SCALABLE, RET]]);
     let (floats, stack) = (Floats::default(), Unwind::None);
-    let reads_a_field =
-        Action::Record { values: 1, returns: false, valued: false, texts: 0, floats, fields: 1, stack };
+    let reads_a_field = Action::Record {
+        values: 1,
+        returns: false,
+        valued: false,
+        texts: 0,
+        ended: 0,
+        floats,
+        fields: 1,
+        stack,
+    };
     let requests = [
         request(0, Action::CountEntry),
         request(1, Action::CountEntry),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_plan::Floats;
 use trapline_plan::x86_64::stub::{Liveness, Rings, ThreadId, Traced, Waits};
-use trapline_record::calls::{CallRecord, Found, Reading, SEQUENCE, WAITERS, WORD};
+use trapline_record::calls::{Behind, CallRecord, Found, Reading, SEQUENCE, WAITERS, WORD, text_words};
 use trapline_record::ring::{RecordKind, RingArea};
 
 use crate::aborted::at_each_instruction;
@@ -18,8 +18,8 @@ const CALLS: u64 = 200_000;
 
 struct Reader<'a> {
     rings: &'a Rings,
-    /// Number of values of an entry.
-    values: usize,
+    /// What is behind an entry.
+    values: Behind,
     tails: Vec<u64>,
     readings: Vec<Reading>,
 }
@@ -27,7 +27,7 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn new(rings: &'a Rings) -> Self {
         let many = rings.area.rings as usize;
-        Self { rings, values: 0, tails: vec![0; many], readings: vec![Reading::START; many] }
+        Self { rings, values: Behind::default(), tails: vec![0; many], readings: vec![Reading::START; many] }
     }
     /// Takes what is there, and hands on records with their ring and their values.
     fn take(&mut self, mut each: impl FnMut(u32, CallRecord, &[u64])) {
@@ -38,16 +38,16 @@ impl<'a> Reader<'a> {
             if area.take_words_of(view, ring, tail, &mut bytes) {
                 wake(self.rings, ring);
             }
-            let words: Vec<u64> =
-                bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-            let mut rest = &words[..];
+            let mut rest = bytes.as_chunks::<8>().0;
             while let Some((word, behind)) = rest.split_first() {
                 rest = behind;
-                match reading.next(*word, 0) {
+                match reading.next(u64::from_le_bytes(*word), 0) {
                     Found::Record(record) => {
-                        let (values, behind) = rest.split_at(record.values(self.values));
+                        let many = record.values(self.values, rest).expect("a whole record");
+                        let (values, behind) = rest.split_at(many);
                         rest = behind;
-                        each(ring, record, values);
+                        let values: Vec<u64> = values.iter().map(|word| u64::from_le_bytes(*word)).collect();
+                        each(ring, record, &values);
                     }
                     Found::Context => {}
                     Found::Nothing => panic!("{word:x?} is nothing"),
@@ -123,36 +123,42 @@ fn word_1_values_are_what_was_there() {
     let mut random = Random(0x5151_1234_9876_0003);
     let floats = |arguments, returned| Floats { arguments, returned };
     let site = Liveness { red_zone_live: true, ..Liveness::default() };
-    for (kind, values, texts, floats, valued) in [
-        (RecordKind::Entry, 1, 0, floats(0, false), false),
-        (RecordKind::Entry, 6, 0, floats(0, false), true),
-        (RecordKind::Entry, 3, 0, floats(0b101, true), true),
-        (RecordKind::Entry, 3, 0b101, floats(0b10, false), true),
-        (RecordKind::Return, 3, 0, floats(0, false), true),
-        (RecordKind::Return, 3, 0b1, floats(0b1, false), false),
-        (RecordKind::Return, 3, 0, floats(0b1, true), true),
-        (RecordKind::Tail, 3, 0, floats(0, false), true),
+    for (kind, values, (texts, ended), floats, valued) in [
+        (RecordKind::Entry, 1, (0, 0), floats(0, false), false),
+        (RecordKind::Entry, 6, (0, 0), floats(0, false), true),
+        (RecordKind::Entry, 3, (0, 0), floats(0b101, true), true),
+        (RecordKind::Entry, 0, (0b10, 0b10), floats(0, false), true),
+        (RecordKind::Entry, 3, (0b101, 0b1), floats(0b10, false), true),
+        (RecordKind::Entry, 3, (0b1111, 0b1110), floats(0b1, false), true),
+        (RecordKind::Entry, 2, (0b1110, 0b0110), floats(0b11, false), true),
+        (RecordKind::Return, 3, (0, 0), floats(0, false), true),
+        (RecordKind::Return, 3, (0b1, 0b1), floats(0b1, false), false),
+        (RecordKind::Return, 3, (0, 0), floats(0b1, true), true),
+        (RecordKind::Tail, 3, (0, 0), floats(0, false), true),
     ] {
         if floats != Floats::default() && !sets_vectors() {
             continue;
         }
         let mut arena = Arena::new();
-        let plain = compact(&arena, 8 * 64);
+        let plain = compact(&arena, 8 * 128);
         // Room for the longest hit, and the ring's end among its values.
-        let rings = Rings { area: RingArea { most: 31 * WORD, ..plain.area }, ..plain };
+        let rings = Rings { area: RingArea { most: 45 * WORD, ..plain.area }, ..plain };
         let dropped = arena.word(0);
         let text = *b"a text that is longer than those sixty-four bytes that a record has..";
-        let traced = Traced { site, texts, floats, valued, ..every_hit(&machine, &rings, dropped) };
+        let short = *b"a short one\0, and what is behind its end, which no record has, and more than 64";
+        let traced = Traced { site, texts, ended, floats, valued, ..every_hit(&machine, &rings, dropped) };
         let code = built(&mut arena, &traced, kind, values, &back());
         assert_kept(&format!("{kind:?} {values} {texts} {floats:?}"), code, &site, &mut random);
-        let copied = 9 * texts.count_ones() as usize + floats.arguments.count_ones() as usize;
-        let mut reader = Reader { values: values + copied, ..Reader::new(&rings) };
+        let fixed = values as u16 + floats.arguments.count_ones() as u16;
+        let behind = Behind { fixed, texts: texts.count_ones() as u8 };
+        let mut reader = Reader { values: behind, ..Reader::new(&rings) };
         reader.take(|_, _, _| ());
         let lost = arena.counted(0);
         let mut hit = || {
             let mut before = random.state();
-            // Argument 0 leads to a text, and argument 2 nowhere.
+            // Arguments 0, 1 and 3 lead to a text, and argument 2 nowhere.
             (before.regs[7], before.regs[2]) = (text.as_ptr() as u64, 0x10);
+            (before.regs[6], before.regs[1]) = (short.as_ptr() as u64, short.as_ptr() as u64);
             let mut after = before.clone();
             // SAFETY: as in `assert_kept`: the code runs from tl_run's loaded state to tl_back.
             unsafe { tl_run(code, &mut after) };
@@ -168,18 +174,23 @@ fn word_1_values_are_what_was_there() {
                 RecordKind::Entry => {
                     let registers = [7, 6, 2, 1, 8, 9][..values].iter();
                     let mut all: Vec<u64> = registers.map(|&nth: &usize| before.regs[nth]).collect();
-                    if texts & 1 == 1 {
-                        all.push(64);
-                        all.extend(
-                            text[..64].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)),
-                        );
-                    }
-                    if texts & 4 == 4 {
-                        all.push((-14_i64).cast_unsigned());
-                        // Of a text that cannot be read, the bytes mean nothing.
-                        all.extend(&found[all.len()..all.len() + 8]);
-                    }
                     all.extend(vectors(floats.arguments));
+                    let mut rest = &found[all.len().min(found.len())..];
+                    for nth in (0..4).filter(|nth| texts >> nth & 1 == 1) {
+                        // Of a text that cannot be read, the bytes mean nothing.
+                        let (first, bytes): (u8, &[u8]) = match nth {
+                            0 => (64, &text[..64]),
+                            2 => (0x80, &[]),
+                            _ if ended >> nth & 1 == 1 => (11, &short[..11]),
+                            _ => (64, &short[..64]),
+                        };
+                        let (of, behind) = rest.split_at(text_words(first));
+                        let there: Vec<u8> = of.iter().flat_map(|word| word.to_le_bytes()).collect();
+                        assert_eq!((there[0], &there[1..=bytes.len()]), (first, bytes), "text {nth}");
+                        rest = behind;
+                    }
+                    assert!(rest.is_empty(), "{rest:x?}");
+                    all.extend(&found[all.len()..]);
                     all
                 }
                 RecordKind::Return if !valued => vec![],
@@ -190,7 +201,7 @@ fn word_1_values_are_what_was_there() {
             assert_eq!((record.kind, record.probe, found), (kind, PROBE, &expected));
         };
         (0..100).for_each(|_| hit());
-        if texts == 0 {
+        if texts == 0 || texts == 0b10 {
             assert!(at_each_instruction(code, arena.next(), hit) > 10);
         }
         assert_eq!(arena.counted(0), lost, "{kind:?} {values}");

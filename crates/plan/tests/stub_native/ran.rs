@@ -104,6 +104,7 @@ impl Set {
             site,
             filter: None,
             texts: 0,
+            ended: 0,
             floats: Default::default(),
             valued: false,
             fields: &[],

@@ -87,6 +87,7 @@ pub(crate) fn every_hit<'a>(machine: &'a Machine, rings: &'a Rings, dropped: u64
         site: Liveness::default(),
         filter: None,
         texts: 0,
+        ended: 0,
         floats: Floats::default(),
         valued: false,
         fields: &[],

@@ -73,6 +73,7 @@ impl Bench {
             filter: None,
             marks: None,
             texts: 0,
+            ended: 0,
             floats: Floats::default(),
             valued: false,
             fields: &[],

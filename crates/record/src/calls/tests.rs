@@ -122,7 +122,10 @@ fn an_entry_says_that_values_follow_and_a_return_has_one() {
         let plain = record(kind, 7, TIME);
         for (word, values) in [(plain, 0), (plain | super::VALUES, many)] {
             let Found::Record(found) = reading.next(word, 0) else { panic!("{word:x}") };
-            assert_eq!((found.kind, found.probe, found.values(11)), (kind, 7, values));
+            let known = super::Behind { fixed: 11, texts: 0 };
+            assert_eq!((found.kind, found.probe), (kind, 7));
+            assert_eq!(found.values(known, &[[0; 8]; 20]), Some(values));
+            assert_eq!(found.values(known, &[]), (values == 0).then_some(0));
         }
     }
     let tail = record(RecordKind::Tail, 7, TIME) | super::VALUES;

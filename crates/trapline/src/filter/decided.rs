@@ -153,8 +153,16 @@ mod tests {
     #[test]
     fn fields_of_another_width_are_not_decided_in_the_target() {
         let (floats, stack) = (Floats::default(), Unwind::None);
-        let action =
-            Action::Record { values: 6, returns: false, valued: false, texts: 0, floats, fields: 2, stack };
+        let action = Action::Record {
+            values: 6,
+            returns: false,
+            valued: false,
+            texts: 0,
+            ended: 0,
+            floats,
+            fields: 2,
+            stack,
+        };
         for (bytes, decides) in [(4, true), (8, false), (2, false)] {
             let filter = filter("field < 3", bytes);
             assert_eq!(filter.in_target(action, None).is_some_and(|one| one.fields.is_some()), decides);

@@ -27,8 +27,25 @@ use std::sync::Arc;
 
 use crate::report::Site;
 
+/// A function that was taken out of a recording while that ran.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct TakenOut {
+    /// Index of the function.
+    pub function: usize,
+    /// Its calls by then.
+    pub calls: u64,
+    /// The tick.
+    pub at: u64,
+    /// The share of the process' time that recording cost before.
+    pub share: f64,
+    /// Nanoseconds that a record took, as measured.
+    pub record_ns: f64,
+}
+
 #[doc(hidden)]
 pub use example::example;
+#[cfg(test)]
+pub(crate) use example::{context, record};
 pub use read::Recorded;
 pub use stacks::{Begun, Ended, Visit};
 
@@ -43,6 +60,8 @@ pub struct Function {
     pub(crate) ends: bool,
     /// It is a library's, and is recorded because the program imports it.
     pub(crate) is_libcall: bool,
+    /// The tick from which on its calls are not recorded, as far as was read.
+    pub(crate) taken_out: Option<u64>,
 }
 
 /// A recorded thread.

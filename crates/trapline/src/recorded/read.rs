@@ -4,6 +4,7 @@
 //! round hands on what happened before the previous round began, as in `pairing`. Invariants: REC-3, REC-4, SAV-1, SAV-2.
 //! Does not: merge rings, or put entries and exits together.
 
+use std::collections::VecDeque;
 use std::io::{Read, Seek};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +15,12 @@ use trapline_record::ring::RecordKind;
 use super::range::Range;
 use super::stacks::{Stack, Taken, Visit};
 use super::streams::{Piece, Streams};
-use super::{Function, Process, Thread, Ticks, Totals};
+use super::{Function, Process, TakenOut, Thread, Ticks, Totals};
 use crate::decode::{Clock, ProbeFacts};
 use crate::quick::Quick;
 use crate::saved::blocks::{Blocks, Head};
 use crate::saved::frame::{Get, Kind};
-use crate::saved::tables::{Loss, Round, Table, WordsHead, get_losses, get_names};
+use crate::saved::tables::{self, Loss, Round, Table, WordsHead, get_losses, get_names};
 use crate::saved::{SavedError, Step};
 
 /// Most processes of a file, rings of it, and threads.
@@ -51,6 +52,9 @@ pub struct Recorded<R> {
     range: Range,
     words: u64,
     passed: u64,
+    /// Functions that are to be taken out when records come to that tick; processes and functions, in their order.
+    pending: VecDeque<(u64, usize, Vec<usize>)>,
+    taken_out: Vec<TakenOut>,
 }
 
 /// Processes, functions and threads.
@@ -90,6 +94,8 @@ impl<R: Read + Seek> Recorded<R> {
             range: Range::ALL,
             words: 0,
             passed: 0,
+            pending: VecDeque::new(),
+            taken_out: Vec::new(),
         })
     }
     /// Hands on what was recorded between two times since the begin, as if nothing else had been. Blocks without such
@@ -131,6 +137,10 @@ impl<R: Read + Seek> Recorded<R> {
                 Kind::Probes => self.probes(visit)?,
                 Kind::Slots => return Err(SavedError::NotCompact),
                 Kind::Words => self.words()?,
+                Kind::TakenOut => {
+                    self.take_out()
+                        .ok_or_else(|| self.blocks.damaged("is of functions that there are not"))?;
+                }
                 Kind::Names => {
                     let names = get_names(&self.blocks.block);
                     let (process, names) = names.ok_or_else(|| self.blocks.damaged("holds no names"))?;
@@ -195,8 +205,7 @@ impl<R: Read + Seek> Recorded<R> {
         let table = Table::get(&self.blocks.block);
         let table = table.ok_or_else(|| self.blocks.damaged("is no table of probes"))?;
         for (segment, probe, facts) in table.probes.iter().filter(|(.., facts)| facts.shape.is_some()) {
-            let values = u16::try_from(facts.values()).unwrap_or(u16::MAX);
-            self.streams.values_of((table.process, segment as u32), probe, values);
+            self.streams.values_of((table.process, segment as u32), probe, facts.behind());
         }
         self.who.learn(&table, visit).ok_or_else(|| self.blocks.damaged("is of a process that was left out"))
     }
@@ -214,13 +223,41 @@ impl<R: Read + Seek> Recorded<R> {
         self.streams.push((process, segment, ring), piece);
         Ok(())
     }
+    /// Notes which functions are recorded no longer. `None` if the file has not said that there are such.
+    fn take_out(&mut self) -> Option<()> {
+        let (process, out) = tables::TakenOut::get(&self.blocks.block)?;
+        let mut functions = Vec::new();
+        for tables::TakenProbe { segment, probe, calls } in out.probes {
+            let known = self.who.known.get(process as usize)?;
+            let function = (*known.functions.get(segment as usize)?.get(probe as usize)?)? as usize;
+            let (at, share, record_ns) = (out.at, out.share, out.record_ns);
+            // Once is enough, and all that a session writes.
+            if self.who.functions[function].taken_out.replace(at).is_some() {
+                return None;
+            }
+            self.taken_out.push(TakenOut { function, calls, at, share, record_ns });
+            functions.push(function);
+        }
+        functions.sort_unstable();
+        if functions.is_empty() {
+            return None;
+        }
+        self.pending.push_back((out.at, process as usize, functions));
+        Some(())
+    }
     fn hand_on(&mut self, until: u64, visit: &mut dyn Visit) {
         visit.clock(self.ticks());
         let (from, to) = self.range.ticks(self.ticks());
-        let Self { streams, who, clock, .. } = self;
+        let Self { streams, who, clock, pending, .. } = self;
         who.last.resize(streams.len(), None);
         streams.take(until, |ring, (process, segment, _), record, values| {
             if record.ticks >= from && record.ticks <= to {
+                while let Some((at, process, functions)) =
+                    pending.front().filter(|(at, ..)| *at < record.ticks)
+                {
+                    who.take_out(*at, *process, functions, visit);
+                    pending.pop_front();
+                }
                 who.take((ring, *clock), (process, segment), (record, values), visit);
             }
         });
@@ -265,6 +302,10 @@ impl<R> Recorded<R> {
     pub fn named_threads(&self, process: usize) -> Vec<(u32, Option<&str>)> {
         let known = self.who.known.get(process).into_iter();
         known.flat_map(|known| &known.names).map(|(tid, name)| (*tid, name.as_deref())).collect()
+    }
+    /// Functions that were taken out while the recording ran, as far as was read.
+    pub fn taken_out(&self) -> &[TakenOut] {
+        &self.taken_out
     }
     /// Tick at which the last round so far began.
     pub const fn last_round(&self) -> u64 {
@@ -318,6 +359,7 @@ impl Who {
                     site: facts.site.clone(),
                     ends: facts.waits,
                     is_libcall: facts.is_libcall,
+                    taken_out: None,
                 };
                 visit.function(&function);
                 self.functions.push(function);
@@ -325,6 +367,16 @@ impl Who {
             }
         }
         Some(())
+    }
+    /// Ends calls of functions that are recorded no longer.
+    fn take_out(&mut self, at: u64, process: usize, functions: &[usize], visit: &mut dyn Visit) {
+        let Self { threads, stacks, .. } = self;
+        let is_out = |function: usize| functions.binary_search(&function).is_ok();
+        for (thread, stack) in
+            stacks.iter_mut().enumerate().filter(|(nth, _)| threads[*nth].process == process)
+        {
+            stack.take_out(thread, at, is_out, visit);
+        }
     }
     fn take(
         &mut self,
@@ -355,7 +407,10 @@ impl Who {
         };
         let is_entry = record.kind == RecordKind::Entry;
         self.calls += u64::from(is_entry);
-        let Function { ends, is_libcall, .. } = self.functions[function];
+        let Function { ends, is_libcall, taken_out, .. } = self.functions[function];
+        // A thread was in a stub when its function was taken out: that call has no exit, or its end is known already.
+        let is_late = taken_out.is_some_and(|at| record.ticks > at);
+        let ends = ends && !is_late;
         let (call, returned) = match &self.facts[function] {
             Some(facts) if is_entry => {
                 let pid = self.processes[process as usize].pid;
@@ -365,7 +420,7 @@ impl Who {
             None => (None, None),
         };
         let taken = Taken { record, ends, is_libcall, call, returned };
-        if thread < MOST_THREADS && !self.stacks[thread].take((thread, function), taken, visit) {
+        if thread < MOST_THREADS && !self.stacks[thread].take((thread, function), taken, visit) && !is_late {
             self.unpaired += 1;
         }
     }

@@ -173,6 +173,19 @@ impl Stack {
             is_visited,
         });
     }
+    /// Some functions are recorded no longer from a tick on: the innermost calls end there, as far as they are such functions' and
+    /// no other call began within them.
+    pub(super) fn take_out(
+        &mut self,
+        thread: usize,
+        at: u64,
+        is_out: impl Fn(usize) -> bool,
+        visit: &mut dyn Visit,
+    ) {
+        while self.frames.last().is_some_and(|frame| is_out(frame.function as usize)) {
+            self.end(thread, at, CallEnd::Unfinished, visit);
+        }
+    }
     /// Ends the innermost call.
     fn end(&mut self, thread: usize, at: u64, how: CallEnd, visit: &mut dyn Visit) {
         let Some(frame) = self.frames.pop() else { return };

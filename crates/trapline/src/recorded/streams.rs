@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use trapline_record::calls::{CallRecord, Found, Reading};
+use trapline_record::calls::{Behind, CallRecord, Found, Reading};
 
 use crate::quick::Quick;
 
@@ -71,8 +71,9 @@ impl Stream {
                 match self.reading.next(u64::from_le_bytes(*word), floor) {
                     Found::Record(record) if record.has_values => {
                         let (process, segment, _) = self.key;
-                        let many = record.values(lengths.of(process, segment, record.probe));
-                        let Some(values) = words.get(self.at..self.at + many) else {
+                        let rest = &words[self.at..];
+                        let known = lengths.of(process, segment, record.probe);
+                        let Some(many) = record.values(known, rest) else {
                             // What is left is not known to be words of records.
                             self.skipped += (words.len() - self.at) as u64 + 1;
                             self.at = words.len();
@@ -80,7 +81,7 @@ impl Stream {
                         };
                         self.at += many;
                         self.values.clear();
-                        self.values.extend(values.iter().map(|word| u64::from_le_bytes(*word)));
+                        self.values.extend(rest[..many].iter().map(|word| u64::from_le_bytes(*word)));
                         self.next = Some(record);
                         return;
                     }
@@ -99,15 +100,15 @@ impl Stream {
     }
 }
 
-/// How many values entries have.
+/// What is behind entries.
 #[derive(Debug, Default)]
-struct Lengths(Quick<(u32, u32), Vec<u16>>);
+struct Lengths(Quick<(u32, u32), Vec<Behind>>);
 
 impl Lengths {
     #[cold]
-    fn of(&self, process: u32, segment: u32, probe: u32) -> usize {
+    fn of(&self, process: u32, segment: u32, probe: u32) -> Behind {
         let of = self.0.get(&(process, segment)).and_then(|of| of.get(probe as usize));
-        of.copied().unwrap_or(0).into()
+        of.copied().unwrap_or_default()
     }
 }
 
@@ -132,12 +133,12 @@ impl Streams {
         });
         self.all[nth].push(piece, &self.lengths);
     }
-    /// Notes how many values entries of a probe have, in words that are pushed from now on.
-    pub(super) fn values_of(&mut self, (process, segment): (u32, u32), probe: u32, values: u16) {
+    /// Notes what is behind entries of a probe, in words that are pushed from now on.
+    pub(super) fn values_of(&mut self, (process, segment): (u32, u32), probe: u32, values: Behind) {
         let of = self.lengths.0.entry((process, segment)).or_default();
         let probe = probe as usize;
         if of.len() <= probe {
-            of.resize(probe + 1, 0);
+            of.resize(probe + 1, Behind::default());
         }
         of[probe] = values;
     }

@@ -9,7 +9,7 @@ use super::example::{CLOCK, context, example, record, round, table, valued, word
 use super::{Begun, Ended, Function, Process, Recorded, Thread, Visit};
 use crate::calls::{CallEnd, Text};
 use crate::saved::frame::{BLOCK, HEAD};
-use crate::saved::tables::begin;
+use crate::saved::tables::{TakenOut, TakenProbe, begin};
 use crate::saved::{SavedError, Step};
 
 /// What was visited, as text.
@@ -42,7 +42,11 @@ impl Visit for Seen {
         let values = call.values.as_ref().map_or_else(String::new, |call| {
             let fields: Vec<_> = call.fields.iter().map(Text::word).collect();
             let floats = f64::from_bits(call.floats[0]);
-            format!(" {:x?} [{floats}] {fields:?} {:?}", &call.arguments[..2], call.returned)
+            let texts = call.texts.iter().map(|Text { argument, bytes, reading }| {
+                format!(" {argument} {:?} {reading:?}", String::from_utf8_lossy(bytes))
+            });
+            let texts: String = texts.collect();
+            format!(" {:x?} [{floats}] {fields:?} {:?}{texts}", &call.arguments[..2], call.returned)
         });
         self.lines.push(format!("{tid} {} {name} {{ {}{values}", call.depth, call.begin));
     }
@@ -96,14 +100,16 @@ fn rec_3_calls_are_within_calls_whichever_ring_their_records_were_in() {
         "8 0 f { 2200",
         "8 1 valued { 2210 [4d3, 240000030] [1.5] [Some(7)] None",
         "8 1 valued } 2220 returned Some(42)",
-        "8 0 f } 2220 unfinished",
+        "8 1 said { 2230 [1000, 2000] [2.5] [Some(8)] None 0 \"abc\\0\" Whole 1 \"123456789\" Fault",
+        "8 1 said } 2240 returned None",
+        "8 0 f } 2240 unfinished",
     ];
     assert_eq!(seen.lines, expected);
     let mut recorded = Recorded::open(Cursor::new(&file)).expect("a file");
     let mut seen = Seen::default();
     while !matches!(recorded.round(&mut seen), Ok(Step::End(_))) {}
     let totals = recorded.totals();
-    assert_eq!((totals.calls, totals.words, totals.lost), (6, 20, 5));
+    assert_eq!((totals.calls, totals.words, totals.lost), (7, 30, 5));
     assert_eq!((totals.unpaired, totals.skipped), (1, 0), "the second return of f");
     assert_eq!((recorded.thread_name(0), recorded.thread_name(1)), (Some("main"), None));
     assert_eq!(recorded.ticks().since_begin(3000), 1000);
@@ -182,6 +188,63 @@ fn rec_3_what_libraries_call_among_themselves_is_not_visited() {
     assert_eq!(seen.lines, expected);
     // Of write within g, g within puts, and puts and write within f.
     assert_eq!(seen.within, [0, 5, 20, 0, 90]);
+}
+
+/// A function that was taken out: its calls that run then end there, and what stubs still write counts for nothing.
+#[test]
+fn thin_1_calls_of_what_was_taken_out_end_then() {
+    use RecordKind::{Entry, Return};
+    let first = [
+        context(8, 0),
+        record(Entry, 0, 1, 2000),
+        record(Entry, 1, 2, 2010),
+        record(Return, 1, 2, 2020),
+        record(Entry, 1, 2, 2030),
+        // Behind the change at 2035: an exit and an entry of threads that were in stubs, and what goes on without them.
+        context(9, 0),
+        record(Entry, 1, 3, 2036),
+        record(Entry, 0, 5, 2040),
+        record(Return, 0, 5, 2050),
+        context(8, 0),
+        record(Return, 1, 2, 2060),
+        record(Entry, 0, 2, 2070),
+        record(Return, 0, 2, 2080),
+        record(Return, 0, 1, 2090),
+    ];
+    let probes = vec![TakenProbe { segment: 0, probe: 1, calls: 2 }];
+    let out = TakenOut { at: 2035, share: 0.5, record_ns: 40.0, probes };
+    let file = [begin(CLOCK, b""), table(), words(0, 0, &first), out.put(0)].concat();
+    let (seen, _) = read(&file);
+    let expected = [
+        "8 0 f { 2000",
+        "8 1 g { 2010",
+        "8 1 g } 2020 returned",
+        "8 1 g { 2030",
+        "8 1 g } 2035 unfinished",
+        "9 0 g { 2036",
+        "9 0 g } 2036 entered",
+        "9 0 f { 2040",
+        "9 0 f } 2050 returned",
+        "8 1 f { 2070",
+        "8 1 f } 2080 returned",
+        "8 0 f } 2090 returned",
+    ];
+    assert_eq!(seen.lines, expected);
+    let mut recorded = Recorded::open(Cursor::new(&file)).expect("a file");
+    let mut seen = Seen::default();
+    while let Ok(Step::Round { .. }) = recorded.round(&mut seen) {}
+    assert_eq!(recorded.totals().unpaired, 0);
+    let [taken] = recorded.taken_out() else { panic!("one") };
+    assert_eq!((taken.function, taken.calls, taken.at, taken.record_ns), (1, 2, 2035, 40.0));
+    // A function goes once.
+    let (_, step) = read(&[begin(CLOCK, b""), table(), out.put(0), out.put(0)].concat());
+    assert!(matches!(step, Err(SavedError::Damaged { .. })), "{step:?}");
+    // A block that names what there is not is no block.
+    for (process, probe) in [(1, 1), (0, 2), (0, u32::MAX)] {
+        let out = TakenOut { probes: vec![TakenProbe { segment: 0, probe, calls: 2 }], ..out.clone() };
+        let (_, step) = read(&[begin(CLOCK, b""), table(), out.put(process)].concat());
+        assert!(matches!(step, Err(SavedError::Damaged { .. })), "{process} {probe}: {step:?}");
+    }
 }
 
 /// SAV-1: a changed byte is found by the checksum, or by the rules behind it.

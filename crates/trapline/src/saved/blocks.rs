@@ -66,6 +66,8 @@ impl<R: Read> Blocks<R> {
         blocks.fill(HEAD as u64, &mut head)?;
         match (head.get(..8), Get(head.get(8..).unwrap_or_default()).u32()) {
             (Some(magic), _) if magic != MAGIC => return Err(SavedError::Foreign),
+            // Nothing says that it is not one that was about to begin.
+            (None, _) if MAGIC.starts_with(&head) => return Err(SavedError::Cut(blocks.at.1)),
             (None, _) => return Err(SavedError::Foreign),
             (_, None) => return Err(SavedError::Cut(blocks.at.1)),
             (_, Some(version)) if version != VERSION => return Err(SavedError::Version(version)),

@@ -8,7 +8,7 @@ pub const MAGIC: [u8; 8] = *b"trapline";
 /// Bytes of the file's head: [`MAGIC`], the format's version, and a word that is 0.
 pub const HEAD: usize = 16;
 /// Version of the format.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Bytes of a block's head: its kind, a checksum (CRC-32 of all else), and how many bytes follow.
 pub const BLOCK: usize = 16;
 /// Most bytes of a block: as many as a ring can hold, and a few more.
@@ -36,6 +36,8 @@ pub enum Kind {
     End = 7,
     /// Words of one compact ring.
     Words = 8,
+    /// Functions of a process that are recorded no longer.
+    TakenOut = 9,
 }
 
 impl Kind {
@@ -51,6 +53,7 @@ impl Kind {
             6 => Self::Round,
             7 => Self::End,
             8 => Self::Words,
+            9 => Self::TakenOut,
             _ => return None,
         })
     }

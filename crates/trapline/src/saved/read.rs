@@ -33,7 +33,9 @@ pub enum SavedError {
     #[error("it is a recording of version {0}, and this trapline reads version {VERSION}")]
     Version(u32),
     /// It ends before its first block does.
-    #[error("it ends at byte {0}, before it says what it is of")]
+    #[error(
+        "it ends at byte {0} without its end mark, before it says what it is of, as when its tracer is killed"
+    )]
     Cut(u64),
     /// It holds words of compact rings ([`Recorded`](crate::recorded::Recorded)), not calls with arguments.
     #[error("it was made by trapline record; show it with trapline replay, report, graph or dump")]
@@ -167,7 +169,7 @@ impl<'a, R: Read> Saved<'a, R> {
                     return Ok(Step::Round { last: round.until.is_none() });
                 }
                 Kind::End => return self.blocks.end().map(Step::End),
-                Kind::Words => return Err(SavedError::Compact),
+                Kind::Words | Kind::TakenOut => return Err(SavedError::Compact),
             }
         }
     }

@@ -68,6 +68,51 @@ pub struct Loss {
     pub records: u64,
 }
 
+/// Functions that were taken out of a recording of words while it ran.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct TakenOut {
+    /// A tick behind the change of the last site.
+    pub(crate) at: u64,
+    /// The share of the process' time that recording cost before.
+    pub(crate) share: f64,
+    /// Nanoseconds that a record took, as measured.
+    pub(crate) record_ns: f64,
+    pub(crate) probes: Vec<TakenProbe>,
+}
+
+/// One of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TakenProbe {
+    pub(crate) segment: u32,
+    pub(crate) probe: u32,
+    /// Calls that were written by then.
+    pub(crate) calls: u64,
+}
+
+impl TakenOut {
+    /// The block, for a process by its number.
+    pub(crate) fn put(&self, process: u32) -> Vec<u8> {
+        let mut put = Put::block(Kind::TakenOut);
+        put.u32(process).u64(self.at).u64(self.share.to_bits()).u64(self.record_ns.to_bits());
+        put.len(self.probes.len());
+        for TakenProbe { segment, probe, calls } in &self.probes {
+            put.u32(*segment).u32(*probe).u64(*calls);
+        }
+        put.done()
+    }
+    /// The process' number, and what it lost.
+    pub(crate) fn get(bytes: &[u8]) -> Option<(u32, Self)> {
+        let mut get = Get(bytes);
+        let (process, at) = (get.u32()?, get.u64()?);
+        let (share, record_ns) = (f64::from_bits(get.u64()?), f64::from_bits(get.u64()?));
+        let probes =
+            get.many(|get| Some(TakenProbe { segment: get.u32()?, probe: get.u32()?, calls: get.u64()? }))?;
+        get.end()?;
+        let usable = |number: f64| number.is_finite() && number >= 0.0;
+        (usable(share) && usable(record_ns)).then_some((process, Self { at, share, record_ns, probes }))
+    }
+}
+
 /// End of a round.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Round {

@@ -9,7 +9,7 @@ use crate::aggregation::Tallied;
 use crate::calls::Call;
 use crate::error::Error;
 use crate::maps::MapContents;
-use crate::report::ProcessReport;
+use crate::report::{ProcessReport, Thinned};
 use crate::stacks::StackSum;
 use crate::summary::Summary;
 
@@ -32,6 +32,8 @@ pub struct Finished {
     /// Bytes that were recorded and not saved yet, if saving was begun. [`saved::end`](crate::saved::end)
     /// must follow them in the file.
     pub saved: Vec<u8>,
+    /// Functions that were taken out of a recording while it ran, in this order.
+    pub thinned: Vec<Thinned>,
     /// Aggregations; see [`Session::tallies`](super::Session::tallies).
     pub tallies: Vec<Tallied>,
     /// What hits' programs left in maps; see [`Session::maps`](super::Session::maps).

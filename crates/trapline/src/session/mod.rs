@@ -218,7 +218,12 @@ impl Session {
         until: Option<u64>,
         write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<usize, E> {
-        self.recording.round(&mut self.processes.traced, self.processes.past.len(), &self.clock, until, write)
+        let past = self.processes.past.len();
+        let taken = self.recording.round(&mut self.processes.traced, past, &self.clock, until, write)?;
+        if let Some(budget) = self.processes.requested.budget.filter(|_| until.is_some()) {
+            self.recording.thin(&mut self.processes.traced, (budget, &self.clock), write)?;
+        }
+        Ok(taken)
     }
     /// Aggregations since attach, site by site; see [`Builder::tally`](crate::Builder::tally).
     pub fn tallies(&mut self) -> Vec<Tallied> {
@@ -308,7 +313,22 @@ impl Session {
         reports.extend(self.processes.past.last_reports());
         reports.sort_by_key(|report| report.nth);
         let command = self.processes.command.take();
-        Finished { reports, summary, command, nothing, calls, names, processes, saved, tallies, maps, stacks }
+        summary.notices.append(&mut self.recording.notices);
+        let thinned = std::mem::take(&mut self.recording.thinned);
+        Finished {
+            reports,
+            summary,
+            command,
+            nothing,
+            calls,
+            names,
+            processes,
+            saved,
+            thinned,
+            tallies,
+            maps,
+            stacks,
+        }
     }
     fn summary(&mut self) -> Summary {
         let mut summary = Summary { notices: self.take_notices(), ..Summary::default() };

@@ -6,6 +6,7 @@
 use trapline_tracee::TickClock;
 
 use crate::decode::Clock;
+use crate::report::Thinned;
 use crate::saved::tables::Round;
 use crate::traced::Traced;
 
@@ -16,6 +17,9 @@ pub(super) struct Recording {
     next: Option<u32>,
     /// Threads that find a ring full may wait.
     waits: bool,
+    /// Functions that were taken out, and why others were not.
+    pub(super) thinned: Vec<Thinned>,
+    pub(super) notices: Vec<String>,
     /// Records were saved that no round's block has closed yet; the next round is written even if it is
     /// empty.
     pending: bool,
@@ -28,6 +32,21 @@ impl Recording {
     }
     pub(super) const fn is_begun(&self) -> bool {
         self.next.is_some()
+    }
+    /// Takes functions out of processes whose recording costs more than its budget, and writes which.
+    pub(super) fn thin<E>(
+        &mut self,
+        traced: &mut [Traced],
+        (budget, clock): (f64, &TickClock),
+        write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for traced in traced {
+            if let Some((block, thinned)) = traced.thin(budget, numbers(clock), &mut self.notices) {
+                self.thinned.extend(thinned);
+                write(&block)?;
+            }
+        }
+        Ok(())
     }
     /// Writes what was recorded since the last round. `past` is the number of processes that have been let
     /// go. Returns the number of records.

@@ -14,6 +14,7 @@
 //! | `held` | places at which the program would change what patches rely on |
 //! | `readings` | what is read: the next three |
 //! | `recorder`, `rings`, `saving`, `stack_reader` | records on their way out of the rings |
+//! | `sample`, `thinning` | what a recording costs, and what is taken out of it for that |
 //! | `thread_names` | threads by name, for filters and rows |
 //! | `call_times`, `counters` | what stubs have counted |
 //! | `foreign`, `births`, `control_group` | what else may happen to the process |
@@ -38,13 +39,15 @@ mod prober;
 mod readings;
 mod recorder;
 mod rings;
+mod sample;
 mod saving;
 mod site_table;
 mod stack_reader;
 mod target_process;
+mod thinning;
 mod thread_names;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trapline_patch::Options;
 use trapline_tracee::Process;
@@ -66,7 +69,8 @@ use crate::files::Files;
 use crate::maps::{MapContents, MapTable};
 use crate::past::Past;
 use crate::procfs::cpu_time;
-use crate::report::{By, Ended, ProcessReport, Refused, Site, Tactic, Unprobed};
+use crate::report::{By, Ended, ProcessReport, Refused, Site, Tactic, Thinned, Unprobed};
+use crate::saved::tables::TakenProbe;
 use crate::session_request::{ReportOptions, SessionRequest};
 use crate::stacks::StackSum;
 use crate::summary::Summary;
@@ -302,6 +306,46 @@ impl Traced {
         }
         let waits = waits && self.ended.is_none() && !patches.detached;
         recorder.save(&self.target, sites, &patches.attached, names, (next, last, waits), write)
+    }
+    /// Takes functions out of the recording if it costs more than its budget; see `thinning`. Returns the block that says so, and
+    /// what it says.
+    pub(crate) fn thin(
+        &mut self,
+        budget: f64,
+        (start, ns_per_tick): Clock,
+        notices: &mut Vec<String>,
+    ) -> Option<(Vec<u8>, Vec<Thinned>)> {
+        if self.ended.is_some() || self.prober.patches.detached {
+            return None;
+        }
+        let Prober { sites, patches, .. } = &mut self.prober;
+        let done = self.readings.recorder.thin(&self.target, &mut patches.attached, (budget, ns_per_tick))?;
+        match done {
+            Ok((number, out)) => {
+                let of = |probe: &TakenProbe| {
+                    let at = (probe.segment as usize, probe.probe);
+                    let site =
+                        sites.iter().find(|tracked| tracked.counters().any(|counter| counter == at))?;
+                    Some(Thinned {
+                        pid: self.target.pid(),
+                        function: site.site.label.clone(),
+                        calls: probe.calls,
+                        at: Duration::from_nanos((out.at.saturating_sub(start) as f64 * ns_per_tick) as u64),
+                        share: out.share,
+                    })
+                };
+                let all = out.probes.iter().filter_map(of).collect();
+                Some((out.put(number), all))
+            }
+            Err(why) => {
+                let pid = self.target.pid();
+                let notice = format!("process {pid}: nothing was taken out of the recording: {why}");
+                if !notices.contains(&notice) {
+                    notices.push(notice);
+                }
+                None
+            }
+        }
     }
     /// All sums of stacks, most calls first.
     pub(crate) fn stack_sums(&self, ns_per_tick: f64) -> Vec<StackSum> {

@@ -5,19 +5,27 @@
 //! decide which of the three a session reads.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
-use trapline_patch::{Attached, Segment, Waiting};
+use trapline_patch::{Attached, PatchError, Segment, Waiting};
+use trapline_tracee::TickClock;
 
 use super::rings::{Never, Rings};
 use super::saving::Saver;
 use super::site_table::SiteTable;
 use super::stack_reader::StackReader;
 use super::target_process::TargetProcess;
+use super::thinning::{Decision, Thinning, Window};
 use super::thread_names::ThreadNames;
 use crate::calls::Call;
 use crate::decode::{Clock, Decoder, Probes};
 use crate::pairing::unpaired_notice;
+use crate::procfs::cpu_time;
+use crate::saved::tables::{TakenOut, TakenProbe};
 use crate::threads::are_renumbered;
+
+/// How often it is asked how long a process has run.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// State of reading.
 #[derive(Debug, Default)]
@@ -38,6 +46,8 @@ pub(super) struct Recorder {
     given_up: u64,
     /// Whether the process' end was noted.
     ended: bool,
+    /// What the recording costs, if it has a budget, and when that was last looked at.
+    thinning: Option<(Thinning, Instant)>,
 }
 
 impl Recorder {
@@ -174,6 +184,52 @@ impl Recorder {
         saver.save_losses(number, sites, attached, last, write)?;
         Ok(taken)
     }
+    /// Takes functions out if recording cost more than its budget, a share of the process' time. Returns the number of the process in
+    /// the file, and what was taken out.
+    pub(super) fn thin(
+        &mut self,
+        target: &TargetProcess,
+        attached: &mut Attached,
+        (budget, ns_per_tick): (f64, f64),
+    ) -> Option<Result<(u32, TakenOut), PatchError>> {
+        let Self { saver, decoder, thinning, .. } = self;
+        let (number, now) = (saver.numbered()?, Instant::now());
+        let sample = saver.sample.get_or_insert_default();
+        sample.end_round();
+        let (thinning, looked) = thinning.get_or_insert_with(|| (Thinning::new(budget), now));
+        if now.duration_since(*looked) < LOOK_EVERY {
+            return None;
+        }
+        *looked = now;
+        let of_children = target.children.iter().filter_map(|child| cpu_time(*child)).sum::<Duration>();
+        let (cpu, calls) = thinning.window(cpu_time(target.pid())? + of_children, decoder.read.all())?;
+        let record = Duration::from_nanos((sample.take_ticks()? as f64 * ns_per_tick).round() as u64);
+        let may = |probe: &(usize, u32)| {
+            let ends = decoder.probes.get(probe.0, probe.1).is_some_and(|known| known.waits);
+            ends && !sample.callers.contains_key(probe) && !thinning.out.contains(probe)
+        };
+        let calls = calls.into_iter().map(|(probe, calls)| (probe, calls, may(&probe))).collect();
+        let Decision { share, out } = thinning.decide(&Window { cpu, record, calls });
+        if out.is_empty() {
+            return None;
+        }
+        let closed = match attached.take_out(&target.process, &out.iter().copied().collect()) {
+            Ok(closed) => closed,
+            Err(why) => return Some(Err(why)),
+        };
+        let at = TickClock::ticks();
+        thinning.out.extend(&closed.probes);
+        sample.begin_anew();
+        let gone = out.into_iter().filter(|probe| closed.probes.contains(probe));
+        let probes = gone
+            .map(|(segment, probe)| TakenProbe {
+                segment: segment as u32,
+                probe,
+                calls: decoder.read.get(segment, probe),
+            })
+            .collect();
+        Some(Ok((number, TakenOut { at, share, record_ns: record.as_nanos() as f64, probes })))
+    }
     /// Lets threads wait for room in full rings, in this round and until the next one.
     fn let_wait(&mut self, segments: &[Segment]) {
         for segment in segments.iter().filter(|one| one.rings().is_compact()) {
@@ -197,6 +253,13 @@ impl Recorder {
                 self.given_up
             )
         });
-        unpaired.into_iter().chain(self.rings.notice(pid)).chain(given_up).collect()
+        let above = self.thinning.as_ref().and_then(|(thinning, _)| thinning.still_above());
+        let above = above.map(|share| {
+            format!(
+                "recording process {pid} still cost {:.1} % of its time, more than its budget: of the functions that are left, each calls a recorded one; leave some out by --unpatch",
+                100.0 * share
+            )
+        });
+        unpaired.into_iter().chain(self.rings.notice(pid)).chain(given_up).chain(above).collect()
     }
 }

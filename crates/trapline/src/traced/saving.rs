@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use trapline_patch::{Attached, Segment};
 use trapline_record::calls::{
-    CONTEXT, KIND_BITS, PROBE_BITS, PROBE_SHIFT, THREAD_BITS, THREAD_SHIFT, VALUES, WORD,
+    Behind, CONTEXT, KIND_BITS, PROBE_BITS, PROBE_SHIFT, THREAD_BITS, THREAD_SHIFT, VALUES, WORD,
 };
 use trapline_record::ring::{KIND_MASK, RecordKind};
 use trapline_tracee::TickClock;
 
 use super::rings::{Ring, Rings};
+use super::sample::Sample;
 use super::site_table::SiteTable;
 use super::target_process::TargetProcess;
 use super::thread_names::ThreadNames;
@@ -47,6 +48,8 @@ pub(super) struct Saver {
     losses: Option<(Instant, u64)>,
     /// The last context of each compact ring, by segment and number.
     contexts: Quick<(usize, u32), u64>,
+    /// What the recording costs, if that is asked for.
+    pub(super) sample: Option<Sample>,
 }
 
 impl Saver {
@@ -89,6 +92,10 @@ impl Saver {
             self.number = Some(*next);
             *next += 1;
         }
+        self.number
+    }
+    /// Number of the process in the file, if it has one.
+    pub(super) const fn numbered(&self) -> Option<u32> {
         self.number
     }
     /// Writes what is known of the probes.
@@ -177,6 +184,9 @@ impl Saver {
             (head.from, head.taken) = (before, TickClock::ticks());
             head.fill(&mut bytes[..begin]);
             let (cut, context) = self.note_words(segment, &bytes[begin..], probes, read);
+            if let Some(sample) = &mut self.sample {
+                sample.look(segment, bytes[begin..].as_chunks().0, probes);
+            }
             head.context = context.unwrap_or(head.context);
             // A block begins with a whole record. What ends with half of one is the target's own doing, if nothing follows.
             let next = if goes_on { bytes.split_off(begin + cut) } else { Vec::new() };
@@ -202,8 +212,10 @@ impl Saver {
         let known = probes.len_of(segment);
         let counts = read.of(segment, known);
         let (words, mut context) = (bytes.as_chunks::<8>().0, None);
-        let mut rest = words.iter();
-        while let Some(word) = rest.next() {
+        let mut rest = words;
+        while let Some((word, behind)) = rest.split_first() {
+            let before = rest.len();
+            rest = behind;
             let word = u64::from_le_bytes(*word);
             let probe = (word >> PROBE_SHIFT) as usize & ((1 << PROBE_BITS) - 1);
             match word & ((1 << KIND_BITS) - 1) {
@@ -213,15 +225,16 @@ impl Saver {
                     }
                 }
                 kind @ (VALUES | RETURN_OF_A_VALUE) => {
-                    let values = match kind {
-                        VALUES => probes.get(segment, probe as u32).map_or(0, ProbeFacts::values),
-                        _ => 1,
+                    let known = match kind {
+                        VALUES => {
+                            probes.get(segment, probe as u32).map_or(Behind::default(), ProbeFacts::behind)
+                        }
+                        _ => Behind { fixed: 1, texts: 0 },
                     };
-                    let left = rest.len();
-                    if left < values {
-                        return ((words.len() - left - 1) * WORD as usize, context);
-                    }
-                    rest = rest.as_slice()[values..].iter();
+                    let Some(values) = known.len(rest) else {
+                        return ((words.len() - before) * WORD as usize, context);
+                    };
+                    rest = &rest[values..];
                     if kind == VALUES
                         && let Some(count) = counts.get_mut(probe)
                     {

@@ -57,8 +57,8 @@ pub(crate) enum Command {
     Recorded(record::Shown),
     /// `diff`
     Diff(record::Diff),
-    /// `info`, of a folder.
-    Info(PathBuf),
+    /// `info`, of a folder; as JSON.
+    Info(PathBuf, bool),
     /// `stack`
     Stack(stack::Stacks),
     /// `top`

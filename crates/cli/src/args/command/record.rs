@@ -33,6 +33,10 @@ pub(crate) struct Record {
     /// Functions that are not recorded: with fewer bytes of code than this, and these.
     pub(crate) least_bytes: u64,
     pub(crate) without: Vec<ProbeSpec>,
+    /// The share of the program's time that recording may cost.
+    pub(crate) budget: Option<f64>,
+    /// What happens at calls of some functions when the recording is shown, as typed.
+    pub(crate) triggers: Vec<String>,
 }
 
 /// A recording, and what is shown of it.
@@ -61,6 +65,8 @@ pub(crate) struct Selection {
     pub(crate) least: Duration,
     /// What happens at calls of some functions.
     pub(crate) triggers: Vec<Trigger>,
+    /// What the recording itself asks for does not count.
+    pub(crate) is_alone: bool,
     /// The threads; all if there is none.
     pub(crate) tids: Vec<u32>,
     /// Times since the begin of the recording, between which it is read.
@@ -69,6 +75,15 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
+    /// With what a recording itself asks for.
+    pub(crate) fn with(mut self, noted: Triggers) -> Self {
+        if !self.is_alone {
+            self.only.extend(noted.only);
+            self.without.extend(noted.without);
+            self.triggers.extend(noted.all);
+        }
+        self
+    }
     /// Whether all calls that are read are shown.
     pub(crate) fn is_all(&self) -> bool {
         let lists = [&self.only, &self.without, &self.callers_of];
@@ -78,6 +93,16 @@ impl Selection {
             && self.tids.is_empty()
             && self.triggers.is_empty()
     }
+}
+
+/// What triggers ask for.
+#[derive(Debug, Default)]
+pub(crate) struct Triggers {
+    pub(crate) all: Vec<Trigger>,
+    /// Functions that are also of `--filter`.
+    pub(crate) only: Vec<ProbeSpec>,
+    /// Functions that are also of `--notrace`.
+    pub(crate) without: Vec<ProbeSpec>,
 }
 
 /// What happens when a function is called.

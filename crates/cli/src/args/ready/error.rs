@@ -141,6 +141,9 @@ pub(crate) enum UsageError {
          or registers: PROBE(count, at->id, reg(rbx))"
     )]
     TypesInside(String),
+    /// A budget is wrong.
+    #[error("--budget `{0}` is no share of the program's time; write 5%, or 0.5%")]
+    Budget(String),
     /// A size of functions is wrong.
     #[error("--size-filter `{0}` is no number of bytes; write 100, or 1K")]
     SizeFilter(String),

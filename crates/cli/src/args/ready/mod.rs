@@ -22,7 +22,7 @@ mod stack;
 pub(crate) mod threads;
 mod top;
 mod trace;
-mod trigger;
+pub(crate) mod trigger;
 mod units;
 mod watch;
 pub(crate) mod words;
@@ -44,7 +44,7 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Command, UsageError> {
         Verb::Replay(typed) => record::replay(typed).map(Command::Recorded),
         Verb::Report(typed) => record::report(typed).map(Command::Recorded),
         Verb::Diff(typed) => record::diff(typed).map(Command::Diff),
-        Verb::Info(typed) => Ok(Command::Info(typed.dir)),
+        Verb::Info(typed) => Ok(Command::Info(typed.dir, typed.json)),
         Verb::Dump(typed) => record::dump(typed).map(Command::Recorded),
         Verb::Stack(typed) => stack::stack(typed, look).map(Command::Stack),
         Verb::Top(typed) => top::top(typed).map(Command::Top),

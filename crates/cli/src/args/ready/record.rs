@@ -10,6 +10,7 @@ use super::filters::filters;
 use super::prototype::{Look, complete, split};
 use super::run::{ends, is_function};
 use super::selection::{functions, selection};
+use super::trigger::triggers;
 use crate::args::command::record::{self, Diff, Form, Record, Shown, Sort};
 use crate::args::command::types::Signature;
 use crate::args::command::{FilterOptions, Run};
@@ -87,6 +88,8 @@ pub(super) fn record(typed: TypedRecord, look: Look<'_>) -> Result<Record, Usage
         None => 0,
     };
     let without = functions("--unpatch", &typed.unpatch)?;
+    let budget = typed.budget.map(|text| share(&text).ok_or(UsageError::Budget(text))).transpose()?;
+    triggers(&typed.trigger)?;
     let (ends, lossless, libcalls) = (ends(&typed.ends)?, typed.lossless, typed.libcall);
     Ok(Record {
         run,
@@ -99,7 +102,15 @@ pub(super) fn record(typed: TypedRecord, look: Look<'_>) -> Result<Record, Usage
         buffer,
         least_bytes,
         without,
+        budget,
+        triggers: typed.trigger,
     })
+}
+
+/// A share: a number above 0 and up to 100, and a percent sign.
+fn share(text: &str) -> Option<f64> {
+    let percent = text.strip_suffix('%')?.trim().parse::<f64>().ok()?;
+    (percent > 0.0 && percent <= 100.0).then_some(percent / 100.0)
 }
 
 /// Bytes: a number, and K, M or G behind it.
@@ -167,7 +178,24 @@ pub(super) fn dump(typed: TypedDump) -> Result<Shown, UsageError> {
 
 #[cfg(test)]
 mod tests {
-    use super::size;
+    use super::{share, size};
+
+    #[test]
+    fn a_budget_is_a_share() {
+        for (text, share_of) in [
+            ("5%", Some(0.05)),
+            ("0.5 %", Some(0.005)),
+            ("100%", Some(1.0)),
+            ("0%", None),
+            ("5", None),
+            ("101%", None),
+            ("-1%", None),
+            ("NaN%", None),
+            ("", None),
+        ] {
+            assert_eq!(share(text), share_of, "{text}");
+        }
+    }
 
     #[test]
     fn sizes_are_powers_of_two_within_limits() {

@@ -42,6 +42,7 @@ pub(super) fn selection(typed: &TypedSelection, depth: Option<usize>) -> Result<
         depth: depth.unwrap_or(usize::MAX),
         least: least.unwrap_or(Duration::ZERO),
         triggers: triggers.all,
+        is_alone: typed.all_calls,
         tids: typed.tids.clone(),
         since,
         until,

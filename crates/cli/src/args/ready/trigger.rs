@@ -3,22 +3,12 @@
 //! In: typed words. Out: [`Trigger`]s, and functions that are also of `--filter` or `--notrace`; or what is wrong. Does not: know
 //! which functions a recording has.
 
-use trapline::ProbeSpec;
-
 use super::error::UsageError;
 use super::selection::functions;
-use crate::args::command::record::Trigger;
-
-/// What triggers ask for.
-#[derive(Debug, Default)]
-pub(super) struct Triggers {
-    pub(super) all: Vec<Trigger>,
-    pub(super) only: Vec<ProbeSpec>,
-    pub(super) without: Vec<ProbeSpec>,
-}
+use crate::args::command::record::{Trigger, Triggers};
 
 /// Reads them.
-pub(super) fn triggers(typed: &[String]) -> Result<Triggers, UsageError> {
+pub(crate) fn triggers(typed: &[String]) -> Result<Triggers, UsageError> {
     let mut triggers = Triggers::default();
     for text in typed {
         let wrong = |why: String| UsageError::Trigger { text: text.clone(), why };

@@ -50,6 +50,18 @@ pub(crate) struct TypedRecord {
     /// not shown.
     #[arg(long, help_heading = "Recording")]
     pub(crate) libcall: bool,
+    /// Let recording cost no more than this share of the program's time, such as 5%, as far as that can be.
+    ///
+    /// Functions that call no recorded one are taken out while it runs, those that are called most first. A table at the end says
+    /// which and from when, and so does trapline info. What a record costs is measured while it runs.
+    #[arg(long, value_name = "PERCENT", help_heading = "Recording")]
+    pub(crate) budget: Option<String>,
+    /// Do something at calls of FUNC: trace_on, trace_off, depth=N, backtrace, filter, notrace; may be given more than once.
+    ///
+    /// The recording notes it, and all verbs that show calls do it, as if it was given there; --all-calls turns that off. Calls are
+    /// recorded all the same: a call whose exit was left out would seem to go on.
+    #[arg(short = 'T', long, value_name = "FUNC@ACTION[,ACTION]", help_heading = "Recording")]
+    pub(crate) trigger: Vec<String>,
     #[command(flatten)]
     pub(crate) ends: TypedEnds,
     /// Stop after this time: seconds, or with a unit (500ms, 2m)
@@ -163,6 +175,9 @@ pub(crate) struct TypedInfo {
     /// Folder of the recording
     #[arg(value_name = "DIR", default_value = DIR)]
     pub(crate) dir: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Write a recording in the form of other programs
@@ -201,7 +216,9 @@ Examples:
   A running program, for 2 seconds:
     trapline record -d 2 -p PID -o calls
   Some functions, and some of a library:
-    trapline record -p PID -o calls 'store*' libc:malloc libc:free";
+    trapline record -p PID -o calls 'store*' libc:malloc libc:free
+  At a twentieth of the program's time at most:
+    trapline record --budget 5% -p PID -o calls";
 
 const REPLAY: &str = "\
 What it prints:

@@ -23,6 +23,9 @@ pub(crate) struct TypedSelection {
     /// on, until it ends. backtrace: the functions that it is within are shown before it.
     #[arg(short = 'T', long, value_name = "FUNC@ACTION[,ACTION]", help_heading = SHOWN)]
     pub(crate) trigger: Vec<String>,
+    /// Show also calls that the recording's own triggers leave out (record --trigger)
+    #[arg(long, help_heading = SHOWN)]
+    pub(crate) all_calls: bool,
     /// Show only this thread; may be given more than once
     #[arg(long = "tid", value_name = "TID", value_delimiter = ',', help_heading = SHOWN)]
     pub(crate) tids: Vec<u32>,
@@ -43,6 +46,7 @@ impl TypedSelection {
             (!self.caller.is_empty(), "--caller"),
             (self.time_filter.is_some(), "--time-filter"),
             (!self.trigger.is_empty(), "--trigger"),
+            (self.all_calls, "--all-calls"),
             (!self.tids.is_empty(), "--tid"),
             (self.since.is_some(), "--since"),
             (self.until.is_some(), "--until"),

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use trapline::recorded::Recorded;
 
-use crate::report::number::{duration, grouped};
+use serde::Serialize;
+
+use super::thinned::{Row, table};
+use crate::report::number::{duration, grouped, percent};
 use crate::report::visible;
 
 /// What the file itself does not say of a recording.
@@ -20,6 +23,10 @@ pub(crate) struct About {
     pub(crate) command: String,
     /// Whether threads waited for room.
     pub(crate) lossless: bool,
+    /// What happens at calls of some functions when it is shown, as typed.
+    pub(crate) triggers: Vec<String>,
+    /// The share of the program's time that recording might cost.
+    pub(crate) budget: Option<f64>,
     /// How it ends: `whole`, or where and why it does not.
     pub(crate) end: String,
     /// The summary of the run, if there is one.
@@ -47,6 +54,10 @@ pub(crate) fn lines<R>(about: &About, recorded: &Recorded<R>) -> String {
         text.push_str(&format!("# {name:<16}: {}\n", visible::name(value)));
     };
     rows.iter().for_each(|(name, value)| row(name, value));
+    if let Some(budget) = about.budget {
+        row("budget", &percent(budget));
+    }
+    about.triggers.iter().for_each(|trigger| row("trigger", trigger));
     for line in about.summary.lines() {
         if let Some((name, value)) = line.split_once(": ") {
             row(name, value);
@@ -68,7 +79,105 @@ pub(crate) fn lines<R>(about: &About, recorded: &Recorded<R>) -> String {
             text.push_str(&format!("# {name:<16}: {}\n", visible::name(&value)));
         }
     }
+    if !recorded.taken_out().is_empty() {
+        let rows = recorded.taken_out().iter().map(|out| Row {
+            at: Duration::from_nanos(recorded.ticks().since_begin(out.at)),
+            calls: out.calls,
+            share: out.share,
+            function: &recorded.functions()[out.function].site.label,
+        });
+        let table = table(rows);
+        text.push_str("#\n");
+        table.lines().for_each(|line| text.push_str(&format!("# {line}\n")));
+    }
     text
+}
+
+/// The same as one JSON object.
+#[derive(Serialize)]
+struct Object<'a> {
+    file: &'a str,
+    bytes: u64,
+    version: &'a str,
+    command: &'a str,
+    began_ns: u64,
+    elapsed_ns: u64,
+    end: &'a str,
+    words: u64,
+    lossless: bool,
+    missing: u64,
+    triggers: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget: Option<f64>,
+    processes: Vec<ProcessObject<'a>>,
+    taken_out: Vec<TakenOutObject<'a>>,
+}
+
+#[derive(Serialize)]
+struct ProcessObject<'a> {
+    pid: u32,
+    name: &'a str,
+    functions: usize,
+    threads: Vec<ThreadObject<'a>>,
+}
+
+#[derive(Serialize)]
+struct ThreadObject<'a> {
+    tid: u32,
+    name: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct TakenOutObject<'a> {
+    pid: u32,
+    function: &'a str,
+    at_ns: u64,
+    calls: u64,
+    cost: f64,
+    record_ns: f64,
+}
+
+/// The object, and the end of the line.
+pub(crate) fn object<R>(about: &About, recorded: &Recorded<R>) -> String {
+    let (totals, ticks) = (recorded.totals(), recorded.ticks());
+    let processes = recorded.processes().iter().enumerate().map(|(nth, process)| {
+        let mut threads = recorded.named_threads(nth);
+        threads.sort_unstable();
+        ProcessObject {
+            pid: process.pid,
+            name: &process.name,
+            functions: recorded.functions().iter().filter(|function| function.process == nth).count(),
+            threads: threads.into_iter().map(|(tid, name)| ThreadObject { tid, name }).collect(),
+        }
+    });
+    let taken_out = recorded.taken_out().iter().map(|out| {
+        let function = &recorded.functions()[out.function];
+        TakenOutObject {
+            pid: recorded.processes()[function.process].pid,
+            function: &function.site.label,
+            at_ns: ticks.since_begin(out.at),
+            calls: out.calls,
+            cost: out.share,
+            record_ns: out.record_ns,
+        }
+    });
+    let object = Object {
+        file: &about.path,
+        bytes: about.bytes,
+        version: &about.version,
+        command: &about.command,
+        began_ns: u64::try_from(recorded.began().as_nanos()).unwrap_or(u64::MAX),
+        elapsed_ns: ticks.since_begin(recorded.last_round()),
+        end: &about.end,
+        words: (totals.passed + 8 * totals.words) / 8,
+        lossless: about.lossless,
+        missing: totals.lost,
+        triggers: &about.triggers,
+        budget: about.budget,
+        processes: processes.collect(),
+        taken_out: taken_out.collect(),
+    };
+    serde_json::to_string(&object).unwrap_or_default() + "\n"
 }
 
 /// A time as `date -d @…` takes it.

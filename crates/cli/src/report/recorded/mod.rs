@@ -7,6 +7,7 @@ pub(crate) mod diff;
 pub(crate) mod info;
 mod replay;
 mod selection;
+pub(crate) mod thinned;
 mod totals;
 mod tree;
 

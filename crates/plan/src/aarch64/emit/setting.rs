@@ -122,6 +122,7 @@ impl<'a> Setting<'a> {
             filter: Some(filtered),
             marks: Some(self.latency?.for_deferred()),
             texts: tallied.tally.texts(),
+            ended: 0,
             floats: filtered.filter.left_floats(),
             valued: false,
             fields: tallied.reads,
@@ -147,8 +148,8 @@ impl<'a> Setting<'a> {
         Some(Tallied { tally: filter.tally.as_ref()?, table, reads: &filter.reads })
     }
     pub(super) fn traced(&self, record: Record) -> Option<Traced<'_>> {
-        let Record { probe, texts, floats, valued, unwind, at_entry, decides, returns, goroutine, .. } =
-            record;
+        let Record { probe, texts, ended, floats, valued, unwind, at_entry, .. } = record;
+        let Record { decides, returns, goroutine, .. } = record;
         let filter = if decides.is_some() { Some(self.filtered(probe)?) } else { None };
         Some(Traced {
             machine: &self.machine,
@@ -158,6 +159,7 @@ impl<'a> Setting<'a> {
             filter,
             marks: if returns && filter.is_some() { Some(self.latency?.for_deferred()) } else { None },
             texts,
+            ended,
             floats,
             valued,
             fields: self.reads(probe),

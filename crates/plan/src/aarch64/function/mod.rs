@@ -157,6 +157,7 @@ impl<'a> Requested<'a> {
             kind: RecordKind::Entry,
             values: 0,
             texts: 0,
+            ended: 0,
             loads: 0,
             floats: Floats::default(),
             valued: false,
@@ -175,7 +176,8 @@ impl<'a> Requested<'a> {
     }
     /// The records of a call.
     fn records(&self) -> Result<PlannedSites, Refusal> {
-        let Action::Record { values, returns, valued, texts, floats, fields, stack } = self.request.action
+        let Action::Record { values, returns, valued, texts, ended, floats, fields, stack } =
+            self.request.action
         else {
             return Err(Refusal::Incomplete { at: self.at });
         };
@@ -189,6 +191,7 @@ impl<'a> Requested<'a> {
                 kind,
                 values,
                 texts,
+                ended,
                 loads,
                 floats,
                 valued,

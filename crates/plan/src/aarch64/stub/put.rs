@@ -30,7 +30,7 @@ use super::saves::{A, AT, B, C, RING, SLOT, TIME};
 use super::stack::Walk;
 use super::text::Texts;
 use crate::machine::{Stacks, ThreadId};
-use crate::programs::records::{Behind, Compact, Part, Publish};
+use crate::programs::records::{Behind, Compact, Part, Publish, Texts as PackedTexts};
 use crate::request::Floats;
 
 /// Where records go.
@@ -73,6 +73,12 @@ impl RingWriter<'_> {
         let behind = Behind::default();
         RecordInputs { rings, kind: self.kind, id, probe: self.probe, key, is_compact, behind }
     }
+    /// Makes the copied texts as long as they are, for a compact ring. Uses `A`, `B`, `C`, `AT`, `SLOT`, `RING` and flags.
+    pub(super) fn pack(&self, asm: &mut Asm, behind: Behind) {
+        if behind.texts.many > 0 {
+            self.inputs(RecordKey::Itself).append(asm, Part::Packed(behind.texts));
+        }
+    }
     /// A compact ring: `RING` = this CPU's, then a record in it, behind a context if `is_pair`. Jumps if the thread has no
     /// area; if the ring is full; and, without a pair, if another context is needed.
     pub(super) fn write_compact(&self, asm: &mut Asm, is_pair: bool, behind: Behind) -> [Option<Fix>; 3] {
@@ -81,7 +87,7 @@ impl RingWriter<'_> {
         let inputs = RecordInputs { behind, ..inputs };
         let mut leave = inputs.append(asm, Part::find_compact(area, cpus));
         asm.clock(TIME);
-        let of = Compact { words: area.bytes / WORD, values: behind.words() };
+        let of = Compact { words: area.bytes / WORD, values: behind.fixed(), texts: behind.texts.many };
         leave.extend(inputs.append(asm, if is_pair { Part::Pair(of) } else { Part::Word(of) }));
         [Part::NO_CPU, Part::NO_ROOM, Part::SWITCH]
             .map(|outcome| leave.iter().find(|(other, _)| *other == outcome).map(|(_, fix)| *fix))
@@ -93,10 +99,10 @@ impl RingWriter<'_> {
         match self.kind {
             RecordKind::Entry => Behind {
                 arguments: values.min(ARGUMENTS) as u8,
-                texts: self.texts.words(),
                 floats: floats.arguments,
                 fields: self.texts.fields_words(),
                 returned: false,
+                texts: PackedTexts::of(self.texts.texts, self.texts.ended),
             },
             RecordKind::Return if valued && floats.returned => Behind { floats: 1, ..Behind::default() },
             RecordKind::Return => Behind { returned: valued, ..Behind::default() },

@@ -14,6 +14,7 @@
 //!   FindCompact   x17 B = the thread's area                  x14 RING                   x15, x16, x11 C, flags
 //!   Word, Pair    x14 RING, x12 TIME                         [RING + HEAD] += words     x13, x15 to x17, x11 C, flags
 //!                 values: x0 to x5, vectors, [sp + TEXTS] (`text`)
+//!   Packed        [sp + TEXTS]                             the texts and their words  x13 to x17, x11 C, [sp], flags
 //! ```
 //!
 //! Memory is ordered no more than necessary. The head is stored with release, so that a reader that sees it sees the
@@ -24,7 +25,7 @@ use std::cell::RefCell;
 use trapline_code::Allocated;
 use trapline_code::aarch64::{Frame, Inputs, Piece, allocate, emit};
 use trapline_record::calls::{PROBE_SHIFT, VALUES};
-use trapline_record::ring::RecordKind;
+use trapline_record::ring::{RecordKind, TEXT_WORDS};
 
 use super::asm::{Asm, Fix, Reg, SP};
 use super::latency::{G, STACK_END};
@@ -32,6 +33,7 @@ use super::rseq::CPU_ID;
 use super::saves::{A, AT, B, C, RING, SLOT, TIME};
 use super::text::FIRST_COPY;
 use crate::machine::ThreadId;
+use crate::programs::packed;
 use crate::programs::records::{Behind, Part, ValuePlace, input};
 use crate::programs::{Kept, Pieces};
 
@@ -75,7 +77,7 @@ impl Made {
         let frame = Frame { words: 0, lse: false };
         let leave = emit(asm, &self.allocated, inputs, frame);
         // The words of a record have the probe's number in them.
-        if matches!(self.question.0, Part::Find { .. } | Part::FindCompact { .. } | Part::Slot { .. }) {
+        if !matches!(self.question.0, Part::Words { .. } | Part::Word(_) | Part::Pair(_)) {
             self.pieces.keep(place, &leave, |jumps| Piece::since(asm, begin, jumps));
         }
         leave
@@ -106,11 +108,14 @@ impl RecordInputs {
             Part::Words { .. } => &[A, B],
             Part::FindCompact { .. } => &[RING, AT, A],
             Part::Word(_) | Part::Pair(_) => &[A, B, AT, SLOT],
+            Part::Packed(_) => &[A, B, AT, SLOT, RING],
         };
+        // At the copies' begin there are words that `text` has used up.
+        let words = if let Part::Packed(_) = part { packed::WORDS } else { 0 };
         let question = (part, self.rings, self.behind);
         let appended = MADE.with_borrow_mut(|made| {
             let make = || {
-                let allocated = allocate(part.program()?, registers, 0, self)?;
+                let allocated = allocate(part.program()?, registers, words, self)?;
                 Ok(Made { question, allocated, pieces: Pieces::new() })
             };
             made.answer(|made| made.question == question, make).map(|made| made.append(asm, self))
@@ -132,7 +137,7 @@ impl Inputs for RecordInputs {
             input::VALUE.. if self.is_compact => match self.behind.place(nth - input::VALUE) {
                 ValuePlace::Argument(nth) => Some(nth.into()),
                 ValuePlace::Returned => Some(0),
-                ValuePlace::Copied(_) | ValuePlace::Vector(_) => None,
+                ValuePlace::Text(_) | ValuePlace::Field(_) | ValuePlace::Vector(_) => None,
             },
             input::VALUE.. => Some(Reg::from(nth - input::VALUE)),
             _ => None,
@@ -143,11 +148,21 @@ impl Inputs for RecordInputs {
             input::RINGS => asm.constant(to, self.rings),
             input::CPU => asm.load32(to, B, CPU_ID),
             input::IDS if self.is_compact => {
-                let values = if self.behind.words() > 0 { VALUES as u32 } else { 0 };
+                let values = if self.behind.is_there() { VALUES as u32 } else { 0 };
                 asm.number(to, self.probe << PROBE_SHIFT | self.kind as u32 | values);
             }
+            input::COPIES => asm.add_imm(to, SP, FIRST_COPY as i32),
+            input::USED => asm.load_at(to, SP, FIRST_COPY.wrapping_add_signed(packed::USED_AT)),
             input::VALUE.. => match self.behind.place(nth - input::VALUE) {
-                ValuePlace::Copied(word) => asm.load_at(to, SP, FIRST_COPY + 8 * u32::from(word)),
+                ValuePlace::Text(word) => {
+                    // Such words begin where no multiple of 8 is.
+                    asm.add_imm(to, SP, FIRST_COPY as i32 + packed::TEXTS_AT + 8 * i32::from(word));
+                    asm.load(to, to);
+                }
+                ValuePlace::Field(word) => {
+                    let texts = TEXT_WORDS as u32 * u32::from(self.behind.texts.many);
+                    asm.load_at(to, SP, FIRST_COPY + 8 * (texts + u32::from(word)));
+                }
                 ValuePlace::Vector(vector) => asm.load_of_vector(to, vector.into()),
                 ValuePlace::Argument(nth) => asm.mov(to, nth.into()),
                 ValuePlace::Returned => asm.mov(to, 0),

@@ -153,7 +153,7 @@ fn marked<'a>(machine: &Machine, id: ThreadId, what: &Ran<'a>) -> Marked<'a> {
     let Ran { hit, taken, fields, goroutine, .. } = *what;
     let table = what.maps + hit.bytes.before_stacks(machine.lines) + hit.stacks.len();
     let step = frame::FRAME.unsigned_abs();
-    let texts = Texts { texts: 0, fields, id, goroutine, step, beside: what.inside };
+    let texts = Texts { texts: 0, ended: 0, fields, id, goroutine, step, beside: what.inside };
     Marked { hit, taken, table, texts, lse: machine.lse }
 }
 

@@ -107,6 +107,7 @@ pub fn tally(
     let step = frame::FRAME.unsigned_abs();
     let texts = Texts {
         texts: if seen { tally.texts() } else { 0 },
+        ended: 0,
         fields: reads,
         id,
         goroutine,

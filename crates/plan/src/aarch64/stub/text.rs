@@ -34,6 +34,11 @@
 //!             then for each field: the call's result, then its bytes, whole words
 //!   sp + depth <- P; a multiple of 16
 //!
+//!   for a compact ring (`programs::packed`), once all is copied and x0 to x5 and x8 are loaded:
+//!   sp + 0 to 63      words of that program
+//!   sp + 88           the number of words of all texts
+//!   sp + 103          the texts, as long as they are
+//!
 //!   call      x0 = the thread's number, x1 = sp, x2 = 1, x3 = sp + 16, x4 = 1, x5 = 0, x8 = PROCESS_VM_READV
 //!             x16 A = the source, x17 B = the copy
 //!   behind    x0 = bytes that were copied, or -errno
@@ -75,6 +80,8 @@ pub(crate) const ROOM_BYTES: u64 = 512;
 pub(super) struct Texts<'a> {
     /// Bit `n`: argument `n` points to text.
     pub(super) texts: u8,
+    /// Bit `n`: it ends at a 0.
+    pub(super) ended: u8,
     /// The fields that are copied too.
     pub(super) fields: &'a [Read],
     /// How the thread's number is read.
@@ -110,10 +117,6 @@ impl<'a> Texts<'a> {
     /// Offset from the stack pointer of the first field's result.
     pub(super) fn first_field(self) -> u32 {
         TEXTS + self.count() * TEXT_LEN
-    }
-    /// Number of words that texts take in a record.
-    pub(super) fn words(self) -> u16 {
-        (self.count() * TEXT_LEN / 8) as u16
     }
     /// Number of words that fields take in a record.
     pub(super) fn fields_words(self) -> u16 {

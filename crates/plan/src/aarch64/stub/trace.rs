@@ -30,6 +30,7 @@
 //!   T0       sp = S - frame::FRAME     only for a filter or a mark; at its end sp = S, all registers loaded
 //!   T1       sp = S - step             registers saved (`saves`), E at [sp + END] if a stack is recorded
 //!            sp = Q = S - step - depth texts and fields copied, if any (`text`); then to the end of T4
+//!                                      in a compact ring, texts are packed (`programs::packed`)
 //!   T2       sp = Q                    RING = ring, AT = head, B = area        (`put`)
 //!   T3, T4   sp = Q                    SLOT = slot, TIME = time
 //!   T5       sp = S - step, then S     all registers are the program's
@@ -110,6 +111,7 @@ pub fn trace(at: u64, traced: Traced<'_>, kind: RecordKind, values: usize) -> Un
     let (section, (none, full)) = match traced.machine.rseq {
         Some(rseq) if traced.rings.area.is_compact() => {
             let behind = writer.behind(values, traced.valued);
+            writer.pack(&mut asm, behind);
             let (section, [none, full, switch]) =
                 rseq::section_with(&mut asm, rseq, [B, A], |asm| writer.write_compact(asm, false, behind));
             compact = Some((writer, rseq, switch, behind));

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapline_code::{Bytes, End, Program, Run};
-use trapline_record::calls::{CallRecord, Found, PROBE_SHIFT, Reading, TIME_BITS, VALUES, WORD};
+use trapline_record::calls::{Behind, CallRecord, Found, PROBE_SHIFT, Reading, TIME_BITS, VALUES, WORD};
 use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::view::View;
 
@@ -27,12 +27,12 @@ struct Hit {
 }
 
 impl Hit {
-    fn inputs(self, ring: u64, has_values: bool) -> [u64; 12] {
+    fn inputs(self, ring: u64, has_values: bool) -> [u64; 13] {
         let ids = u64::from(PROBE) << PROBE_SHIFT | self.kind as u64;
         let ids = if has_values { ids | VALUES } else { ids };
         let key = 0x7fff_1230 | self.kind as u64;
         let [first, second] = self.values();
-        [RINGS, self.cpu.into(), ring, 0, 0, self.time, ids, key, 0, self.thread.into(), first, second]
+        [RINGS, self.cpu.into(), ring, 0, 0, self.time, ids, key, 0, self.thread.into(), 0, first, second]
     }
     /// They look like a context, and like a record.
     const fn values(self) -> [u64; 2] {
@@ -68,8 +68,10 @@ struct Parts {
 impl Parts {
     fn new(values: u16) -> Self {
         let of = |part: Part| part.program().expect("sound");
-        let (compact, area) =
-            (Compact { words: WORDS, values }, RingArea { most: WORD * (2 + u32::from(values)), ..AREA });
+        let (compact, area) = (
+            Compact { words: WORDS, values, texts: 0 },
+            RingArea { most: WORD * (2 + u32::from(values)), ..AREA },
+        );
         Self {
             values,
             area,
@@ -83,7 +85,7 @@ impl Parts {
     }
     fn part(
         program: &Program,
-        inputs: &[u64; 12],
+        inputs: &[u64; 13],
         memory: &mut Bytes,
         left: &mut usize,
     ) -> Result<Vec<u64>, Ended> {
@@ -125,18 +127,22 @@ impl Parts {
         for (nth, word) in (0..).zip(&words) {
             self.memory.set_word(RINGS + 8 * nth, word.load(Ordering::Relaxed));
         }
-        let mut found = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight")));
         let mut records = Vec::new();
-        while let Some(word) = found.next() {
-            match reading.next(word, 0) {
+        let mut rest = bytes.as_chunks::<8>().0;
+        while let Some((word, behind)) = rest.split_first() {
+            rest = behind;
+            match reading.next(u64::from_le_bytes(*word), 0) {
                 Found::Record(record) => {
-                    let values: Vec<u64> = found.by_ref().take(record.values(self.values.into())).collect();
+                    let known = Behind { fixed: self.values, texts: 0 };
+                    let (values, behind) = rest.split_at(record.values(known, rest).expect("whole"));
+                    rest = behind;
+                    let values: Vec<u64> = values.iter().map(|word| u64::from_le_bytes(*word)).collect();
                     let hit = hit(record.tid, record.ticks);
                     assert_eq!(values, hit.values()[..self.values.into()]);
                     records.push(record);
                 }
                 Found::Context => {}
-                Found::Nothing => panic!("{word:#x} is nothing"),
+                Found::Nothing => panic!("{word:x?} is nothing"),
             }
         }
         records

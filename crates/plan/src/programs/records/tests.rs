@@ -29,7 +29,7 @@ struct Hit {
 const VALUES: u8 = 2;
 
 impl Hit {
-    const fn inputs(self, ring: u64, head: u64, slot: u64) -> [u64; 12] {
+    const fn inputs(self, ring: u64, head: u64, slot: u64) -> [u64; 13] {
         let Self { cpu, thread, used } = self;
         let used = if let Some(used) = used { used } else { 0 };
         let key = thread * 16 + RecordKind::Entry as u64;
@@ -43,6 +43,7 @@ impl Hit {
             thread << 32 | PROBE,
             key,
             used,
+            0,
             0,
             thread + 1,
             thread + 2,
@@ -92,7 +93,7 @@ impl Parts {
     fn part(
         &self,
         nth: usize,
-        inputs: &[u64; 12],
+        inputs: &[u64; 13],
         memory: &mut Bytes,
         left: &mut usize,
     ) -> Result<Vec<u64>, Ended> {

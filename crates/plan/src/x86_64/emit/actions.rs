@@ -123,7 +123,8 @@ impl Setting<'_> {
     }
 
     fn record(&self, out: &mut Vec<u8>, here: u64, placed: &PlacedAction) -> Option<UnfinishedStub<'_>> {
-        let SiteAction::Record { probe, kind, values, valued, marked, texts, floats, stack } = placed.action
+        let SiteAction::Record { probe, kind, values, valued, marked, texts, ended, floats, stack } =
+            placed.action
         else {
             return None;
         };
@@ -136,7 +137,8 @@ impl Setting<'_> {
         let fields = self.env.reads(probe);
         let plain = self.plain(rings, probe, placed.dead);
         let trampolines = self.trampolines();
-        let traced = Traced { texts, floats, valued, fields, marks, unwind, at_entry, trampolines, ..plain };
+        let traced =
+            Traced { texts, ended, floats, valued, fields, marks, unwind, at_entry, trampolines, ..plain };
         Some(stub::trace(out, here, &traced, kind, values.into()))
     }
 

@@ -150,6 +150,7 @@ impl Setting<'_> {
             site,
             filter: self.filtered(probe),
             texts: 0,
+            ended: 0,
             floats: Floats::default(),
             valued: false,
             fields: &[],

@@ -113,7 +113,7 @@ impl Planner<'_> {
         by_trampoline: bool,
     ) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
-        let (probe, Action::Record { values, returns, valued, texts, floats, fields, stack: unwind }) =
+        let (probe, Action::Record { values, returns, valued, texts, ended, floats, fields, stack: unwind }) =
             (request.probe, request.action)
         else {
             return Err(Refusal::Incomplete { at });
@@ -121,7 +121,8 @@ impl Planner<'_> {
         let stack = Stack { unwind, at_entry: true };
         self.env.recordable(at, probe, texts != 0 || fields != 0)?;
         let marked = returns && self.env.filter(probe).is_some();
-        let action = |kind| SiteAction::Record { probe, kind, values, valued, marked, texts, floats, stack };
+        let action =
+            |kind| SiteAction::Record { probe, kind, values, valued, marked, texts, ended, floats, stack };
         self.entry(function, action(RecordKind::Entry), owner(PatchRole::Entry))?;
         if !returns {
             return Ok(());
@@ -129,7 +130,7 @@ impl Planner<'_> {
         if by_trampoline {
             self.may_arm(function, code)?;
             // This comes behind the entry's record, which may read the stack.
-            let arm = SiteAction::ArmRecord { probe, values, valued, marked, texts, floats, stack };
+            let arm = SiteAction::ArmRecord { probe, values, valued, marked, texts, ended, floats, stack };
             return self.entry(function, arm, owner(PatchRole::Entry));
         }
         let code = code.ok_or(Refusal::NotInFile { at })?;

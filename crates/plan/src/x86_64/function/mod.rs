@@ -409,7 +409,8 @@ const fn call(probe: u32, ip: Svma) -> SiteAction {
 /// A record at a single instruction, with this many values.
 fn record_at(probe: u32, values: u8, stack: Stack) -> SiteAction {
     let (kind, floats) = (RecordKind::Entry, Floats::default());
-    SiteAction::Record { probe, kind, values, valued: false, marked: false, texts: 0, floats, stack }
+    let (texts, ended, valued, marked) = (0, 0, false, false);
+    SiteAction::Record { probe, kind, values, valued, marked, texts, ended, floats, stack }
 }
 
 pub(super) const fn kind_of(exit: stub::ExitKind) -> RecordKind {

@@ -32,7 +32,7 @@ use super::stack::Walk;
 use super::text::{PageNotes, Texts};
 use super::wait::Waits;
 use crate::machine::{Stacks, ThreadId};
-use crate::programs::records::{Behind, Compact, Part, Publish};
+use crate::programs::records::{Behind, Compact, Part, Publish, Texts as PackedTexts};
 use crate::request::Floats;
 
 /// Where records go.
@@ -175,6 +175,12 @@ impl RingWriter<'_> {
         };
         (of(Part::NO_CPU), of(Part::NO_ROOM))
     }
+    /// Makes the copied texts as long as they are, for a compact ring. Uses rax, rdx, r10 and r11.
+    pub(super) fn pack(&self, asm: &mut Asm<'_>, behind: Behind) {
+        if behind.texts.many > 0 {
+            self.inputs(None).append(asm, Part::Packed(behind.texts));
+        }
+    }
     /// A compact ring: r11 = this CPU's, then a record in it, behind a context if `is_pair`. Jumps if the thread has no
     /// area; if the ring is full; and, without a pair, if another context is needed.
     pub(super) fn write_compact(&self, asm: &mut Asm<'_>, is_pair: bool, behind: Behind) -> [Option<Fix>; 3] {
@@ -183,7 +189,7 @@ impl RingWriter<'_> {
             RecordInputs { ids: Ids::Compact(self.rings.id, self.probe), behind, ..self.inputs(None) };
         let mut leave = inputs.append(asm, Part::find_compact(area, cpus));
         asm.clock(RDX);
-        let of = Compact { words: area.bytes / WORD, values: behind.words() };
+        let of = Compact { words: area.bytes / WORD, values: behind.fixed(), texts: behind.texts.many };
         leave.extend(inputs.append(asm, if is_pair { Part::Pair(of) } else { Part::Word(of) }));
         [Part::NO_CPU, Part::NO_ROOM, Part::SWITCH]
             .map(|outcome| leave.iter().find(|(other, _)| *other == outcome).map(|(_, fix)| *fix))
@@ -195,10 +201,10 @@ impl RingWriter<'_> {
         match self.kind {
             RecordKind::Entry => Behind {
                 arguments: values.min(ARGUMENTS) as u8,
-                texts: self.texts.words() as u16,
                 floats: floats.arguments,
                 fields: self.texts.fields_words(),
                 returned: false,
+                texts: PackedTexts::of(self.texts.texts, self.texts.ended),
             },
             RecordKind::Return if valued && floats.returned => Behind { floats: 1, ..Behind::default() },
             RecordKind::Return => Behind { returned: valued, ..Behind::default() },

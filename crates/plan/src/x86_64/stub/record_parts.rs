@@ -14,6 +14,7 @@
 //!   FindCompact   fs:[area + CPU_ID]             r11 = ring                      rax, r10, flags
 //!   Word, Pair    r11, rdx = time                [r11 + HEAD] += words           rax, rdx, r10, flags
 //!                 values: arguments, [rsp + saved], vectors, [rsp + ANSWER] (`text`)
+//!   Packed        [rsp + ANSWER]                 the texts and their words       rax, rdx, r10, r11, [rsp], flags
 //! ```
 //!
 //! Each thread keeps some programs that it made, with locations. What differs from probe to probe is in no program.
@@ -23,7 +24,7 @@ use std::cell::RefCell;
 use trapline_code::Allocated;
 use trapline_code::x86_64::{Frame, Inputs, Piece, allocate, emit};
 use trapline_record::calls::{PROBE_SHIFT, VALUES};
-use trapline_record::ring::RecordKind;
+use trapline_record::ring::{RecordKind, TEXT_WORDS};
 
 use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX, RCX, RDX, RSP, Reg, Shift};
 use super::filter::ARGUMENT;
@@ -32,6 +33,7 @@ use super::saves::{SAVED_RAX, SAVED_RDX};
 use super::text::ANSWER;
 use super::threads;
 use crate::machine::ThreadId;
+use crate::programs::packed;
 use crate::programs::records::{Behind, Part, ValuePlace, input};
 use crate::programs::{Kept, Pieces};
 
@@ -45,6 +47,18 @@ struct Made {
 
 /// The part, whether it is an entry's, where the rings and the areas are, what stands behind a record.
 type Question = (Part, bool, u64, i32, Behind);
+
+/// Words for variables while the copies are there, for programs that run before the record: `text` has used them up.
+const WORDS: [Mem; packed::WORDS] = [
+    Mem::At(RSP, 0),
+    Mem::At(RSP, 8),
+    Mem::At(RSP, 16),
+    Mem::At(RSP, 24),
+    Mem::At(RSP, 32),
+    Mem::At(RSP, 40),
+    Mem::At(RSP, 48),
+    Mem::At(RSP, 56),
+];
 
 thread_local! {
     static MADE: RefCell<Kept<Made>> = const { RefCell::new(Kept::new()) };
@@ -70,10 +84,10 @@ impl Made {
         }
         // No program divides or claims.
         let none = Mem::At(RSP, SAVED_RDX);
-        let frame = Frame { words: &[], rdx: none, rdx_is_read: false, spare: [none; 2], unbroken: true };
+        let frame = Frame { words: &WORDS, rdx: none, rdx_is_read: false, spare: [none; 2], unbroken: true };
         let leave = emit(asm, &self.allocated, inputs, frame);
         // The words of a record have the probe's number in them.
-        if matches!(self.question.0, Part::Find { .. } | Part::FindCompact { .. } | Part::Slot { .. }) {
+        if !matches!(self.question.0, Part::Words { .. } | Part::Word(_) | Part::Pair(_)) {
             self.pieces.keep(place, &leave, |jumps| Piece::since(asm, begin, jumps));
         }
         leave
@@ -106,11 +120,13 @@ impl RecordInputs {
             Part::Words { .. } => &[RDX, RAX],
             Part::FindCompact { .. } => &[R11, RAX, R10],
             Part::Word(_) | Part::Pair(_) => &[RDX, RAX, R10],
+            Part::Packed(_) => &[RDX, RAX, R10, R11],
         };
+        let words = if let Part::Packed(_) = part { WORDS.len() } else { 0 };
         let question = (part, self.kind == RecordKind::Entry, self.rings, self.area, self.behind);
         let appended = MADE.with_borrow_mut(|made| {
             let make = || {
-                let allocated = allocate(part.program()?, registers, 0, self)?;
+                let allocated = allocate(part.program()?, registers, words, self)?;
                 Ok(Made { question, allocated, pieces: Pieces::new() })
             };
             made.answer(|made| made.question == question, make).map(|made| made.append(asm, self))
@@ -145,7 +161,7 @@ impl Inputs for RecordInputs {
             input::RING => Some(R11),
             input::HEAD => Some(RAX),
             input::SLOT => Some(R10),
-            input::USED => Some(RCX),
+            input::USED if !self.is_compact() => Some(RCX),
             input::VALUE.. if self.is_compact() => match self.behind.place(nth - input::VALUE) {
                 ValuePlace::Argument(nth) => self.saved(nth.into()).ok(),
                 _ => None,
@@ -162,12 +178,18 @@ impl Inputs for RecordInputs {
             (input::TIME, _) => asm.mov(to, RDX),
             (input::IDS, Ids::Kept(at)) => asm.load(to, Mem::At(at, 0)),
             (input::IDS, Ids::Compact(_, probe)) => {
-                let values = if self.behind.words() > 0 { VALUES as u32 } else { 0 };
+                let values = if self.behind.is_there() { VALUES as u32 } else { 0 };
                 asm.mov_imm32(to, probe << PROBE_SHIFT | self.kind as u32 | values);
             }
             (input::VALUE.., Ids::Compact(..)) => match self.behind.place(nth - input::VALUE) {
                 ValuePlace::Argument(nth) => self.load_saved(asm, nth.into(), to),
-                ValuePlace::Copied(word) => asm.load(to, Mem::At(RSP, ANSWER + 8 * i32::from(word))),
+                ValuePlace::Text(word) => {
+                    asm.load(to, Mem::At(RSP, ANSWER + packed::TEXTS_AT + 8 * i32::from(word)));
+                }
+                ValuePlace::Field(word) => {
+                    let texts = TEXT_WORDS as i32 * i32::from(self.behind.texts.many);
+                    asm.load(to, Mem::At(RSP, ANSWER + 8 * (texts + i32::from(word))));
+                }
                 ValuePlace::Vector(vector) => asm.load_of_vector(to, vector),
                 ValuePlace::Returned => asm.load(to, Mem::At(RSP, self.depth + SAVED_RAX)),
             },
@@ -178,6 +200,8 @@ impl Inputs for RecordInputs {
                 asm.shift(Shift::Left, to, 32, true);
                 asm.alu_imm(Alu::Or, to, probe as i32, true);
             }
+            (input::COPIES, _) => asm.lea(to, Mem::At(RSP, ANSWER)),
+            (input::USED, _) => asm.load(to, Mem::At(RSP, ANSWER + packed::USED_AT)),
             (input::KEY, _) => asm.lea(to, Mem::At(self.key.0, self.key.1 + self.kind as i32)),
             (_, _) => self.load_saved(asm, nth.wrapping_sub(input::VALUE), to),
         }

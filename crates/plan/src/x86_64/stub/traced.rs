@@ -42,6 +42,8 @@ pub struct Traced<'a> {
     pub filter: Option<Filtered<'a>>,
     /// Bit `n`: at an entry, argument `n` points to text.
     pub texts: u8,
+    /// In a compact ring: those of them that end at a 0.
+    pub ended: u8,
     /// Floats. The record holds them behind arguments and texts; at a return, in place of the value.
     pub floats: Floats,
     /// In a compact ring: the record of a return holds the value.
@@ -77,6 +79,7 @@ impl<'a> Traced<'a> {
         match kind == RecordKind::Entry && self.unwind == Unwind::None && id != ThreadId::Unknown {
             true => Texts {
                 texts: self.texts,
+                ended: self.ended,
                 fields: self.fields,
                 known: self.rings.known,
                 machine: Some(self.machine),

@@ -10,6 +10,7 @@
 //!   mark                 S - step              rax, rdx, r11; not if fields decide
 //!   thread's number      S - step              rax, r10, r11; [rsp - 12] = the number
 //!   room, texts, fields  S - step - depth      rax, rdx, r10, r11 (`text`)
+//!   packed               the same              rax, rdx, r10, r11; of a compact ring with texts
 //!   bound                the same              rcx, rdx, rsi (`stack`)
 //!   section or lock      the same              rax, rdx, r10, r11 (`put`); rsi, rdi (`stack`)
 //!   written              S - step              a mark, if fields decided
@@ -171,6 +172,7 @@ impl<'a> Written<'a> {
         let (commit, full, compact) = match machine.rseq.filter(|_| writer.rings.area.is_compact()) {
             Some(rseq) => {
                 let behind = writer.behind(values, traced.valued);
+                writer.pack(asm, behind);
                 let (commit, full, compact) = commit_compact(asm, &writer, rseq, behind);
                 (commit, full, Some(compact))
             }

@@ -133,6 +133,7 @@ fn look(call: &Call, asked: Asked, above: &Above, (seen, shows): (&mut Vec<Strin
 fn selected(tree: &Call, asked: Asked) -> Vec<String> {
     let one = |is_asked: bool| if is_asked { vec!["f".parse().expect("a probe")] } else { Vec::new() };
     let selection = Selection {
+        is_alone: false,
         only: one(asked.only),
         without: one(asked.without),
         callers_of: one(asked.callers),
@@ -193,6 +194,7 @@ fn sel_1_each_selection_is_that_of_the_whole_tree() {
 fn the_least_time_is_that_which_is_shown() {
     for (ns, least, ticks) in [(1.0, 5, 5), (0.5, 5, 9), (0.3, 1000, 3332), (0.0, 5, u64::MAX)] {
         let selection = Selection {
+            is_alone: false,
             only: Vec::new(),
             without: Vec::new(),
             callers_of: Vec::new(),

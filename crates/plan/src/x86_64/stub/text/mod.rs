@@ -92,6 +92,12 @@
 //!   rsp + first_field = TEXTS + TEXT_LEN · texts
 //!                    each field: the call's result, then its bytes, as whole words
 //!   …                up to 15 bytes unused
+//!
+//!   for a compact ring (`programs::packed`), once all is copied and the kept registers are loaded:
+//!   rsp, rsp + 8 …   words of that program, 8 of them
+//!   rsp + 64         the number of words of all texts
+//!   rsp + 79         the texts, as long as they are
+//!
 //!   rsp + depth - RED_ZONE   the stub's saves (`saves`): rdx at depth + SAVED_RDX
 //!   rsp + depth      = S - step, the stub's rsp before X1
 //! ```
@@ -143,6 +149,8 @@ const TEXT_LEN: i32 = TEXT_WORDS as i32 * 8;
 pub(super) struct Texts<'a> {
     /// Bit `n`: argument `n` points to text.
     pub(super) texts: u8,
+    /// Bit `n`: it ends at a 0.
+    pub(super) ended: u8,
     pub(super) fields: &'a [Read],
     pub(super) known: Option<PageNotes>,
     pub(super) machine: Option<&'a Machine>,
