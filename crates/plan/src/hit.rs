@@ -43,8 +43,22 @@ pub mod input {
     pub const TEXT: u16 = 23;
     /// Pointer to the table of texts; the stub's own programs read it.
     pub(crate) const TEXTS: u16 = 29;
+    /// The thread among all of the processes that share the maps: the process' number, times 2³², and the thread's
+    /// ([`trapline_record::sharers`]).
+    pub const MEMBER: u16 = 9;
     /// The first of [`NAMES`](super::NAMES) numbers that stand for names of the place that was hit.
     pub const NAME: u16 = 30;
+}
+
+/// Where a hit's program finds what it changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MapsAt {
+    /// Address of the maps.
+    pub maps: u64,
+    /// Address of the page that each process has for itself ([`trapline_record::sharers`]).
+    pub own_page: u64,
+    /// Address of the word that counts the numbers of processes; on x86-64 within ±2 GiB.
+    pub sharers: u64,
 }
 
 /// How ticks of the clock become nanoseconds.

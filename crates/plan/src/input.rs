@@ -37,6 +37,9 @@ pub struct ModuleInput<'a> {
     pub layout: &'a DataLayout,
     /// Where the segment's far part will be mapped.
     pub far: RemoteAddr,
+    /// Where the page will be mapped that each process has for itself; required if a program asks for the process' number
+    /// ([`trapline_record::sharers`]).
+    pub own_page: RemoteAddr,
     /// How many separate small code regions the module may take.
     pub regions: u32,
     /// Required if a request [`is_timed`](crate::Action::is_timed), or is a filtered

@@ -63,6 +63,7 @@ pub fn preview(
         alone: false,
         layout: &layout,
         far: RemoteAddr(0x2000_0000_0000),
+        own_page: RemoteAddr(0x3000_0000_0000),
         regions: u32::MAX,
         latency: Some(stamps),
         calls: None,

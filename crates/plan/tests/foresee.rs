@@ -50,6 +50,7 @@ fn planned(image: &Image, map: &CodeMap, traits: &ProcessTraits, by_trap: bool) 
         alone: true,
         layout: &layout,
         far: trapline_record::RemoteAddr(0x2000_0000_0000),
+        own_page: trapline_record::RemoteAddr(0x3000_0000_0000),
         regions: u32::MAX,
         latency: None,
         calls: Some(CallInput { functions, callees: &callees, may_trap: true }),

@@ -80,6 +80,7 @@ fn decided(
         alone: true,
         layout: &DataLayout::new(&counts),
         far: trapline_record::RemoteAddr(0x2000_0000_0000),
+        own_page: trapline_record::RemoteAddr(0x3000_0000_0000),
         regions: u32::MAX,
         latency: Some(latency),
         calls: None,

@@ -110,6 +110,7 @@ fn speed_is_printed() {
             alone: false,
             layout: &layout,
             far: trapline_record::RemoteAddr(0x2000_0000_0000),
+            own_page: trapline_record::RemoteAddr(0x3000_0000_0000),
             regions: u32::MAX,
             latency: None,
             calls: None,

@@ -11,7 +11,7 @@
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRAPLINE");
 /// Version of everything declared in this crate. A segment of another version is never written to, only named
 /// in an error.
-pub const VERSION: u64 = 8;
+pub const VERSION: u64 = 9;
 /// Name of the memfd, as /proc/PID/maps shows it: `/memfd:trapline (deleted)`.
 pub const MEMFD_NAME: &str = "trapline";
 /// Length of the control block in bytes.
@@ -114,6 +114,10 @@ pub mod at {
     /// their facts stay as they are.
     pub const ASKERS: u64 = PAGES_TABLES + 72;
     pub const PASSED: u64 = PAGES_TABLES + 80;
+    /// How many numbers of processes were given (see [`crate::sharers`]), and the address of the page that each process
+    /// has for itself; 0 when there is none.
+    pub const SHARERS: u64 = PAGES_TABLES + 88;
+    pub const OWN_PAGE: u64 = PAGES_TABLES + 96;
 }
 
 /// Facts that patches rely on and that the program may change (`patch`'s `hold`).
@@ -143,7 +147,7 @@ pub mod delivery {
 /// Maximum number of unwinders that get frame information.
 pub const MAX_UNWINDERS: u64 = 2;
 
-const _: () = assert!(at::PASSED + 8 <= CONTROL_LEN && at::ASKED_HANDLER == at::ASKED + 16);
+const _: () = assert!(at::OWN_PAGE + 8 <= CONTROL_LEN && at::ASKED_HANDLER == at::ASKED + 16);
 
 /// Maximum number of region records; a block with more is broken.
 pub const MAX_REGIONS: u64 = 1 << 15;
@@ -190,4 +194,6 @@ pub enum RegionKind {
     Stamps = 3,
     /// RW, private anonymous: entries of return trampolines.
     Trampolines = 4,
+    /// RW, private anonymous, wiped by a fork: the number of the process ([`crate::sharers`]).
+    Own = 5,
 }

@@ -24,6 +24,7 @@ pub mod names;
 pub mod pages;
 pub mod ring;
 pub mod said;
+pub mod sharers;
 pub mod stack;
 pub mod sync;
 pub mod tally;

@@ -127,7 +127,7 @@ impl Layouts {
     fn alignment(&self, ty: &Type) -> u32 {
         match ty {
             Type::Array(of, _) => self.alignment(of),
-            Type::Struct(name, _) if floating(name).is_some() => ty.size(),
+            Type::Struct(name, size) if floating(name) == Some(*size) => *size,
             Type::Struct(name, _) => self.structs.get(&**name).map_or(1, |laid| laid.align),
             Type::Text(_) => 1,
             other => other.size().clamp(1, 8),
@@ -141,9 +141,10 @@ impl Layouts {
             let fail = |message: String| Box::new(Diagnostic::error(message, field.ty.span));
             let unknown = || fail(format!("unknown type in struct {}", def.name));
             let ty = self.field_type(&field.ty).ok_or_else(unknown)?;
-            if let Type::Struct(name, _) = &ty
+            // `struct float` is no `float`.
+            if let Type::Struct(name, size) = element(&ty)
                 && !self.structs.contains_key(&**name)
-                && floating(name).is_none()
+                && floating(name) != Some(*size)
             {
                 return Err(fail(format!("field has incomplete type 'struct {name}'")));
             }
@@ -185,6 +186,11 @@ impl Layouts {
             (None, _) => {}
         }
     }
+}
+
+/// What an array holds, or the type itself.
+fn element(ty: &Type) -> &Type {
+    if let Type::Array(of, _) = ty { element(of) } else { ty }
 }
 
 /// `string[64]` and `buffer[64]` are not arrays; the number is their size.

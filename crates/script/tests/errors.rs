@@ -19,6 +19,9 @@ HINT: Did you mean printf?
 #[test]
 fn every_wrong_script_gets_its_message() {
     for (script, message) in [
+        ("struct S { struct float x; }; begin { }", "field has incomplete type 'struct float'"),
+        ("struct S { struct double x[2]; }; begin { }", "field has incomplete type 'struct double'"),
+        ("struct S { struct nosuch x[2]; }; begin { }", "field has incomplete type 'struct nosuch'"),
         ("begin { print(1", "syntax error, unexpected end of file, expected ')'"),
         ("begin { @x = \"abc; }", "syntax error, unterminated string"),
         ("begin { $x = ; }", "syntax error, unexpected ;, expected expression"),

@@ -66,6 +66,13 @@ impl OwnCaller {
         // leads to yet.
         unsafe { own::munmap(addr.0, len) }.map_err(failed(format!("unmap {len} bytes at {addr}")))
     }
+    /// Has forked children find zeros there.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn wipe_on_fork(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError> {
+        own::wipe_on_fork(addr.0, len).map_err(failed(format!("have forked children find zeros at {addr}")))
+    }
     /// Makes every CPU that runs a thread of ours serialise before it returns.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use trapline_tracee::{Changed, NameWatcher, TargetError};
 
-use crate::threads::{comm, number, process};
+use crate::threads::{comm, number, parent, process};
 
 /// Threads that have ended are kept until there are so many of them.
 const MOST_ENDED: usize = 1 << 16;
@@ -21,13 +21,15 @@ const MOST_ENDED: usize = 1 << 16;
 pub(crate) struct Someone {
     pub(crate) comm: Option<String>,
     pub(crate) process: Option<u32>,
+    /// The process that made its process, if it is that one's first thread.
+    parent: Option<u32>,
     /// It has ended. Its number may begin to mean another thread.
     ended: bool,
 }
 
 /// All threads. Clones are the same one.
 #[derive(Clone, Debug)]
-pub(crate) struct Everyone(Arc<Mutex<Watched>>);
+pub struct Everyone(Arc<Mutex<Watched>>);
 
 #[derive(Debug)]
 struct Watched {
@@ -60,6 +62,12 @@ impl Everyone {
             all.read();
         }
     }
+    /// The name of a process, or of the one that made it, also if it has ended: that of its first thread.
+    #[must_use]
+    pub fn name_of_process(&self, pid: u32, parent: bool) -> Option<String> {
+        let pid = if parent { self.look(pid)?.parent? } else { pid };
+        self.look(pid)?.comm
+    }
     /// A thread, as far as records tell that were taken.
     pub(crate) fn get(&self, tid: u32) -> Option<Someone> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).all.threads.get(&tid).cloned()
@@ -79,9 +87,11 @@ impl All {
         let folders = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
         for folder in folders(Path::new("/proc")).map(|entry| entry.path()) {
             let Some(pid) = number(&folder) else { continue };
+            let made_by = parent(&folder);
             for task in folders(&folder.join("task")).map(|entry| entry.path()) {
                 if let (Some(tid), Some(comm)) = (number(&task), comm(&task)) {
-                    let one = Someone { comm: Some(comm), process: Some(pid), ended: false };
+                    let parent = made_by.filter(|_| tid == pid);
+                    let one = Someone { comm: Some(comm), process: Some(pid), parent, ended: false };
                     self.threads.insert(tid, one);
                 }
             }
@@ -90,8 +100,10 @@ impl All {
     fn note(&mut self, tid: u32, changed: Changed) {
         match changed {
             Changed::Begun { by, process } => {
-                let comm = self.threads.get(&by).and_then(|by| by.comm.clone());
-                self.threads.insert(tid, Someone { comm, process: Some(process), ended: false });
+                let maker = self.threads.get(&by).cloned().unwrap_or_default();
+                let parent = maker.process.filter(|_| tid == process);
+                let one = Someone { comm: maker.comm, process: Some(process), parent, ended: false };
+                self.threads.insert(tid, one);
             }
             Changed::Name(name) => {
                 let one = self.threads.entry(tid).or_default();
@@ -127,6 +139,7 @@ mod tests {
         all.note(2, Changed::Begun { by: 1, process: 2 });
         all.note(2, Changed::Ended);
         assert_eq!(comm(&all, 2).as_deref(), Some("first"));
+        assert_eq!(all.threads[&2].parent, all.threads[&1].process);
         assert_eq!(all.threads[&2].process, Some(2));
         // The number is given to another thread, which lives.
         all.note(3, Changed::Begun { by: 1, process: 1 });

@@ -82,6 +82,7 @@ mod requests;
 pub mod saved;
 mod session;
 mod session_request;
+mod sharers;
 mod sites;
 pub mod stacks;
 pub mod summary;

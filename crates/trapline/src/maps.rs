@@ -4,6 +4,7 @@
 //! lines and of all segments of a process are put together: what is added up is added, of what is assigned the first
 //! one counts. What hits say is taken (`record::said`). Does not: write to the tables otherwise, or know what values mean.
 
+use std::cell::Cell;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -13,6 +14,7 @@ use trapline_patch::{Attached, Segment};
 use trapline_record::maps::{MapShape, Missed};
 
 use crate::report::Site;
+use crate::sharers::Sharers;
 use crate::stacks::HitStack;
 use crate::threads::Names;
 
@@ -145,11 +147,11 @@ impl MapKind {
 pub enum KeyWord {
     /// A number.
     Number,
-    /// A thread, by the number that it sees.
+    /// A thread, by its process' number in the segment and its own ([`trapline_record::sharers`]).
     Thread,
-    /// The name of a thread, by its number.
+    /// The name of a thread, in the same way.
     ThreadName,
-    /// The process of a thread, by the thread's number.
+    /// The process of a thread, in the same way.
     Process,
     /// A stack, by its number in its segment's table.
     Stack,
@@ -199,6 +201,8 @@ pub struct MapContents {
     pub said: Vec<MapRow>,
     /// By map: what is not in it.
     pub missed: Vec<Missed>,
+    /// Entries that are left out, as it is not known which thread they are of.
+    pub nameless: u64,
     /// Hits that ran no program: a value was not known, a call went on as another function, or there was no room for a
     /// stack or a text of a key.
     pub unseen: u64,
@@ -216,6 +220,7 @@ impl MapContents {
         !self.rows.is_empty()
             || !self.said.is_empty()
             || self.unseen > 0
+            || self.nameless > 0
             || self.missed.iter().any(|missed| *missed != Missed::default())
     }
 }
@@ -266,8 +271,8 @@ impl<'a> RawMaps<'a> {
         (map, table): (usize, &MapTable),
         (nth, copy): (usize, u32),
     ) {
-        // Stacks and texts have numbers of their own in each segment.
-        let is_of_segment = |word: &KeyWord| matches!(word, KeyWord::Stack | KeyWord::Text);
+        // Stacks, texts and processes have numbers of their own in each segment.
+        let is_of_segment = |word: &KeyWord| *word != KeyWord::Number;
         let of = if table.words().any(is_of_segment) { nth } else { 0 };
         let found = &mut self.found[map];
         let is_said = table.kind == MapKind::Said;
@@ -327,18 +332,25 @@ impl<'a> RawMaps<'a> {
     /// The entries, as a reader knows them. `stack`: that of a number in a segment.
     pub(crate) fn known(
         self,
-        (pid, names): (u32, &Names),
+        (pid, names, sharers): (u32, &Names, &Sharers),
         stack: &dyn Fn(usize, u64) -> Option<(Arc<Site>, HitStack)>,
     ) -> MapContents {
         let mut stacks: HashMap<(usize, u64), Option<StackAt>> = HashMap::new();
-        let texts = &self.texts;
+        let (texts, nameless) = (&self.texts, Cell::new(0));
+        let thread = |segment: usize, word: u64| {
+            let thread = sharers.thread(names, (segment, word));
+            nameless.set(nameless.get() + u64::from(thread.is_none()));
+            thread
+        };
         let mut row = |map: usize, segment: usize, key: Vec<u64>, value: Vec<u64>| {
             let table = &self.tables[map];
             let mut part = |(word, is): (u64, &KeyWord)| match is {
                 KeyWord::Number => Some(KeyPart::Number(word)),
-                KeyWord::Thread => Some(KeyPart::Thread(names.get(word as u32).tid)),
-                KeyWord::Process => Some(KeyPart::Process(names.get(word as u32).process.unwrap_or(pid))),
-                KeyWord::ThreadName => Some(KeyPart::Name(names.get(word as u32).comm)),
+                KeyWord::Thread => Some(KeyPart::Thread(thread(segment, word)?.tid)),
+                KeyWord::Process => Some(KeyPart::Process(thread(segment, word)?.process.unwrap_or(pid))),
+                KeyWord::ThreadName => {
+                    Some(KeyPart::Name(sharers.thread(names, (segment, word)).and_then(|thread| thread.comm)))
+                }
                 KeyWord::Stack => {
                     let known = || stack(segment, word).map(|(site, stack)| (site, Arc::new(stack)));
                     Some(KeyPart::Stack(stacks.entry((segment, word)).or_insert_with(known).clone()))
@@ -348,7 +360,7 @@ impl<'a> RawMaps<'a> {
             let mut parts = |words: Vec<u64>, are: &[KeyWord]| -> Option<Vec<KeyPart>> {
                 words.into_iter().zip(are).map(&mut part).collect()
             };
-            // A broken target may name any text.
+            // A broken target may name any text; a thread may not be known (SHR-2).
             Some(MapRow { pid, map, key: parts(key, &table.keys)?, value: parts(value, &table.values)? })
         };
         let mut rows = Vec::new();
@@ -358,7 +370,7 @@ impl<'a> RawMaps<'a> {
         }
         let said = self.said.into_iter();
         let said = said.filter_map(|((segment, map), key, value)| row(map, segment, key, value)).collect();
-        MapContents { rows, said, missed: self.missed, unseen: self.without_text }
+        MapContents { rows, said, missed: self.missed, nameless: nameless.get(), unseen: self.without_text }
     }
 }
 

@@ -170,6 +170,14 @@ impl Names {
     pub(crate) fn is_known(&self, tid: u32) -> bool {
         self.known.get(&tid).is_some_and(|thread| thread.comm.is_some())
     }
+    /// What was read of a thread, or reported, if anything was.
+    pub(crate) fn met(&self, tid: u32) -> Option<Thread> {
+        self.known.get(&tid).filter(|thread| thread.process.is_some()).cloned()
+    }
+    /// The name of a thread by the tracer's number, if all threads of the machine are watched.
+    pub(crate) fn everyone_comm(&self, tid: u32) -> Option<String> {
+        self.everyone.as_ref()?.look(tid)?.comm
+    }
     /// What is known of a thread.
     pub(crate) fn get(&self, tid: u32) -> Thread {
         let known = self.known.get(&tid).cloned().unwrap_or(Thread::unknown(tid));
@@ -194,6 +202,11 @@ pub(crate) fn comm(task: &Path) -> Option<String> {
 /// The process of a thread.
 pub(crate) fn process(task: &Path) -> Option<u32> {
     Some(ThreadStatus::parse(&std::fs::read(task.join("status")).ok()?).tgid)
+}
+
+/// The process that made a process, or that has it since.
+pub(crate) fn parent(process: &Path) -> Option<u32> {
+    Some(ThreadStatus::parse(&std::fs::read(process.join("status")).ok()?).ppid)
 }
 
 /// Whether a process is another one, or was forked by it, or by a child of it.
@@ -232,12 +245,12 @@ pub(crate) fn own_number(pid: u32, tid: u32) -> Option<u32> {
     inner_number(&PathBuf::from(format!("/proc/{pid}/task/{tid}")))
 }
 
-fn namespace(pid: u32) -> Option<PathBuf> {
+pub(crate) fn namespace(pid: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
 /// Number that a thread sees itself, in the innermost namespace.
-fn inner_number(task: &Path) -> Option<u32> {
+pub(crate) fn inner_number(task: &Path) -> Option<u32> {
     let status = std::fs::read(task.join("status")).ok()?;
     ThreadStatus::parse(&status).ns_pids.last().copied()
 }

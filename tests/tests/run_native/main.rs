@@ -16,6 +16,7 @@ use trapline_tests::{or_skip, text};
 
 mod changes;
 mod keys;
+mod namespaces;
 mod said;
 
 const TIMES: u64 = 10;

@@ -38,6 +38,8 @@ pub(crate) trait Caller {
     ) -> Result<(), TargetError>;
     /// Unmaps.
     fn munmap(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError>;
+    /// Has forked children find zeros there.
+    fn wipe_on_fork(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError>;
     /// Reads or replaces a signal action.
     fn sigaction(&mut self, signal: i32, new: Option<&Handler>) -> Result<Handler, TargetError>;
 }
@@ -72,6 +74,13 @@ macro_rules! impl_caller {
                 len: u64,
             ) -> Result<(), trapline_tracee::TargetError> {
                 <$caller>::munmap(self, addr, len)
+            }
+            fn wipe_on_fork(
+                &mut self,
+                addr: trapline_record::RemoteAddr,
+                len: u64,
+            ) -> Result<(), trapline_tracee::TargetError> {
+                <$caller>::wipe_on_fork(self, addr, len)
             }
             fn sigaction(
                 &mut self,

@@ -5,11 +5,13 @@
 //! Does not: map them, or find room for code (the planner does).
 
 use trapline_plan::filter::{Tally, TargetFilter};
+use trapline_plan::hit::input;
 use trapline_plan::{
     Action, ActionRequest, Charged, DataCounts, DataLayout, LatencyInput, Region, TooLittle, bounds, charge,
 };
 use trapline_record::latency::Stamps;
 use trapline_record::maps::{MapBytes, TextTable};
+use trapline_record::sharers::PAGE;
 use trapline_record::tally::TableShape;
 use trapline_record::trampolines::Trampolines;
 
@@ -28,6 +30,8 @@ pub(crate) struct Room {
     pub(crate) paid: [(u64, u64); 3],
     pub(crate) may_grow: Option<u64>,
     pub(crate) stamps: Option<Region>,
+    /// A page of the process' own, if programs ask for its number.
+    pub(crate) own: Option<Region>,
     /// The far part of the data, if there is one.
     pub(crate) far: Option<Region>,
     /// What code for durations and for return trampolines is made from.
@@ -46,6 +50,9 @@ impl Room {
         let Charged { layout, paid, may_grow } = charged(pid, request, survey, report)?;
         let shape = stamps_of(request, &layout);
         let stamps = shape.map(|shape| find_region(pid, shape.bytes(), survey)).transpose()?;
+        let programs = || request.all_filters().filter_map(|filter| filter.program.as_deref());
+        let asks = programs().any(|program| program.reads(input::MEMBER));
+        let own = asks.then(|| find_region(pid, PAGE, survey)).transpose()?;
         let far = (layout.far() > 0).then(|| find_region(pid, layout.far(), survey)).transpose()?;
         let Options { trampolines: count, or_trampolines, .. } = request.options;
         let trampolines = match made {
@@ -66,7 +73,7 @@ impl Room {
             by_trampolines: request.returns_by_trampolines(),
             leads_on: request.follows_returns(),
         });
-        Ok(Self { layout, paid, may_grow, stamps, far, latency })
+        Ok(Self { layout, paid, may_grow, stamps, own, far, latency })
     }
 }
 

@@ -28,6 +28,9 @@ fn regions(prepared: &Prepared) -> (Vec<MappedRegion>, u64) {
     if let Some(region) = room.stamps {
         regions.push(MappedRegion { region, off: 0, kind: RegionKind::Stamps });
     }
+    if let Some(region) = room.own {
+        regions.push(MappedRegion { region, off: 0, kind: RegionKind::Own });
+    }
     if let Some(region) = room.far {
         regions.push(MappedRegion { region, off: room.layout.near, kind: RegionKind::Data });
     }
@@ -133,12 +136,12 @@ fn map_region(caller: &mut impl Caller, fd: i32, r: &MappedRegion) -> Result<(),
     let (prot, how, fd) = match r.kind {
         RegionKind::Data => (flags::READ | flags::WRITE, flags::SHARED, fd),
         RegionKind::Code => (flags::READ | flags::EXEC, flags::SHARED, fd),
-        RegionKind::Stamps | RegionKind::Trampolines => {
+        RegionKind::Stamps | RegionKind::Trampolines | RegionKind::Own => {
             (flags::READ | flags::WRITE, flags::PRIVATE | flags::ANONYMOUS | flags::NORESERVE, -1)
         }
     };
     caller.mmap(r.region.addr, r.region.len, prot, how | flags::FIXED_NOREPLACE, fd, r.off)?;
-    Ok(())
+    if r.kind == RegionKind::Own { caller.wipe_on_fork(r.region.addr, r.region.len) } else { Ok(()) }
 }
 
 /// Replaces the actions of the signals that the plans need, unless they are replaced already.

@@ -145,6 +145,7 @@ fn plan_one(
         layout: &room.layout,
         far: room.far.map(|region| region.addr).unwrap_or_default(),
         regions: *left,
+        own_page: room.own.map(|region| region.addr).unwrap_or_default(),
         latency: room.latency,
         calls: request.calls,
         filters: request.filters,

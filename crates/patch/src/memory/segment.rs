@@ -156,8 +156,22 @@ impl Segment {
             RegionKind::Trampolines => {
                 self.view().set(at::TRAMPOLINES_COUNT, 0);
             }
+            RegionKind::Own => {
+                self.view().set(at::OWN_PAGE, 0);
+            }
             RegionKind::Code | RegionKind::Data => {}
         }
+    }
+    /// Address of its control block in the target.
+    #[must_use]
+    pub const fn address(&self) -> RemoteAddr {
+        self.control
+    }
+    /// Address in the target of the page that each process has for itself, if there is one
+    /// ([`trapline_record::sharers`]).
+    #[must_use]
+    pub fn own_page(&self) -> Option<RemoteAddr> {
+        self.regions.iter().find(|r| r.kind == RegionKind::Own).map(|r| r.region.addr)
     }
     /// Has the guard at this address, if there is one, lead elsewhere.
     pub(crate) fn redirect_guard(&mut self, addr: u64, to: u64) {
@@ -314,6 +328,9 @@ impl Segment {
             let base = self.layout.regions_off + n as u64 * REGION_LEN;
             for (m, word) in [r.region.addr.0, r.region.len, r.off, r.kind as u64].into_iter().enumerate() {
                 view.set(base + m as u64 * 8, word);
+            }
+            if r.kind == RegionKind::Own {
+                view.set(at::OWN_PAGE, r.region.addr.0);
             }
             if r.kind == RegionKind::Stamps {
                 view.set(at::STAMPS_ADDR, r.region.addr.0);

@@ -46,6 +46,7 @@
 use trapline_record::RemoteAddr;
 use trapline_record::control::at;
 use trapline_record::latency::Stamps;
+use trapline_record::sharers;
 use trapline_tracee::{Batch, BatchOptions, Process, RemoteCaller, RemoteOptions, StoppedAll, TargetError};
 
 use crate::error::PatchError;
@@ -141,6 +142,10 @@ fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &FoundSegment) -> Result<()
     if stamps != 0 && Stamps::is_len(len) {
         caller.munmap(RemoteAddr(stamps), len)?;
     }
+    let own = segment.block.get(at::OWN_PAGE);
+    if own != 0 && own.is_multiple_of(sharers::PAGE) {
+        caller.munmap(RemoteAddr(own), sharers::PAGE)?;
+    }
     Ok(())
 }
 
@@ -158,7 +163,8 @@ fn unregistered(process: &Process, found: &[FoundSegment]) -> Result<Vec<bool>, 
 /// Private memory of ours, which holds no context of the program's.
 fn own_memory(found: &[FoundSegment]) -> Vec<u64> {
     let tables = found.iter().filter_map(|f| f.block.trampolines()).map(|trampolines| trampolines.table);
-    found.iter().map(|f| f.block.get(at::STAMPS_ADDR)).chain(tables).collect()
+    let words = [at::STAMPS_ADDR, at::OWN_PAGE];
+    found.iter().flat_map(|f| words.map(|at| f.block.get(at))).chain(tables).collect()
 }
 
 /// Whether an address lies below all stack pointers of its stack, so that no thread uses it any more.

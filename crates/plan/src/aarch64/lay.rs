@@ -18,6 +18,7 @@ use super::site::{PatchedSite, PatchedWord as Word, Sites};
 use super::stub::{Code as _, Latency, Machine, Rings, Rseq, SIGNATURE, trampoline_code};
 use super::supported::may_fault;
 use crate::AddressSpace;
+use crate::hit::MapsAt;
 use crate::input::ModuleInput;
 use crate::layout::DataAt;
 use crate::machine::ProcessTraits;
@@ -66,7 +67,8 @@ pub(super) fn lay(
     let setting = Setting::new(machine(input.traits), (input.layout, data), input.latency, decided);
     let below = if input.traits.go { BELOW } else { 0 };
     let (rings, stacks) = (rings(input, data), input.traits.stacks);
-    let setting = Setting { rings, stacks, below, bias: input.bias, ..setting };
+    let maps = MapsAt { own_page: input.own_page.0, ..setting.maps };
+    let setting = Setting { rings, stacks, below, maps, bias: input.bias, ..setting };
     let mut next = code;
     for (nth, site) in sites.values().enumerate() {
         let (head, island) = (next, islands.at.get(nth).copied());

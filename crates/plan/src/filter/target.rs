@@ -282,7 +282,10 @@ impl TargetFilter {
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {
         self.by_name
-            || self.program.as_ref().is_some_and(|program| program.reads(input::THREAD))
+            || self
+                .program
+                .as_ref()
+                .is_some_and(|program| [input::THREAD, input::MEMBER].iter().any(|nth| program.reads(*nth)))
             || (self.tally.is_some() || self.program.is_some()) && !self.reads.is_empty()
             || self.condition.as_ref().is_some_and(Tree::asks_for_thread)
             || self.tally.as_ref().is_some_and(Tally::asks_for_thread)

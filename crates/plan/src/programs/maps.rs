@@ -6,9 +6,8 @@
 //! Maps of two owners ([`Owner`]); the third one is [`shared`]. *Added up*: the hit's CPU has a line of its own, where only
 //! threads on that CPU add; threads that were moved meanwhile, or that have no rseq area, add on the last line. In a process
 //! without rseq all lines are as that one.
-//! *Of a thread*: the key holds the thread's number, so no other thread of its PID namespace changes the entry's value.
-//! A child in another namespace may have a thread of the same number: the two share the entry, and either's value is
-//! there.
+//! *Of a thread*: the key holds the thread's word, which no other thread has (SHR-1 in `record::sharers`), so no other one
+//! changes the entry's value.
 //!
 //! # An entry is found
 //!

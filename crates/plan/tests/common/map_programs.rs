@@ -125,6 +125,13 @@ pub(crate) fn sum(made: &mut Made, [one, other]: [Value; 2], value: Value) {
         .map(|(word, by)| builder.compute(Compute::Remainder, word, Value::Number(by)));
     map.add(builder, &key, &[Value::Number(1), value], None);
 }
+/// Adds 1 for the thread among those of all processes (`record::sharers`).
+pub(crate) fn by_member() -> Program {
+    let mut made = Made::new();
+    let member = made.value(input::MEMBER);
+    made.added_to(SUMS, &[member, Value::Number(1)], Value::Number(1));
+    made.finish()
+}
 pub(crate) fn sums_of_arguments() -> Program {
     let mut made = Made::new();
     let [one, value, other] = [0, 1, 2].map(|nth| made.value(nth));

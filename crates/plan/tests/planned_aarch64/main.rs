@@ -75,6 +75,7 @@ fn timed(
         alone: true,
         layout: &layout,
         far: trapline_record::RemoteAddr(0x2000_0000_0000),
+        own_page: trapline_record::RemoteAddr(0x3000_0000_0000),
         regions: u32::MAX,
         latency,
         calls: None,

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use trapline_code::{Program, Value};
 use trapline_plan::filter::TargetFilter;
-use trapline_plan::hit::{HitClock, HitProgram, input};
+use trapline_plan::hit::{HitClock, HitProgram, MapsAt, input};
 use trapline_plan::x86_64::stub::arguments::ArgumentForm;
 use trapline_plan::x86_64::stub::{Filtered, Liveness, Machine, Rings, Traced, run};
 use trapline_plan::{Operand, Stacks, Unwind};
@@ -18,8 +18,8 @@ use trapline_record::view::View;
 use crate::arena::{Arena, LINES, call, machines, unregister};
 use crate::counts::{THREADS, everywhere, storm};
 use crate::map_programs::{
-    BEGAN, BYTES, LIVE_ONE, LIVE_THREE, Made, STACKS, SUMS, TEXTS, alive, begin, end, live, read_live, sum,
-    sums_of_arguments,
+    BEGAN, BYTES, LIVE_ONE, LIVE_THREE, Made, STACKS, SUMS, TEXTS, alive, begin, by_member, end, live,
+    read_live, sum, sums_of_arguments,
 };
 use crate::map_programs::{Marked, left, marked, noted};
 use crate::records::{every_hit, id_for};
@@ -52,6 +52,9 @@ impl Set {
         let area = MapArea { off: 0, lines: LINES, bytes: BYTES, stacks: STACKS, texts: TEXTS };
         Self { machine: *machine, rings, area, base: arena.rows() }
     }
+    fn at(&self, arena: &Arena) -> MapsAt {
+        MapsAt { maps: self.base, own_page: arena.word(2), sharers: arena.word(3) }
+    }
     fn hit(&self, program: Program) -> HitProgram {
         let mut hit = HitProgram::new(program, self.area.bytes);
         hit.stacks = self.area.stacks;
@@ -80,7 +83,7 @@ impl Set {
         let (mut out, at) = (Vec::new(), arena.next());
         form.before(&mut out, at);
         let here = at + out.len() as u64;
-        let pending = run(&mut out, here, &traced, (&hit, self.base), RecordKind::Entry);
+        let pending = run(&mut out, here, &traced, (&hit, self.at(arena)), RecordKind::Entry);
         let here = at + out.len() as u64;
         form.after(&mut out, here);
         out.extend(back());
@@ -114,7 +117,7 @@ impl Set {
             trampolines: None,
         };
         let mut out = Vec::new();
-        let pending = run(&mut out, arena.next(), &traced, (&hit, self.base), kind);
+        let pending = run(&mut out, arena.next(), &traced, (&hit, self.at(arena)), kind);
         out.extend(body);
         pending.finish(&mut out, None).expect("code");
         arena.put(&out)
@@ -185,6 +188,32 @@ fn hit_1_each_hit_is_added_up() {
             }
             arena.unmap();
         }
+    }
+}
+
+/// SHR-1: a process takes a number at its first hit, and another one when a fork has cleared its page.
+#[test]
+fn shr_1_a_process_takes_one_number_and_a_forked_child_another_one() {
+    let _one = ONE.lock();
+    for machine in &machines() {
+        let (mut arena, mut random) = (Arena::new(), Random(0x51a7_e400_0000_0003));
+        let set = Set::new(&arena, machine);
+        for site in [Liveness::default(), Liveness { flags_dead: true, ..Liveness::default() }] {
+            let code = set.build(&mut arena, by_member(), site, RecordKind::Entry, &back());
+            for _ in 0..2 {
+                crate::arena::set(arena.word(2), 0);
+                (0..3).for_each(|_| assert_kept(&format!("{machine:?}"), code, &site, &mut random));
+            }
+        }
+        let (sums, dropped) = set.sums();
+        let each = sums.values().next().map(|first| first.0).unwrap_or_default();
+        let tid = sums.keys().next().map(|first| first[0] & u64::from(u32::MAX)).unwrap_or_default();
+        let expected = (1..=4_u64).map(|number| ([number << 32 | tid, 1], (each, each))).collect();
+        assert_eq!((sums, dropped), (expected, 0), "{machine:?}");
+        let own = std::fs::read_link("/proc/thread-self").expect("a thread");
+        assert_eq!(own.file_name().and_then(|name| name.to_str()), Some(tid.to_string().as_str()));
+        assert_eq!(crate::arena::get(arena.word(3)), 4);
+        arena.unmap();
     }
 }
 

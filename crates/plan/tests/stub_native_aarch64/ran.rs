@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use trapline_code::{Program, Value};
 use trapline_plan::aarch64::stub::arguments::{ArgumentForm, Moved};
@@ -11,7 +12,7 @@ use trapline_plan::aarch64::stub::keyed_stack::BYTES as KEYED_BYTES;
 use trapline_plan::aarch64::stub::run::{Ran, run as ran};
 use trapline_plan::aarch64::stub::{Code as _, Machine};
 use trapline_plan::filter::{Taken, TargetFilter};
-use trapline_plan::hit::{HitClock, HitProgram, input};
+use trapline_plan::hit::{HitClock, HitProgram, MapsAt, input};
 use trapline_plan::{Operand, Stacks, ThreadId};
 use trapline_record::addr::Bias;
 use trapline_record::maps::{MapArea, Missed};
@@ -22,8 +23,8 @@ use super::fields::put_with_kernel;
 use super::filters::Random;
 use super::latency::on_cpu;
 use super::map_programs::{
-    BEGAN, BYTES, LIVE_ONE, LIVE_THREE, Made, Marked, STACKS, SUMS, TEXTS, alive, begin, end, left, live,
-    marked, noted, read_live, sum, sums_of_arguments,
+    BEGAN, BYTES, LIVE_ONE, LIVE_THREE, Made, Marked, STACKS, SUMS, TEXTS, alive, begin, by_member, end,
+    left, live, marked, noted, read_live, sum, sums_of_arguments,
 };
 use super::threads::{ids, tid};
 use super::{ADD, CodeMemory, DATA, RET, by_hand, call, changes, machines, registered, run, storm};
@@ -41,19 +42,29 @@ pub(super) struct Set {
     pub(super) stacks: Stacks,
     pub(super) area: MapArea,
     pub(super) words: Vec<AtomicU64>,
+    /// The process' number, and how many there are.
+    own: Box<[AtomicU64; 2]>,
 }
 
 impl Set {
     pub(super) fn new(machine: Machine, id: ThreadId) -> Self {
         let area = MapArea { off: 0, lines: machine.lines, bytes: BYTES, stacks: STACKS, texts: TEXTS };
         let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
-        Self { room: CodeMemory::new(), machine, id, stacks: Stacks::default(), area, words }
+        Self {
+            room: CodeMemory::new(),
+            machine,
+            id,
+            stacks: Stacks::default(),
+            area,
+            words,
+            own: Box::default(),
+        }
     }
     pub(super) fn build(&self, program: Program, kind: RecordKind, body: &[u32]) -> u64 {
         let mut hit = HitProgram::new(program, self.area.bytes);
         hit.stacks = self.area.stacks;
         hit.clock = HitClock { tick: 1 << 32, offset: 0 };
-        let (maps, counter) = (self.words.as_ptr() as u64, self.room.base + DATA);
+        let (maps, counter) = (self.at(), self.room.base + DATA);
         let (probe, stacks) = (PROBE, self.stacks);
         let (goroutine, inside) = (false, false);
         let (fields, taken) = (&[][..], &[][..]);
@@ -64,13 +75,17 @@ impl Set {
         assert!(4 * words.len() <= 1024 + KEYED_BYTES as usize + code_bytes(&filter), "{}", words.len());
         self.room.put(&words)
     }
+    fn at(&self) -> MapsAt {
+        let own = self.own.each_ref().map(|word| std::ptr::from_ref(word) as u64);
+        MapsAt { maps: self.words.as_ptr() as u64, own_page: own[0], sharers: own[1] }
+    }
     /// A program at a USDT probe.
     fn build_marked(&self, program: Program, marked: &Marked) -> u64 {
         let mut hit = HitProgram::new(program, self.area.bytes);
         (hit.stacks, hit.texts) = (self.area.stacks, marked.texts.clone());
         let what = Ran {
             hit: &hit,
-            maps: self.words.as_ptr() as u64,
+            maps: self.at(),
             probe: PROBE,
             counter: self.room.base + DATA,
             stacks: self.stacks,
@@ -103,6 +118,21 @@ impl Set {
         let missed = self.area.read(View::new(&self.words), (BEGAN, 0), std::slice::from_ref(&ALL), read);
         assert_eq!(missed, Missed::default());
         all
+    }
+}
+
+/// SHR-1: a process takes a number at its first hit, and another one when a fork has cleared its page.
+#[test]
+fn shr_1_a_process_takes_one_number_and_a_forked_child_another_one() {
+    for machine in machines(by_hand) {
+        let set = Set::new(machine, ThreadId::Call);
+        let code = set.build(by_member(), RecordKind::Entry, &[RET]);
+        for _ in 0..4 {
+            set.own[0].store(0, Relaxed);
+            (0..3).for_each(|_| _ = call(code, 1, 2));
+        }
+        let expected = (1..=4_u64).map(|number| ([number << 32 | u64::from(tid()), 1], (3, 3))).collect();
+        assert_eq!((set.sums(), set.own[1].load(Relaxed)), ((expected, 0), 4));
     }
 }
 

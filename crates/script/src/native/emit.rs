@@ -14,8 +14,10 @@ pub enum Known {
     Argument(u8),
     /// What was returned.
     Returned,
-    /// The thread.
+    /// The thread, by the number that it sees.
     Thread,
+    /// The thread, as no other one of all processes that share the maps.
+    Member,
     /// The time, by the boot clock.
     Nanos,
     /// The number of the function that was hit.

@@ -101,11 +101,11 @@ impl<E: Emit> Lower<'_, E> {
         let place = |lower: &mut Self, is: KeyWord, known| Ok((is, lower.emit.known(known)));
         match &*part.op {
             Op::Call { meaning: Meaning::Tid, args } if !is_init(args) => {
-                Ok((KeyWord::Thread, self.emit.known(Known::Thread)))
+                Ok((KeyWord::Thread, self.emit.known(Known::Member)))
             }
-            Op::Call { meaning: Meaning::Comm, .. } => Ok((KeyWord::Comm, self.emit.known(Known::Thread))),
+            Op::Call { meaning: Meaning::Comm, .. } => Ok((KeyWord::Comm, self.emit.known(Known::Member))),
             Op::Call { meaning: Meaning::Pid, args } if !is_init(args) => {
-                Ok((KeyWord::Pid, self.emit.known(Known::Thread)))
+                Ok((KeyWord::Pid, self.emit.known(Known::Member)))
             }
             Op::Call { meaning: Meaning::Func, .. } => place(self, KeyWord::Func, Known::Func),
             Op::Call { meaning: Meaning::Probe, .. } => place(self, KeyWord::Probe, Known::Probe),

@@ -84,7 +84,7 @@ impl<E: Emit> Lower<'_, E> {
         let nth = self.native.said(call, || Said::of(call, args));
         self.native.sayings += 1;
         let nth_of_hit = self.emit.number(self.native.sayings);
-        let own = [self.emit.known(Known::Thread), self.emit.known(Known::Nanos), nth_of_hit];
+        let own = [self.emit.known(Known::Member), self.emit.known(Known::Nanos), nth_of_hit];
         let first = are.len().min(super::maps::MOST_VALUES);
         let (mut values, mut value) = (are[..first].to_vec(), words[..first].to_vec());
         if values.is_empty() {

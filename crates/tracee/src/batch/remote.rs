@@ -139,6 +139,14 @@ impl<'b, 'p> RemoteCaller<'b, 'p> {
     pub fn munmap(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError> {
         self.call("munmap", libc::SYS_munmap, [addr.0, len, 0, 0, 0, 0]).map(drop)
     }
+    /// Calls madvise, so that forked children find zeros there.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn wipe_on_fork(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError> {
+        let advice = libc::MADV_WIPEONFORK as u64;
+        self.call("madvise", libc::SYS_madvise, [addr.0, len, advice, 0, 0, 0]).map(drop)
+    }
     /// Calls close.
     ///
     /// # Errors

@@ -43,6 +43,13 @@ pub(crate) unsafe fn munmap(addr: u64, len: u64) -> io::Result<()> {
     check(i64::from(unsafe { libc::munmap(addr as *mut _, len as usize) })).map(drop)
 }
 
+/// Has forked children find zeros there.
+pub(crate) fn wipe_on_fork(addr: u64, len: u64) -> io::Result<()> {
+    // SAFETY: nothing changes in this process, and of private memory without a file alone the kernel takes it.
+    let done = unsafe { libc::madvise(addr as *mut _, len as usize, libc::MADV_WIPEONFORK) };
+    check(i64::from(done)).map(drop)
+}
+
 /// The calling thread's niceness, from -20, the highest priority, to 19.
 pub(crate) fn niceness() -> Option<i32> {
     // SAFETY: plain numbers. The system call returns 20 less the niceness; the C function cannot tell -1 from an error.

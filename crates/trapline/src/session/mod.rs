@@ -29,6 +29,7 @@ use self::recording::{Recording, numbers};
 use crate::aggregation::Tallied;
 use crate::calls::{Call, in_order};
 use crate::error::Error;
+use crate::everyone::Everyone;
 use crate::filter::Filter;
 use crate::histogram::{LinearBuckets, TickScale};
 use crate::maps::MapContents;
@@ -276,6 +277,11 @@ impl Session {
     fn names_of(&mut self, calls: &[Call]) -> HashMap<(u32, u32), String> {
         let threads: HashSet<(u32, u32)> = calls.iter().map(|call| (call.pid, call.tid)).collect();
         threads.into_iter().filter_map(|(pid, tid)| Some(((pid, tid), self.name(pid, tid)?))).collect()
+    }
+    /// Names of all processes of the machine, if they are watched together: where all may be probed.
+    #[must_use]
+    pub fn everyone(&self) -> Option<Everyone> {
+        self.processes.requested.everyone.clone()
     }
     /// Takes all patches out. Returns what was counted, and what stays behind in the processes.
     #[must_use]

@@ -180,6 +180,7 @@ impl Traced {
         self.target.look_for_children();
         self.readings.names.look_at_rows(&self.target, self.prober.patches.segments(), false);
         self.read_names();
+        self.look_at_sharers();
         let process = &self.target.process;
         self.prober.patches.reclaim(process);
         if !self.prober.patches.detached {
@@ -190,6 +191,18 @@ impl Traced {
             self.readings.recorder.rings.forget(self.prober.patches.segments());
         }
         true
+    }
+    /// Finds the processes that share the maps, while they have their own pages.
+    fn look_at_sharers(&mut self) {
+        let segments = self.prober.patches.attached.segments();
+        self.readings.sharers.look(&self.target.process, segments);
+        if let Some(pid) = self.readings.sharers.take_new() {
+            self.notices.push(format!(
+                "process {pid} has the probes of process {}, which made it, and another PID namespace: in keys of maps in the program its \
+                 threads have the numbers that this trapline sees, elsewhere those that they see themselves; so with others like it",
+                self.target.pid()
+            ));
+        }
     }
     /// Notes the end of the process if it is over. A process loses its memory before it ends; until it has
     /// ended, it is looked at again and again.
@@ -231,6 +244,7 @@ impl Traced {
         if std::mem::replace(&mut self.prober.patches.detached, true) {
             return;
         }
+        self.look_at_sharers();
         let process = &self.target.process;
         if self.ended.is_none() {
             self.notices.extend(self.foreign.look_once_more(process, &self.prober.patches.attached));

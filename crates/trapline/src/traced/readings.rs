@@ -20,6 +20,7 @@ use crate::maps::{MapContents, MapKind, MapTable, RawMaps};
 use crate::past::Interval;
 use crate::report::{By, Ended, ProcessReport, Share, Times};
 use crate::session_request::ReportOptions;
+use crate::sharers::Sharers;
 use crate::stacks::StackSum;
 
 /// What reading takes.
@@ -27,6 +28,8 @@ use crate::stacks::StackSum;
 pub(super) struct Readings {
     pub(super) recorder: Recorder,
     pub(super) names: ThreadNames,
+    /// Which processes share the maps.
+    pub(super) sharers: Sharers,
     /// Stacks in keys of maps, if there are any.
     pub(super) keyed: Option<KeyedStacks>,
     times: CallTimes,
@@ -38,6 +41,7 @@ impl Readings {
         Self {
             recorder: Recorder::default(),
             names: ThreadNames::default(),
+            sharers: Sharers::default(),
             keyed: None,
             times: CallTimes::default(),
             interval: Interval::new(now),
@@ -124,6 +128,7 @@ impl Readings {
             maps.take_said(&prober.patches.attached, (&stack, last));
         }
         self.names.look(target, &maps.threads(), false);
+        self.sharers.look(&target.process, prober.patches.attached.segments());
         let sites = prober.sites.by_counter();
         let site = |segment: usize, probe: u32| sites.get(&(segment, probe)).cloned();
         // Maps first, then stacks: each key that was read has its stack.
@@ -132,7 +137,7 @@ impl Readings {
         let stack = |segment: usize, number: u64| {
             self.keyed.as_ref()?.stack((segment, number), |probe| site(segment, probe))
         };
-        let mut contents = maps.known((target.pid(), self.names.known()), &stack);
+        let mut contents = maps.known((target.pid(), self.names.known(), &self.sharers), &stack);
         contents.unseen += self.counters(prober).unseen() + without;
         contents
     }

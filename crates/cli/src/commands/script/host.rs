@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
+use trapline::system::Everyone;
 use trapline_script::{Clock, Hit, Meaning, StackMode, Stream, World, Zone};
 
 use super::frames::Frames;
@@ -39,6 +40,8 @@ pub(super) struct Host {
     pub(super) frames: Frames,
     /// Whether stacks have source lines.
     pub(super) shows_lines: bool,
+    /// Names of processes that have ended, if all are watched.
+    pub(super) everyone: Option<Everyone>,
     /// The child that was launched.
     pub(super) child: u32,
     /// The boot clock as records have it, if programs are probed.
@@ -57,6 +60,7 @@ impl Host {
             zone: system::zone(),
             frames: Frames::default(),
             shows_lines: true,
+            everyone: None,
             child: 0,
             boot: None,
         }
@@ -162,7 +166,8 @@ impl World for Host {
             true => system::status(pid, "PPid:").and_then(|parent| u32::try_from(parent).ok()),
             false => Some(pid),
         };
-        of.and_then(system::name_of_process).unwrap_or_else(|| UNNAMED.as_bytes().to_vec())
+        let ended = || Some(self.everyone.as_ref()?.name_of_process(pid, parent)?.into_bytes());
+        of.and_then(system::name_of_process).or_else(ended).unwrap_or_else(|| UNNAMED.as_bytes().to_vec())
     }
     fn symbol(&mut self, pid: u32, address: u64) -> String {
         self.frames.symbol(pid, address)

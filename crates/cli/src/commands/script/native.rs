@@ -114,6 +114,7 @@ impl Emit for Emitter<'_> {
             Known::Argument(nth) => input::MORE + u16::from(nth - 6),
             Known::Text(nth) => input::TEXT + u16::from(nth),
             Known::Returned => input::RETURNED,
+            Known::Member => input::MEMBER,
             Known::Thread => input::THREAD,
             Known::Nanos => input::NANOS,
             Known::Func => input::NAME,

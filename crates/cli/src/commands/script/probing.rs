@@ -12,6 +12,7 @@ use trapline::calls::{KeptPointer, KeptText};
 use trapline::filter::Filter;
 use trapline::report::Refused;
 use trapline::stacks::Unwinding;
+use trapline::system::Everyone;
 use trapline::{Among, Call, Finished, Interrupt, Interrupts, ProbeSpec, Session, Target};
 use trapline_script::native::{Native, Processes};
 use trapline_script::{Machine, Probe, Program};
@@ -221,6 +222,10 @@ impl Probing {
     /// The process that is probed, if it is one.
     pub(super) fn pid(&mut self) -> u32 {
         self.session.totals().first().map_or(0, |report| report.pid)
+    }
+    /// Names of all processes, if all may be probed.
+    pub(super) fn everyone(&self) -> Option<Everyone> {
+        self.session.everyone()
     }
     /// The boot clock, as records have it.
     pub(super) fn now(&self) -> u64 {

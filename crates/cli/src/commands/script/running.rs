@@ -151,6 +151,7 @@ impl Running<'_> {
         match (&mut self.probing, command) {
             (Some(probing), _) => {
                 self.host.boot = Some(probing.now());
+                self.host.everyone = probing.everyone();
                 self.host.child = of_command(probing.pid());
                 self.host.frames.look(probing.pid());
                 notices.extend(summary::refused(&probing.refused));
@@ -221,6 +222,7 @@ impl Running<'_> {
                     let alive = probing.poll();
                     let events = probing.events();
                     self.host.boot = Some(probing.now());
+                    self.host.everyone = probing.everyone();
                     (alive, events)
                 }
                 None => (true, Vec::new()),
@@ -318,7 +320,7 @@ impl Running<'_> {
         if let Some(child) = &mut self.child {
             own::end(child);
         }
-        let (mut missed, mut unknown) = (0, 0);
+        let (mut missed, mut unknown, mut nameless) = (0, 0, 0);
         if let Some(probing) = self.probing.take() {
             let (host, hit, said) = (&mut self.host, &self.hit, &mut self.said);
             let until = self.ended.unwrap_or(u64::MAX);
@@ -331,6 +333,7 @@ impl Running<'_> {
             unknown = without;
             self.run_events(events);
             missed = finished.summary.missed + lost;
+            nameless = finished.maps.iter().map(|one| one.nameless).sum::<u64>();
             self.warn(summary::problems(&finished.summary));
             own::end_launched(&mut finished, self.host.child);
         }
@@ -347,6 +350,13 @@ impl Running<'_> {
         if unknown > 0 {
             let text = format!(
                 "WARNING: {unknown} blocks did not run: a value that they ask for was not known at the hit\n"
+            );
+            self.host.write(Stream::Error, text.as_bytes());
+        }
+        if nameless > 0 {
+            let text = format!(
+                "WARNING: {nameless} entries of maps are left out: they are of processes in other PID namespaces that ended at once, so it \
+                 is not known which thread they are of\n"
             );
             self.host.write(Stream::Error, text.as_bytes());
         }

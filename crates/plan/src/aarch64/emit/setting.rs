@@ -15,6 +15,7 @@ use crate::aarch64::stub::{
     Filtered, Latency, Machine, Rings, TableLocation, Tallied, Threads, Timed, Traced,
 };
 use crate::filter::TargetFilter;
+use crate::hit::MapsAt;
 use crate::layout::{DataAt, DataLayout};
 use crate::machine::{Stacks, ThreadId};
 use crate::request::{LatencyInput, Read, Unwind};
@@ -34,8 +35,8 @@ pub(in crate::aarch64) struct Setting<'a> {
     /// Describes what entries keep for returns that aggregate: it is as large as a stamp cell, and there is
     /// no ring.
     pub(in crate::aarch64) places: Rings,
-    /// Address of line 0 of a script's maps.
-    pub(in crate::aarch64) maps: u64,
+    /// Where a script's maps are.
+    pub(in crate::aarch64) maps: MapsAt,
     /// Where stacks end.
     pub(in crate::aarch64) stacks: Stacks,
     /// By how many bytes lower than the program's stack pointer stubs begin (GO-2).
@@ -65,7 +66,9 @@ impl<'a> Setting<'a> {
         let slot = latency.map_or(0, |latency| 1 << latency.shape.cell_bits());
         let area = RingArea { slot, most: slot, ..layout.rings };
         let places = Rings { area, base: 0, id, stacks: Stacks::default() };
-        let (bias, maps, stacks) = (Bias::default(), data.of(layout.maps.off), Stacks::default());
+        let (bias, stacks) = (Bias::default(), Stacks::default());
+        let (maps, sharers) = (data.of(layout.maps.off), data.of(control::at::SHARERS));
+        let maps = MapsAt { maps, own_page: 0, sharers };
         Self {
             machine,
             layout,

@@ -61,7 +61,7 @@ fn allocated(table: StackTable) -> Result<Allocated, NoCode> {
 /// Appends it. Returns the jump of hits that run no program.
 pub(super) fn keep(asm: &mut Asm, machine: &Machine, what: &Ran<'_>) -> Fix {
     let table = what.hit.stacks;
-    let at = what.maps + what.hit.bytes.before_stacks(machine.lines);
+    let at = what.maps.maps + what.hit.bytes.before_stacks(machine.lines);
     let walk = Walk {
         stacks: what.stacks,
         unwind: Unwind::Frames(table.frames),

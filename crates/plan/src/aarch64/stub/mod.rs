@@ -53,6 +53,7 @@ mod record_parts;
 mod rseq;
 pub mod run;
 mod saves;
+mod sharers;
 mod stack;
 pub mod tally;
 pub(crate) mod text;

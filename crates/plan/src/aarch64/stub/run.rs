@@ -31,9 +31,9 @@ use super::marked::{Left, Marked};
 use super::pending::Code;
 use super::rseq::{self, Begun, CPU_ID, Section};
 use super::text::Texts;
-use super::{keyed_stack, threads};
+use super::{keyed_stack, sharers, threads};
 use crate::filter::{MAX_WORDS, Taken};
-use crate::hit::{HitClock, HitProgram, MapBytes, NAMES, input};
+use crate::hit::{HitClock, HitProgram, MapBytes, MapsAt, NAMES, input};
 use crate::machine::{Stacks, ThreadId};
 use crate::programs::Kept;
 use crate::request::Read;
@@ -48,8 +48,8 @@ const CPU: u32 = 8;
 pub struct Ran<'a> {
     /// The program.
     pub hit: &'a HitProgram,
-    /// Address of the maps.
-    pub maps: u64,
+    /// Where the maps are.
+    pub maps: MapsAt,
     /// The probe.
     pub probe: u32,
     /// Address of the probe's counter on line 0.
@@ -93,7 +93,7 @@ thread_local! {
 pub(crate) fn allocated(hit: &HitProgram) -> Result<Allocated, NoCode> {
     let program = hit.program();
     let words = MAX_WORDS - usize::from(hit.reads(input::STACK));
-    let known = KnownValues::of(ThreadId::Unknown, hit, 0, None);
+    let known = KnownValues::of(ThreadId::Unknown, hit, MapsAt::default(), None);
     MADE.with_borrow_mut(|made| {
         made.answer(
             |(asked, _)| asked == program,
@@ -116,8 +116,11 @@ pub fn run(at: u64, machine: &Machine, id: ThreadId, what: Ran<'_>, kind: Record
         return UnfinishedRun { asm, machine, sections: Vec::new(), left, depth: 0, counter, leave };
     }
     let without = what.hit.reads(input::STACK).then(|| keyed_stack::keep(&mut asm, machine, &what));
-    if what.hit.reads(input::THREAD) {
+    if what.hit.reads(input::THREAD) || what.hit.reads(input::MEMBER) {
         threads::ask(id, &mut asm);
+    }
+    if what.hit.reads(input::MEMBER) {
+        sharers::look(&mut asm, machine, what.maps);
     }
     let marked = marked(machine, id, &what);
     let (left, depth) = (marked.take(&mut asm), marked.texts.depth());
@@ -151,7 +154,7 @@ pub fn run(at: u64, machine: &Machine, id: ThreadId, what: Ran<'_>, kind: Record
 /// What the program has as its arguments.
 fn marked<'a>(machine: &Machine, id: ThreadId, what: &Ran<'a>) -> Marked<'a> {
     let Ran { hit, taken, fields, goroutine, .. } = *what;
-    let table = what.maps + hit.bytes.before_stacks(machine.lines) + hit.stacks.len();
+    let table = what.maps.maps + hit.bytes.before_stacks(machine.lines) + hit.stacks.len();
     let step = frame::FRAME.unsigned_abs();
     let texts = Texts { texts: 0, ended: 0, fields, id, goroutine, step, beside: what.inside };
     Marked { hit, taken, table, texts, lse: machine.lse }
@@ -228,22 +231,22 @@ fn without(asm: &mut Asm, left: Left, (depth, leave): (u32, u64), count: impl Fn
 struct KnownValues<'a> {
     id: ThreadId,
     names: [u32; NAMES],
-    /// Address and bytes of the maps.
-    maps: (u64, MapBytes),
+    /// Where the maps are, and their bytes.
+    maps: (MapsAt, MapBytes),
     machine: Option<&'a Machine>,
     begun: Cell<Option<Begun>>,
     sections: RefCell<Vec<Section>>,
 }
 
 impl<'a> KnownValues<'a> {
-    fn of(id: ThreadId, hit: &HitProgram, base: u64, machine: Option<&'a Machine>) -> Self {
+    fn of(id: ThreadId, hit: &HitProgram, base: MapsAt, machine: Option<&'a Machine>) -> Self {
         let (maps, names) = ((base, hit.bytes), hit.names);
         Self { id, names, maps, machine, begun: Cell::new(None), sections: RefCell::default() }
     }
     /// Address of a line.
     fn line(&self, nth: u32) -> u64 {
         let (at, bytes) = self.maps;
-        at + u64::from(bytes.once) + u64::from(nth) * u64::from(bytes.line)
+        at.maps + u64::from(bytes.once) + u64::from(nth) * u64::from(bytes.line)
     }
 }
 
@@ -267,7 +270,13 @@ impl Inputs for KnownValues<'_> {
             }
             input::OTHERS => asm.constant(to, self.line(self.machine.map_or(0, |machine| machine.lines - 1))),
             input::STACK => asm.load_at(to, SP, DEPTH + keyed_stack::NUMBER),
-            input::ASSIGNED | input::OWN => asm.constant(to, self.maps.0),
+            input::ASSIGNED | input::OWN => asm.constant(to, self.maps.0.maps),
+            input::MEMBER => {
+                threads::load_below(self.id, asm, to, DEPTH);
+                asm.constant(C, self.maps.0.own_page);
+                asm.load(C, C);
+                asm.add(to, to, C);
+            }
             input::NAME.. => asm.number(to, name(self.names, nth)),
             input::MORE.. => {
                 let first = DEPTH + frame::FRAME.unsigned_abs();

@@ -3,6 +3,7 @@
 //! In: the module's input, and where its code and data lie. Out: the values that stubs are made with, for each
 //! probe. Does not: emit code.
 
+use crate::hit::MapsAt;
 use crate::input::ModuleInput;
 use crate::layout::{DataAt, DataLayout};
 use crate::machine::{ProcessTraits, ThreadId};
@@ -33,8 +34,8 @@ pub(in crate::x86_64) struct Setting<'a> {
     pub(crate) shared_space: bool,
     pub(crate) layout: &'a DataLayout,
     pub(crate) machine: Machine,
-    /// Address of line 0 of a script's maps.
-    pub(crate) maps: u64,
+    /// Where a script's maps are.
+    pub(crate) maps: MapsAt,
     /// Present if durations are measured.
     pub(crate) latency: Option<Latency>,
     /// Present if hits are counted by thread.
@@ -62,7 +63,11 @@ impl<'a> Setting<'a> {
             mirrored_end,
             shared_space: input.code_region.is_some(),
             layout,
-            maps: data.of(layout.maps.off),
+            maps: MapsAt {
+                maps: data.of(layout.maps.off),
+                own_page: input.own_page.0,
+                sharers: data.of(control::at::SHARERS),
+            },
             machine: Machine { rseq: traits.rseq, rdpid: traits.rdpid, lines: traits.lines },
             latency: input.latency.map(|latency| timing(latency, layout, data)),
             threads: by_thread(traits.thread_id, layout, data),

@@ -47,6 +47,7 @@ mod remote;
 mod rseq;
 pub(crate) mod run;
 mod saves;
+mod sharers;
 pub(crate) mod stack;
 mod state;
 pub mod tally;

@@ -17,7 +17,7 @@ use super::threads::{self, Threads};
 use super::traced::Traced;
 use super::{aggregate_at_return, filtered_count};
 use crate::filter::Tally;
-use crate::hit::HitProgram;
+use crate::hit::{HitProgram, MapsAt};
 use crate::machine::ExitKind;
 
 /// A stub that waits for its displaced code. The caller relocates it to [`UnfinishedStub::displaced_at`], appends it
@@ -182,7 +182,7 @@ pub fn run(
     out: &mut Vec<u8>,
     at: u64,
     traced: &Traced<'_>,
-    what: (&HitProgram, u64),
+    what: (&HitProgram, MapsAt),
     kind: RecordKind,
 ) -> UnfinishedStub<'static> {
     UnfinishedStub::begin(out, at, |asm| Kind::Run(super::run::run(asm, traced, what, kind)))

@@ -10,7 +10,7 @@
 //!   rsp - 32 to - 64, - 96      words for variables (WAITING)
 //!   rsp - 72                    another one, or the stack's number (`keyed_stack`)
 //!   rsp - 104                   CPU: the line of the maps that is added to, by its number
-//!   rsp - 112, - 120            rax and another register, while an entry is claimed
+//!   rsp - 112, - 120            rax and another register, during a claim's access; the process' number, while MEMBER is loaded
 //!   rsp - 128                   NANOS
 //! ```
 //!
@@ -29,9 +29,10 @@ use super::machine::Machine;
 use super::marked::{Left, Marked};
 use super::rseq::{self, Begun, CPU_ID, Section};
 use super::saves::{SAVED_RAX, SAVED_RDX, Saves};
+use super::sharers::{self, Taking};
 use super::traced::Traced;
 use super::{keyed_stack, threads};
-use crate::hit::{HitClock, HitProgram, MapBytes, NAMES, input};
+use crate::hit::{HitClock, HitProgram, MapBytes, MapsAt, NAMES, input};
 use crate::machine::{Rseq, ThreadId};
 use crate::programs::Kept;
 
@@ -51,6 +52,8 @@ pub(super) struct RunTail {
     fixes: Vec<Fix>,
     rseq: Option<Rseq>,
     sections: Vec<Section>,
+    /// What the first hit of a process does.
+    taking: Option<Taking>,
     /// The jumps of hits that run no program, and where they go on.
     left: Left,
     /// By how many bytes the copies lower the stack pointer.
@@ -70,7 +73,7 @@ thread_local! {
 /// There are too few.
 pub(crate) fn allocated(hit: &HitProgram) -> Result<Allocated, NoCode> {
     let (program, words) = (hit.program(), words(hit));
-    let known = KnownValues::of((ThreadId::Unknown, 0), hit, 0, None);
+    let known = KnownValues::of((ThreadId::Unknown, 0), hit, MapsAt::default(), None);
     MADE.with_borrow_mut(|made| {
         made.answer(
             |(asked, _)| asked == program,
@@ -85,17 +88,18 @@ fn words(hit: &HitProgram) -> usize {
     WAITING.len() - usize::from(hit.reads(input::STACK))
 }
 
-/// Appends the part of a stub that comes before the displaced code. `base`: address of the maps. Of the rings in `traced`
+/// Appends the part of a stub that comes before the displaced code. `at`: where the maps are. Of the rings in `traced`
 /// only the way to read a thread's number is used.
 pub(super) fn run(
     asm: &mut Asm<'_>,
     traced: &Traced<'_>,
-    (hit, base): (&HitProgram, u64),
+    (hit, at): (&HitProgram, MapsAt),
     kind: RecordKind,
 ) -> RunTail {
     let machine = traced.machine;
     let ids = (traced.rings.id, traced.saves(kind).step());
-    let known = KnownValues::of(ids, hit, base, Some(machine));
+    let known = KnownValues::of(ids, hit, at, Some(machine));
+    let base = at.maps;
     if kind == RecordKind::Tail {
         let saves = traced.saves(kind).first();
         saves.enter(asm);
@@ -114,9 +118,10 @@ pub(super) fn run(
         None
     };
     let copies = !traced.fields.is_empty();
-    if hit.reads(input::THREAD) || copies {
+    if hit.reads(input::THREAD) || hit.reads(input::MEMBER) || copies {
         threads::ask(traced.rings.id, asm);
     }
+    let taking = hit.reads(input::MEMBER).then(|| sharers::look(asm, at));
     let taken = traced.filter.map_or(&[][..], |filtered| &filtered.filter.taken);
     let table = base + hit.bytes.before_stacks(machine.lines) + hit.stacks.len();
     let marked = Marked::of(traced, hit, taken, table);
@@ -147,7 +152,7 @@ pub(super) fn run(
         rseq::clear(asm, rseq);
     }
     without.into_iter().for_each(|fix| asm.bind(fix));
-    let tail = RunTail { leave: asm.here(), ..known.tail(traced, (left, marked.texts.depth())) };
+    let tail = RunTail { leave: asm.here(), taking, ..known.tail(traced, (left, marked.texts.depth())) };
     saves.leave(asm);
     tail
 }
@@ -201,6 +206,7 @@ impl RunTail {
     }
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
         self.without(asm);
+        self.taking.into_iter().for_each(|taking| taking.finish(asm));
         if !self.fixes.is_empty() {
             asm.align(8);
             self.fixes.into_iter().for_each(|fix| asm.bind(fix));
@@ -216,8 +222,8 @@ struct KnownValues<'a> {
     /// By how many bytes the stack pointer is below the hit's.
     step: i32,
     names: [u32; NAMES],
-    /// Address and bytes of the maps.
-    maps: (u64, MapBytes),
+    /// Where the maps are, and their bytes.
+    maps: (MapsAt, MapBytes),
     machine: Option<&'a Machine>,
     /// Where the address of line 0 is read.
     fixes: RefCell<Vec<Fix>>,
@@ -226,20 +232,20 @@ struct KnownValues<'a> {
 }
 
 impl<'a> KnownValues<'a> {
-    fn of((id, step): (ThreadId, i32), hit: &HitProgram, base: u64, machine: Option<&'a Machine>) -> Self {
+    fn of((id, step): (ThreadId, i32), hit: &HitProgram, at: MapsAt, machine: Option<&'a Machine>) -> Self {
         let (fixes, sections) = (RefCell::default(), RefCell::default());
-        let (maps, names) = ((base, hit.bytes), hit.names);
+        let (maps, names) = ((at, hit.bytes), hit.names);
         Self { id, step, names, maps, machine, fixes, begun: Cell::new(None), sections }
     }
     /// Address of line 0.
     fn lines(&self) -> u64 {
-        self.maps.0 + u64::from(self.maps.1.once)
+        self.maps.0.maps + u64::from(self.maps.1.once)
     }
     fn tail(self, traced: &Traced<'_>, (left, depth): (Left, i32)) -> RunTail {
         let base = self.lines();
         let rseq = self.machine.and_then(|machine| machine.rseq);
         let (fixes, sections) = (self.fixes.into_inner(), self.sections.into_inner());
-        RunTail { base, fixes, rseq, sections, left, depth, counter: traced.dropped, leave: 0 }
+        RunTail { base, fixes, rseq, sections, taking: None, left, depth, counter: traced.dropped, leave: 0 }
     }
 }
 
@@ -262,7 +268,15 @@ impl Inputs for KnownValues<'_> {
                 asm.mov_imm64(to, self.lines() + u64::from(lines - 1) * u64::from(self.maps.1.line));
             }
             input::STACK => asm.load(to, keyed_stack::NUMBER),
-            input::ASSIGNED | input::OWN => asm.mov_imm64(to, self.maps.0),
+            input::ASSIGNED | input::OWN => asm.mov_imm64(to, self.maps.0.maps),
+            // The words of a claim hold nothing here.
+            input::MEMBER => {
+                asm.mov_imm64(to, self.maps.0.own_page);
+                asm.load(to, Mem::At(to, 0));
+                asm.store(SPARE[1], to);
+                threads::load(self.id, asm, to, 0);
+                asm.alu_load(Alu::Add, to, SPARE[1]);
+            }
             input::NAME.. => asm.mov_imm32(to, name(self.names, nth)),
             input::MORE.. => asm.load(to, Mem::At(RSP, self.step + 8 * i32::from(nth - input::MORE))),
             _ => match ARGUMENT.get(usize::from(nth)) {

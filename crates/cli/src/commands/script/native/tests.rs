@@ -206,7 +206,7 @@ fn contents(script: &NativeScript, hit_program: &HitProgram, hits: &[Hit]) -> Ma
     for hit in hits {
         let mut inputs = vec![0; 33];
         inputs[..6].copy_from_slice(&hit.args);
-        inputs[usize::from(input::THREAD)] = hit.tid.into();
+        [input::THREAD, input::MEMBER].iter().for_each(|nth| inputs[usize::from(*nth)] = hit.tid.into());
         inputs[usize::from(input::STACK)] = hit.stack.len() as u64 - 2;
         inputs[usize::from(input::NANOS)] = hit.nsecs.unwrap_or(0);
         [input::ASSIGNED, input::OWN].iter().for_each(|nth| inputs[usize::from(*nth)] = LINE);
