@@ -63,6 +63,8 @@ impl Terminal {
             .env("TERM", "xterm-256color")
             .env("LC_ALL", "C.UTF-8")
             .env("RUST_BACKTRACE", "0");
+        // Before the program can change them.
+        let modes = modes(&slave);
         let child = command.stdin(stdio()).stdout(stdio()).stderr(stdio()).spawn().expect("setsid runs");
         let emulator = Arc::new(Mutex::new(vt100::Parser::new(SIZE.0, SIZE.1, 1000)));
         let gone = Arc::new(AtomicBool::new(false));
@@ -77,7 +79,6 @@ impl Terminal {
                 seen.lock().expect("no panic").process(&bytes[..n]);
             }
         });
-        let modes = modes(&slave);
         Self { master: Some(master), slave, modes, child, emulator, gone }
     }
     fn top(args: &[&str]) -> Self {

@@ -1,6 +1,6 @@
 //! Texts of a record in a compact ring, as long as they are (`record::calls::Behind`).
 //!
-//! In: [`input::COPIES`](super::records::input::COPIES), a pointer to the stub's copies: of each text the kernel's result and
+//! In: [`input::COPIES`], a pointer to the stub's copies: of each text the kernel's result and
 //! [`MOST_BYTES`] bytes, one text behind the other; which of them end at a 0. Out: a program that leaves the texts, one behind
 //! the other without room between them, from the last byte of the first result on; and the number of their words before that
 //! result. All of that is the stub's own.
