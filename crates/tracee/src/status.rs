@@ -2,6 +2,8 @@
 //!
 //! Input: the kernel's text. Output: values. A field that the kernel does not show keeps its default.
 
+use crate::numbers;
+
 /// A thread's seccomp mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Seccomp {
@@ -80,6 +82,18 @@ pub enum InCall {
         /// Instruction pointer.
         pc: u64,
     },
+}
+
+impl InCall {
+    /// Whether the thread may be in a call that creates a thread or a process.
+    #[must_use]
+    pub fn creates(&self) -> bool {
+        match self {
+            Self::Running => true,
+            Self::Call { nr, .. } => numbers::CREATING.contains(&(*nr as i64)),
+            Self::Elsewhere { .. } => false,
+        }
+    }
 }
 
 impl ThreadStatus {

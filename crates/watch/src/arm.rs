@@ -1,8 +1,10 @@
 //! Arms all threads of a process, and those that are born meanwhile: all or none (WCH-2).
 //!
 //! Protocol. List the threads. For each new one, take debug registers in our own account, open every
-//! breakpoint, disabled, and last open its dummy events. List again, until a listing has no new thread that
-//! must be armed. Only then enable everything. A thread that is gone is no error. Any other failure drops
+//! breakpoint, and last open its dummy events. List again, until a listing has no new thread that
+//! must be armed, and it is known that no armed thread is still creating one that began before
+//! ([`crate::settle`]). Accesses count from then on; the
+//! samples of those before are thrown away. A thread that is gone is no error. Any other failure drops
 //! what was opened: closing an event disarms it and its inherited copies.
 //!
 //! | a thread born | has | so |
@@ -14,6 +16,7 @@
 //! | | | one with its parent's. The reader drops the latter ([`crate::watching`]), |
 //! | | | so every access counts once |
 //! | before its parent was armed | none | a later listing shows it, and it is armed; or it has ended |
+//! | by a parent that does not settle | unknown | it is armed when its birth is reported, and counted as late |
 //! | partly; no debug register is left for its own events | too few | everything of the process is closed, |
 //! | | | and arming begins again: it is an ordinary thread then |
 //!
@@ -31,6 +34,7 @@ use crate::accounts::Reserved;
 use crate::births::Births;
 use crate::error::{ENOSPC, ESRCH, WatchError, explain};
 use crate::holders::no_registers;
+use crate::settle::{self, Maker, PATIENCE};
 
 /// Limit for the listings, after which arming begins again or is given up.
 const LISTINGS: usize = 1000;
@@ -90,7 +94,7 @@ impl From<NotArmed> for NotNow {
 }
 
 impl Armory<'_> {
-    /// Opens `points` for all threads of a process, not yet enabled.
+    /// Opens `points` for all threads of a process.
     pub(crate) fn arm(
         &mut self,
         process: &Process,
@@ -124,19 +128,32 @@ impl Armory<'_> {
     ) -> Result<Vec<ArmedThread>, Failure> {
         let mut seen = HashSet::new();
         let mut all: Vec<ArmedThread> = Vec::new();
+        let mut makers = Vec::new();
         let listings = if self.inherit { LISTINGS } else { LISTINGS_ALONE };
         for listing in 0..listings {
+            self.births.read();
+            let before = self.births.unread();
             let listed = process.threads().map_err(|error| Failure::Final(error.into()))?;
             self.births.read();
             let mut fresh: Vec<u32> = listed.into_iter().filter(|tid| seen.insert(*tid)).collect();
             fresh.retain(|&tid| !self.births.is_whole(tid));
             if fresh.is_empty() {
-                return Ok(all);
+                if makers.is_empty() || !self.inherit {
+                    self.births.armed_up_to(before);
+                    return Ok(all);
+                }
+                self.settle(process, std::mem::take(&mut makers), PATIENCE);
+                continue;
             }
             self.make_room(all.len() + fresh.len(), points.len()).map_err(Failure::Final)?;
             for (index, &tid) in fresh.iter().enumerate() {
                 match self.arm_thread(tid, points) {
-                    Ok(armed) => all.push(armed),
+                    Ok(armed) => {
+                        all.push(armed);
+                        // Mostly this is so at once, and then its first birth is whole, too.
+                        let late = self.settle(process, vec![Maker::opened(process, tid)], Duration::ZERO);
+                        makers.extend(late);
+                    }
                     Err(NotNow::Gone) => {}
                     Err(error) => {
                         // Close what is open before looking for other holders of debug registers.
@@ -146,6 +163,8 @@ impl Armory<'_> {
                         return Err(if crowded { Failure::Crowded(error) } else { Failure::Final(error) });
                     }
                 }
+                // What is accessed before all are armed does not count, and must not fill the rings.
+                self.rings.discard();
                 let (done, left) = (all.len(), fresh.len() - index - 1);
                 progress(Progress { done, of: done + left, elapsed: begun.elapsed() });
             }
@@ -155,6 +174,13 @@ impl Armory<'_> {
             return Err(Failure::Crowded(WatchError::Churn { pid: process.pid(), listings }));
         }
         Ok(all)
+    }
+    /// Waits until no maker creates a thread that may lack events and is in no listing; returns those that still may.
+    fn settle(&mut self, process: &Process, makers: Vec<Maker>, at_most: Duration) -> Vec<Maker> {
+        let (settled, rest) = settle::settled(process, makers, at_most);
+        self.births.read();
+        self.births.settle(&settled);
+        rest
     }
     /// Opens everything for one thread, or nothing.
     pub(crate) fn arm_thread(&mut self, tid: u32, points: &[Breakpoint]) -> Result<ArmedThread, NotNow> {

@@ -7,8 +7,9 @@
 //! parent's events) orders this against every inheriting. A thread that the parent *M* begins to create after
 //! that is whole. A thread that *M* was creating at that moment may have a part; its record comes at the end
 //! of the creation, and may carry a later time. But *M* creates one thread after the other. So of the births
-//! that *M*'s own dummy events record, only the first can be of that kind, and all later ones are whole. What
-//! a whole thread creates is whole. A thread that is armed after it inherited some events is recorded twice,
+//! that *M*'s own dummy events record, only the first can be of that kind, and all later ones are whole. So is
+//! the first, once it is known that *M* is not in such a creation ([`crate::settle`]). What a whole thread
+//! creates is whole. A thread that is armed after it inherited some events is recorded twice,
 //! by its parent's dummy events and by its own; the parent's copy is left out.
 
 use std::collections::HashMap;
@@ -70,6 +71,22 @@ impl Births {
         self.followed.drain(mark..).for_each(|gone| self.lineage.forget(gone.ids()));
         self.lineage.whole.retain(|_, of| *of != pid);
     }
+    /// Notes that what these threads create from now on is whole. All records of what they created before were
+    /// read ([`Self::read`]).
+    pub(crate) fn settle(&mut self, makers: &[u32]) {
+        for tid in makers {
+            self.lineage.settle(*tid);
+        }
+    }
+    /// The number of records that were read and not taken yet.
+    pub(crate) const fn unread(&self) -> usize {
+        self.pending.len()
+    }
+    /// Notes that the first of these records need no arming: of each thread that they name, a listing has shown since
+    /// that it is armed, or that it has ended.
+    pub(crate) fn armed_up_to(&mut self, records: usize) {
+        self.pending[..records].iter_mut().for_each(|record| record.whole = true);
+    }
     /// Whether a thread has everything that its maker has.
     pub(crate) fn is_whole(&self, tid: u32) -> bool {
         self.lineage.whole.contains_key(&tid)
@@ -82,7 +99,7 @@ impl Births {
             Err(dropped) => lost += dropped,
         });
         batch.sort_by_key(|record| record.time_ns);
-        batch.retain(|record| self.lineage.note(record));
+        batch.retain_mut(|record| self.lineage.note(record));
         self.pending.append(&mut batch);
         sound && lost == 0
     }
@@ -102,6 +119,11 @@ impl Lineage {
         self.ids.extend(ids.iter().map(|&id| (id, (tid, self.turns))));
         self.own.insert(tid, Own { turn: self.turns, first_ns: u64::MAX });
     }
+    fn settle(&mut self, tid: u32) {
+        if let Some(own) = self.own.get_mut(&tid) {
+            own.first_ns = 0;
+        }
+    }
     fn forget(&mut self, ids: &[u64]) {
         for id in ids {
             if let Some((tid, turn)) = self.ids.remove(id)
@@ -112,7 +134,7 @@ impl Lineage {
         }
     }
     /// Updates the state by a record; returns false for the second copy of one.
-    fn note(&mut self, record: &TaskRecord) -> bool {
+    fn note(&mut self, record: &mut TaskRecord) -> bool {
         if !self.is_first_copy(record) {
             return false;
         }
@@ -123,7 +145,8 @@ impl Lineage {
                     maker.first_ns = maker.first_ns.min(record.time_ns);
                     later
                 });
-                if later || self.whole.contains_key(&parent) {
+                record.whole = later || self.whole.contains_key(&parent);
+                if record.whole {
                     self.whole.insert(record.tid, record.pid);
                 } else {
                     self.whole.remove(&record.tid);
@@ -159,7 +182,7 @@ mod tests {
     const PID: u32 = 10;
 
     fn task_record(what: Task, tid: u32, by: u32, time_ns: u64, id: u64) -> TaskRecord {
-        TaskRecord { what, pid: PID, tid, by, time_ns, id }
+        TaskRecord { what, pid: PID, tid, by, time_ns, id, whole: false }
     }
 
     fn born(maker: u32, tid: u32, time_ns: u64, id: u64) -> TaskRecord {
@@ -170,12 +193,12 @@ mod tests {
     fn all_but_the_first_birth_of_an_armed_thread_are_whole_with_their_own() {
         let mut lineage = Lineage::default();
         lineage.follow(PID, &[1, 2]);
-        assert!(lineage.note(&born(PID, 11, 100, 1)));
+        assert!(lineage.note(&mut born(PID, 11, 100, 1)));
         // Thread 11 may have been created partly when its parent was armed. The same holds for threads that
         // it creates.
-        assert!(lineage.note(&born(11, 12, 110, 1)));
-        assert!(lineage.note(&born(PID, 13, 120, 2)));
-        assert!(lineage.note(&born(13, 14, 130, 2)));
+        assert!(lineage.note(&mut born(11, 12, 110, 1)));
+        assert!(lineage.note(&mut born(PID, 13, 120, 2)));
+        assert!(lineage.note(&mut born(13, 14, 130, 2)));
         let whole = |lineage: &Lineage| {
             let mut all: Vec<u32> = lineage.whole.keys().copied().collect();
             all.sort_unstable();
@@ -184,29 +207,45 @@ mod tests {
         assert_eq!(whole(&lineage), [13, 14]);
         // A record of one CPU's ring may come late. An earlier birth then becomes the first one, and is not
         // whole.
-        assert!(lineage.note(&born(PID, 15, 90, 1)));
+        assert!(lineage.note(&mut born(PID, 15, 90, 1)));
         assert_eq!(whole(&lineage), [13, 14]);
         // The number is used again, for another thread.
-        assert!(lineage.note(&task_record(Task::Exit, 14, 14, 140, 2)));
-        assert!(lineage.note(&born(12, 14, 150, 1)));
+        assert!(lineage.note(&mut task_record(Task::Exit, 14, 14, 140, 2)));
+        assert!(lineage.note(&mut born(12, 14, 150, 1)));
         assert_eq!(whole(&lineage), [13]);
-        assert!(lineage.note(&task_record(Task::Exec("new".into()), PID, PID, 160, 1)));
-        assert!(lineage.note(&born(PID, 16, 170, 1)));
+        assert!(lineage.note(&mut task_record(Task::Exec("new".into()), PID, PID, 160, 1)));
+        assert!(lineage.note(&mut born(PID, 16, 170, 1)));
         assert_eq!(whole(&lineage), [0; 0], "what a new program makes has inherited no breakpoint");
+    }
+
+    #[test]
+    fn what_a_settled_thread_creates_is_whole_from_its_first_birth_on() {
+        let mut lineage = Lineage::default();
+        lineage.follow(PID, &[1]);
+        let mut before = born(PID, 11, 100, 1);
+        assert!(lineage.note(&mut before));
+        lineage.settle(PID);
+        let mut after = born(PID, 12, 110, 1);
+        assert!(lineage.note(&mut after));
+        lineage.follow(20, &[2]);
+        lineage.settle(20);
+        let mut first = born(20, 21, 120, 2);
+        assert!(lineage.note(&mut first));
+        assert_eq!((before.whole, after.whole, first.whole), (false, true, true));
     }
 
     #[test]
     fn a_followed_process_reports_by_its_own_events_alone() {
         let mut lineage = Lineage::default();
         lineage.follow(PID, &[1]);
-        assert!(lineage.note(&born(PID, 11, 100, 1)));
+        assert!(lineage.note(&mut born(PID, 11, 100, 1)));
         lineage.follow(11, &[2]);
-        assert!(!lineage.note(&born(11, 12, 110, 1)), "a copy by what it inherited");
-        assert!(lineage.note(&born(11, 12, 111, 2)));
+        assert!(!lineage.note(&mut born(11, 12, 110, 1)), "a copy by what it inherited");
+        assert!(lineage.note(&mut born(11, 12, 111, 2)));
         assert!(!lineage.whole.contains_key(&12), "two copies are not two births");
         lineage.follow(11, &[3]);
-        assert!(!lineage.note(&born(11, 13, 120, 2)), "by its former events");
+        assert!(!lineage.note(&mut born(11, 13, 120, 2)), "by its former events");
         lineage.forget(&[3]);
-        assert!(!lineage.note(&born(11, 14, 130, 3)), "it belongs to no target");
+        assert!(!lineage.note(&mut born(11, 14, 130, 3)), "it belongs to no target");
     }
 }

@@ -65,9 +65,8 @@ pub fn cost(options: Options) -> Result<Cost, WatchError> {
         _ => explain(error),
     };
     let registers = rings.free_registers(tid, at).map_err(failed)?;
-    let armed = rings.arm(tid, at).map_err(failed)?;
     let bare = write();
-    armed.enable().map_err(|source| WatchError::Kernel { tid, source })?;
+    let armed = rings.arm(tid, at).map_err(failed)?;
     let (mut ns_per_trap, mut traps) = (f64::MAX, 0);
     for _ in 0..3 {
         ns_per_trap = ns_per_trap.min(write() - bare);

@@ -22,6 +22,7 @@ pub mod expr;
 mod holders;
 pub mod record;
 mod rotate;
+mod settle;
 pub mod spec;
 mod trap_state;
 pub mod value;

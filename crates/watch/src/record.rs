@@ -116,6 +116,9 @@ pub struct TaskRecord {
     pub time_ns: u64,
     /// The identifier of the perf event that recorded it, or of the one from which that was inherited.
     pub id: u64,
+    /// For a birth: whether the thread inherited all that its maker has. Set by the reader of several records
+    /// ([`crate::births`]).
+    pub whole: bool,
 }
 
 /// Parses a breakpoint's record.
@@ -147,7 +150,7 @@ pub fn task(kind: u32, misc: u16, body: &[u8]) -> Result<Option<TaskRecord>, u64
         Some((at.u32()?, at.u64()?, at.u64()?))
     };
     let (Some((what, pid, tid)), Some((by, time_ns, id))) = (what, cause(&mut end)) else { return Err(1) };
-    Ok(Some(TaskRecord { what, pid, tid, by, time_ns, id }))
+    Ok(Some(TaskRecord { what, pid, tid, by, time_ns, id, whole: false }))
 }
 
 struct Cursor<'a>(&'a [u8]);

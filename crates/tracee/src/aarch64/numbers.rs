@@ -58,3 +58,6 @@ pub(crate) const fn features(hwcap: u64, _: u64, cpus: u32) -> CpuFeatures {
         cpus,
     }
 }
+
+/// Calls that create a thread or a process.
+pub(crate) const CREATING: [i64; 2] = [libc::SYS_clone, libc::SYS_clone3];

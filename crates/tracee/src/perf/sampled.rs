@@ -199,7 +199,7 @@ impl SampleRings {
     }
     fn attr(&self, at: Breakpoint) -> Attr {
         let SampleOptions { family, registers, stack, kernel, .. } = self.options;
-        let mut flags = perf::DISABLED | perf::EXCLUDE_HV | perf::WATERMARK | perf::USE_CLOCKID;
+        let mut flags = perf::EXCLUDE_HV | perf::WATERMARK | perf::USE_CLOCKID;
         flags |= perf::EXCLUDE_CALLCHAIN_KERNEL;
         flags |= match family {
             // No flags, so that this works also on kernels that lack the other flags.
@@ -230,12 +230,20 @@ impl SampleRings {
             ..Attr::default()
         }
     }
-    /// Opens a breakpoint of one thread on every CPU, not yet enabled.
+    /// Opens a breakpoint of one thread on every CPU. It is enabled from its beginning.
+    ///
+    /// It is not opened disabled and enabled later, because the kernel's inheriting and enabling can miss each other.
+    /// When two threads with equal events follow each other on a CPU, the kernel exchanges their lists of events
+    /// (`perf_event_context_sched_out`). From then on, enabling takes the lock of another list than the one under which
+    /// the maker's event is copied. A thread that is created at that moment then has a copy that stays disabled, and so
+    /// have all threads that it creates, or with which it exchanges lists.
     ///
     /// # Errors
     /// [`NotArmed`]; no event of it stays open.
     pub fn arm(&self, tid: u32, at: Breakpoint) -> Result<Armed, NotArmed> {
-        let attr = self.attr(at);
+        self.open_all(tid, self.attr(at))
+    }
+    fn open_all(&self, tid: u32, attr: Attr) -> Result<Armed, NotArmed> {
         let mut events = Vec::with_capacity(self.rings.len());
         for CpuRing { cpu, ring } in &self.rings {
             let failed = |source| NotArmed { tid, cpu: *cpu, source };
@@ -256,9 +264,11 @@ impl SampleRings {
     pub fn free_registers(&self, tid: u32, at: Breakpoint) -> Result<u32, NotArmed> {
         /// More than any processor has.
         const MOST: u32 = 64;
+        let mut attr = self.attr(at);
+        attr.flags |= perf::DISABLED;
         let mut held = Vec::new();
         while (held.len() as u32) < MOST {
-            match self.arm(tid, at) {
+            match self.open_all(tid, attr) {
                 Ok(armed) => held.push(armed),
                 Err(error) if error.source.raw_os_error() == Some(libc::ENOSPC) => break,
                 Err(error) => return Err(error),
@@ -282,6 +292,10 @@ impl SampleRings {
         }
         doubtful
     }
+    /// Takes all records, and looks at none.
+    pub fn discard(&self) {
+        self.rings.iter().for_each(|one| _ = one.ring.drain(|_, _, _| {}));
+    }
     /// Waits at most `at_most`, until a ring begins to fill or something happens to a followed thread.
     pub fn wait(&self, tasks: &TaskRings, at_most: Duration) {
         let rings = self.rings.iter().map(|one| one.ring.event());
@@ -291,34 +305,19 @@ impl SampleRings {
 }
 
 impl Armed {
-    /// Starts it.
-    ///
-    /// # Errors
-    /// None is known for an open event.
-    pub fn enable(&self) -> io::Result<()> {
-        self.events.iter().try_for_each(|event| perf::enable(event.as_fd()))
-    }
-    /// Stops it, in all tasks that inherited it too.
-    ///
-    /// # Errors
-    /// As above.
-    pub fn disable(&self) -> io::Result<()> {
-        self.events.iter().try_for_each(|event| perf::disable(event.as_fd()))
-    }
     /// The identifiers that its samples carry, including samples of tasks that inherited it.
     ///
     /// # Errors
-    /// As above.
+    /// None is known for an open event.
     pub fn ids(&self) -> io::Result<Vec<u64>> {
         self.events.iter().map(|event| perf::id(event.as_fd())).collect()
     }
-    /// Moves it to another address with the same or another length, in all tasks that inherited it too. It is
-    /// enabled afterwards.
+    /// Moves it to another address with the same or another length, in all tasks that inherited it too.
     ///
     /// # Errors
     /// When the kernel refuses the address.
     pub fn move_to(&mut self, at: Breakpoint) -> io::Result<()> {
-        (self.attr.config1, self.attr.flags) = (at.addr.0, self.attr.flags & !perf::DISABLED);
+        self.attr.config1 = at.addr.0;
         (self.attr.bp_type, self.attr.config2) = match at.access {
             Access::Write => (2, at.len.into()),
             Access::ReadWrite => (3, at.len.into()),

@@ -37,3 +37,6 @@ pub(crate) const SMALL: &str = "x32";
 pub(crate) fn features(_: u64, hwcap2: u64, cpus: u32) -> CpuFeatures {
     CpuFeatures { rdpid: has_rdpid(), fsgsbase: hwcap2 & 2 != 0, lse: false, sve: false, cpus }
 }
+
+/// Calls that create a thread or a process.
+pub(crate) const CREATING: [i64; 4] = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_fork, libc::SYS_vfork];

@@ -41,7 +41,7 @@ pub struct Watching {
     inherit: bool,
     options: Options,
     targets: Vec<Target>,
-    /// Time at which each target's points were enabled.
+    /// Time from which each target's accesses are reported.
     since_ns: Vec<u64>,
     /// Event identifier → target and thread for which the event was opened.
     ids: HashMap<u64, (usize, u32)>,
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Watching {
 }
 
 impl Watching {
-    /// Arms all points in all threads of all targets, then starts them.
+    /// Arms all points in all threads of all targets, and reports accesses from then on.
     ///
     /// # Errors
     /// [`WatchError`]; nothing is armed then.
@@ -102,7 +102,7 @@ impl Watching {
         };
         let last = targets.len();
         for (target, group) in targets.into_iter().zip(groups) {
-            watching.enable(target, group, watching.began_ns)?;
+            watching.begin(target, group, watching.began_ns)?;
         }
         watching.tally.arming = begun.elapsed();
         watching.read_first(0..last);
@@ -127,12 +127,12 @@ impl Watching {
             return Err(TargetError::Gone { pid, how }.into());
         }
         let index = self.targets.len();
-        self.enable(target, group, monotonic_ns())?;
+        self.begin(target, group, monotonic_ns())?;
         self.read_first(index..index + 1);
         Ok(index)
     }
-    /// Starts a target's events.
-    fn enable(&mut self, target: Target, mut group: Group, now: u64) -> Result<(), WatchError> {
+    /// Begins to report a target's accesses: those from `now` on.
+    fn begin(&mut self, target: Target, mut group: Group, now: u64) -> Result<(), WatchError> {
         let (index, pid) = (self.targets.len(), target.process.pid());
         if let Some(rotation) = &mut group.rotation {
             rotation.begin(now);
@@ -149,7 +149,6 @@ impl Watching {
                 for id in armed.ids().map_err(failed)? {
                     self.ids.insert(id, (index, tid));
                 }
-                armed.enable().map_err(failed)?;
             }
         }
         self.tally.threads += group.threads.len();
@@ -343,6 +342,10 @@ impl Watching {
         }
         // The process has executed another program, in which the address has no meaning.
         if self.execed.get(&sample.pid).is_some_and(|&when| self.since_ns[target] < when) {
+            return None;
+        }
+        // It was made while threads were still being armed.
+        if sample.time_ns < self.since_ns[target] {
             return None;
         }
         let points = &self.targets[target].points;

@@ -1,6 +1,6 @@
 //! Opens everything for the targets, in the best way that the kernel and our rights allow.
 //!
-//! In: targets, options. Out: rings, and an armed [`Group`] for each target, with nothing enabled. These are
+//! In: targets, options. Out: rings, and an armed [`Group`] for each target. These are
 //! tried in turn:
 //! - with the accesses that the kernel makes for a program; without them if they are denied;
 //! - with inheritance; with each thread by itself if the kernel does not know the flags (before Linux 5.13)

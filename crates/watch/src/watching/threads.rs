@@ -1,8 +1,9 @@
 //! Follows watched threads: births, ends, execs, in the order of time.
 //!
 //! In: the kernel's records. Out: which thread is watched under which target, and the debug registers that
-//! each holds in our account. A thread that is born whole has its breakpoints already. Where the kernel does
-//! not let threads inherit, they are armed here, late, and counted as late.
+//! each holds in our account. A thread that is born whole has its breakpoints already. One of which that
+//! is not known is armed here, late, and counted as late: where the kernel does not let threads inherit, and where its
+//! maker was creating it while that was armed ([`crate::settle`]).
 
 use std::time::Duration;
 
@@ -16,13 +17,13 @@ use crate::record::{Task, TaskRecord};
 
 impl Watching {
     pub(super) fn became(&mut self, record: TaskRecord) {
-        let TaskRecord { what, pid, tid, time_ns, .. } = record;
+        let TaskRecord { what, pid, tid, time_ns, whole, .. } = record;
         match what {
             Task::Fork { parent, parent_pid } => {
                 let name = self.names.entry(parent).or_insert_with(|| name_of(parent)).clone();
                 self.names.insert(tid, name);
                 if pid == parent_pid || self.options.forks {
-                    self.born(parent, (pid, tid), time_ns);
+                    self.born(parent, (pid, tid), (time_ns, whole));
                 }
             }
             Task::Exit => {
@@ -50,15 +51,21 @@ impl Watching {
         }
         members.retain(|_, member| member.pid != pid);
     }
-    fn born(&mut self, parent: u32, (pid, tid): (u32, u32), time_ns: u64) {
+    fn born(&mut self, parent: u32, (pid, tid): (u32, u32), (time_ns, whole): (u64, bool)) {
         let Some(target) = self.members.get(&parent).map(|member| member.target) else { return };
         // It was born while all were being armed, and was armed itself.
         if self.members.get(&tid).is_some_and(|member| member.own) {
             return;
         }
         self.tally.born += 1;
-        if !self.inherit {
-            return self.arm_birth(target, (pid, tid), Some(time_ns));
+        if !(self.inherit && whole) {
+            self.arm_birth(target, (pid, tid), Some(time_ns));
+            // What it created meanwhile may lack events as well, and no record may show it.
+            if self.inherit {
+                self.births.read();
+                self.find_births();
+            }
+            return;
         }
         // An older thread with this number has ended.
         self.members.remove(&tid);
@@ -68,7 +75,7 @@ impl Watching {
         let reserved = Reserved::take(tid, &points).unwrap_or_default();
         self.members.insert(tid, Member { pid, target, own: false, reserved });
     }
-    /// Arms a new thread, where threads do not inherit.
+    /// Arms a new thread that may have inherited too little.
     fn arm_birth(&mut self, target: usize, (pid, tid): (u32, u32), born_ns: Option<u64>) {
         self.members.remove(&tid);
         let points = self.groups[target].points_now(&self.targets[target]);
@@ -79,7 +86,6 @@ impl Watching {
                 for id in armed.ids().map_err(failed)? {
                     self.ids.insert(id, (target, tid));
                 }
-                armed.enable().map_err(failed)?;
             }
             let reserved = std::mem::take(&mut thread.reserved);
             self.members.insert(tid, Member { pid, target, own: true, reserved });
@@ -95,7 +101,7 @@ impl Watching {
             Err(_) => self.tally.unwatched += 1,
         }
     }
-    /// Finds new threads by listing, where threads do not inherit and records of births were dropped.
+    /// Finds new threads by listing, where records of births may be missing.
     pub(super) fn find_births(&mut self) {
         for target in 0..self.targets.len() {
             let process = &self.targets[target].process;
@@ -103,7 +109,8 @@ impl Watching {
             let gone = self.execed.get(&pid).is_some_and(|&when| self.since_ns[target] < when);
             let listed = if gone { Vec::new() } else { process.threads().unwrap_or_default() };
             for tid in listed {
-                if !self.members.contains_key(&tid) {
+                let is_whole = self.inherit && self.births.is_whole(tid);
+                if !(is_whole || self.members.contains_key(&tid)) {
                     self.tally.born += 1;
                     self.arm_birth(target, (pid, tid), None);
                 }

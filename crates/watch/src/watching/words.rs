@@ -130,8 +130,8 @@ pub struct Tally {
     pub threads: usize,
     /// Number of threads born since then, which are watched too.
     pub born: u64,
-    /// Number of those that were armed some time after their birth, because the kernel does not let them
-    /// inherit.
+    /// Number of those that were armed some time after their birth: the kernel does not let them inherit,
+    /// or was creating them when their maker was armed.
     pub late: u64,
     /// Number of those that ended before they could be armed, and so were never watched.
     pub unwatched: u64,
