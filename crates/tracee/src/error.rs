@@ -65,7 +65,8 @@ pub enum TargetError {
     },
     /// Another tracer traces it.
     #[error(
-        "cannot trace process {pid}: it is already traced by process {tracer} ({comm}); stop that tracer first"
+        "cannot trace process {pid}: it is already traced by process {tracer} ({comm}); {}",
+        way_out(comm)
     )]
     AlreadyTraced {
         /// The pid.
@@ -228,5 +229,17 @@ pub(crate) fn caller_gone_or(pid: u32, what: &str, error: io::Error) -> TargetEr
             TargetError::Gone { pid, how: "the thread that made our calls was killed".to_owned() }
         }
         _ => TargetError::system(pid, what, error),
+    }
+}
+
+/// Name of the thread that shields a watched program. Another process finds it by that as the tracer.
+pub(crate) const SHIELD_NAME: &str = "trapline-shield";
+
+/// What to do about another tracer.
+fn way_out(comm: &str) -> &'static str {
+    if comm == SHIELD_NAME {
+        "that is `trapline watch`, which keeps it alive on this machine: stop it, or run it with --no-shield"
+    } else {
+        "stop that tracer first"
     }
 }

@@ -53,6 +53,7 @@ mod room;
 mod seizing;
 mod session;
 mod shared;
+mod shield;
 mod status;
 mod stuck;
 mod sys;
@@ -95,6 +96,7 @@ pub use regs::Regs;
 pub use remote_options::{RemoteOptions, RemoteReport, Rseq};
 pub use renames::{Changed, NameWatcher};
 pub use shared::SharedMap;
+pub use shield::{Forks, LostTrap, Shield};
 pub use status::{InCall, Seccomp, ThreadStatus};
 pub use watch::{Family, MapWatcher, NewMapping};
 #[cfg(target_arch = "x86_64")]

@@ -191,7 +191,7 @@ impl Parked {
     /// Stops it and puts it back to its entry point; the calling thread holds it afterwards. Returns whether
     /// it was still waiting.
     pub(crate) fn seize(&mut self) -> io::Result<bool> {
-        ptrace::seize(self.pid)?;
+        ptrace::seize(self.pid, ptrace::OPTIONS)?;
         ptrace::interrupt(self.pid)?;
         wait_stop(self.pid)?;
         let mut regs = Regs::read(self.pid, None)?;

@@ -34,8 +34,9 @@ use crate::sys::{ptrace, wait};
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// State that a tracer and its attendant share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Seizing {
+    options: i32,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -59,7 +60,18 @@ impl Drop for Over<'_> {
     }
 }
 
+impl Default for Seizing {
+    /// With all options.
+    fn default() -> Self {
+        Self { options: ptrace::OPTIONS, state: Mutex::default(), changed: Condvar::new() }
+    }
+}
+
 impl Seizing {
+    /// Without what is forked.
+    pub(crate) fn for_threads() -> Self {
+        Self { options: ptrace::THREADS_ONLY, ..Self::default() }
+    }
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,7 +89,7 @@ impl Seizing {
         state.attempts += 1;
         state.inside = Some(state.attempts);
         drop(state);
-        let seized = ptrace::seize(tid);
+        let seized = ptrace::seize(tid, self.options);
         let mut state = self.lock();
         state.inside = None;
         state.reaped.drain(..).for_each(|tid| drop(tracees.remove(&tid)));

@@ -7,14 +7,16 @@ use std::time::Instant;
 use trapline_record::RemoteAddr;
 use trapline_tracee::perf::{Access, Breakpoint, Family, NotArmed, SampleOptions, SampleRings, this_thread};
 
+use trapline_tracee::Shield;
+
 use crate::accounts::Reserved;
 use crate::error::{ENOSPC, WatchError, explain};
 use crate::holders::no_registers;
 use crate::native;
 use crate::watching::Options;
 
-/// Number of writes that are timed, in some 20 ms.
-const WRITES: u64 = 2000;
+/// Number of writes that are timed, in some 4 ms.
+const WRITES: u64 = 400;
 /// Pages of a ring that holds their samples.
 const PAGES: u64 = 256;
 
@@ -43,6 +45,14 @@ fn write() -> f64 {
 /// # Errors
 /// When nothing can be watched here, or breakpoints can be opened and do not trap.
 pub fn cost(options: Options) -> Result<Cost, WatchError> {
+    let handled = || WatchError::Kernel {
+        tid: this_thread(),
+        source: std::io::Error::other("SIGTRAP has a handler here"),
+    };
+    Shield::over_own(|| measured(options)).ok_or_else(handled)?
+}
+
+fn measured(options: Options) -> Result<Cost, WatchError> {
     let sampled = SampleOptions {
         family: Family::Alone,
         registers: options.values,

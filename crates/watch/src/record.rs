@@ -116,8 +116,8 @@ pub struct TaskRecord {
     pub time_ns: u64,
     /// The identifier of the perf event that recorded it, or of the one from which that was inherited.
     pub id: u64,
-    /// For a birth: whether the thread inherited all that its maker has. Set by the reader of several records
-    /// ([`crate::births`]).
+    /// For a birth: whether the thread inherited all that its maker has. Set by the reader of all records
+    /// (`births`).
     pub whole: bool,
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Watch) -> Result<Outcome, Failure> {
 /// Arms everything, and reports how far that is if it takes long.
 fn start(args: &Watch) -> Result<WatchSession, trapline::Error> {
     let builder = WatchSession::builder().target(args.target.clone()).places(args.places.iter().cloned());
-    let builder = builder.forks(args.forks).stack(args.stack).rotate(args.rotate);
+    let builder = builder.forks(args.forks).stack(args.stack).rotate(args.rotate).shield(args.shield);
     let mut reported = Duration::ZERO;
     builder.start(&mut |progress| {
         if !args.sink.quiet && progress.elapsed >= reported + PATIENCE {

@@ -61,3 +61,8 @@ pub(crate) const fn features(hwcap: u64, _: u64, cpus: u32) -> CpuFeatures {
 
 /// Calls that create a thread or a process.
 pub(crate) const CREATING: [i64; 2] = [libc::SYS_clone, libc::SYS_clone3];
+
+/// Whether a breakpoint's trap may come without its reason.
+pub(crate) const fn may_lose_traps() -> bool {
+    false
+}

@@ -49,6 +49,11 @@ pub struct Regs {
     call: Option<(i64, [u64; 6])>,
 }
 
+/// Never here: a trap's reason comes with its exception.
+pub(crate) const fn of_lost_trap(_: u32) -> Option<Vec<u64>> {
+    None
+}
+
 impl Regs {
     /// Reads a stopped thread's registers. `before` is the call that it was in before it was ordered to stop.
     pub(crate) fn read(tid: u32, before: Option<&InCall>) -> std::io::Result<Self> {

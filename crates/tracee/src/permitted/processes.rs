@@ -142,7 +142,7 @@ pub fn attach() -> Finding {
         return Finding::no(NAME, error, remedy);
     }
     let stopped = in_own_thread(move || {
-        ptrace::seize(pid)?;
+        ptrace::seize(pid, ptrace::OPTIONS)?;
         ptrace::interrupt(pid)?;
         wait_stop(pid)?;
         ptrace::detach(pid)

@@ -15,6 +15,7 @@ pub(crate) mod limit;
 pub(crate) mod map;
 pub(crate) mod orphan;
 pub(crate) mod own;
+pub(crate) mod own_traps;
 pub(crate) mod perf;
 pub(crate) mod ptrace;
 pub(crate) mod signals;

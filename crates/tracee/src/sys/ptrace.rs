@@ -52,8 +52,11 @@ pub(super) fn raw(request: Request, tid: u32, addr: usize, data: usize) -> io::R
     fault::point(|| check(unsafe { libc::ptrace(request, tid as libc::pid_t, addr, data) }))
 }
 
-pub(crate) fn seize(tid: u32) -> io::Result<()> {
-    raw(libc::PTRACE_SEIZE, tid, 0, OPTIONS as usize).map(drop)
+/// Options for the threads of a process, and not for what it forks.
+pub(crate) const THREADS_ONLY: i32 = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXEC;
+
+pub(crate) fn seize(tid: u32, options: i32) -> io::Result<()> {
+    raw(libc::PTRACE_SEIZE, tid, 0, options as usize).map(drop)
 }
 /// Seizes a thread for the stop of its next exec; births do not stop it.
 pub(crate) fn seize_for_exec(tid: u32) -> io::Result<()> {

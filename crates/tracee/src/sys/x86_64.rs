@@ -138,6 +138,13 @@ pub(crate) fn has_rdpid() -> bool {
     cpuid(7, 0).ecx >> 22 & 1 == 1
 }
 
+/// Whether this is a virtual machine on an Intel processor.
+pub(crate) fn is_guest_on_intel() -> bool {
+    let vendor = cpuid(0, 0);
+    let is_intel = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel";
+    is_intel && cpuid(1, 0).ecx >> 31 == 1
+}
+
 /// A signal's frame that the kernel made, for tests: its first words, from the restorer's address on.
 #[cfg(test)]
 pub(crate) fn frame_of_a_signal() -> Vec<u64> {

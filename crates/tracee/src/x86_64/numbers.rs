@@ -1,7 +1,7 @@
 //! Facts that differ between processors: system calls, the clock, ELF, features.
 
 use crate::features::CpuFeatures;
-use crate::sys::x86_64::has_rdpid;
+use crate::sys::x86_64::{has_rdpid, is_guest_on_intel};
 
 pub(crate) const EPOLL_WAIT: i64 = libc::SYS_epoll_wait;
 /// io_pgetevents, for which some versions of libc have no name.
@@ -40,3 +40,8 @@ pub(crate) fn features(_: u64, hwcap2: u64, cpus: u32) -> CpuFeatures {
 
 /// Calls that create a thread or a process.
 pub(crate) const CREATING: [i64; 4] = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_fork, libc::SYS_vfork];
+
+/// Whether a breakpoint's trap may come without its reason ([`crate::shield`]).
+pub(crate) fn may_lose_traps() -> bool {
+    is_guest_on_intel()
+}

@@ -18,6 +18,7 @@
 //! ```
 
 use crate::calls::Repair;
+use crate::procfs;
 use crate::status::InCall;
 use crate::sys::ptrace::{self, Registers};
 use crate::x86_64::gadget::Gadgets;
@@ -42,6 +43,37 @@ const RESTARTNOINTR: i64 = -513;
 const RESTARTNOHAND: i64 = -514;
 const RESTART_RESTARTBLOCK: i64 = -516;
 const DIRECTION: u64 = 1 << 10;
+
+/// Registers of a thread that stands before a SIGTRAP, if the kernel sent that for a trap without a reason, or with the
+/// reason of a debug register that is not in use. `None` for all other signals: of `int3`, `int1`, a step, another
+/// process.
+pub(crate) fn of_lost_trap(tid: u32) -> Option<Vec<u64>> {
+    const STEPS: u64 = 1 << 8;
+    const INT1: u8 = 0xf1;
+    let (signal, code) = ptrace::signal_info(tid).ok()?;
+    if signal != libc::SIGTRAP || !matches!(code, libc::TRAP_BRKPT | libc::TRAP_HWBKPT) {
+        return None;
+    }
+    let regs = ptrace::regs(tid).ok()?;
+    let before = procfs::byte(tid, regs.rip.wrapping_sub(1)).ok()?;
+    let taken = regs.eflags & STEPS == 0 && before != INT1;
+    taken.then(|| {
+        let legacy = [
+            regs.rax,
+            regs.rbx,
+            regs.rcx,
+            regs.rdx,
+            regs.rsi,
+            regs.rdi,
+            regs.rbp,
+            regs.rsp,
+            regs.rip,
+            regs.eflags,
+        ];
+        let rest = [regs.r8, regs.r9, regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15];
+        [&legacy[..], &rest[..]].concat()
+    })
+}
 
 impl Regs {
     /// Reads a stopped thread's registers.

@@ -76,6 +76,13 @@ impl WatchBuilder {
         self.options.rotate = slice;
         self
     }
+    /// Whether threads are traced where the machine may lose a trap's reason ([`Shield`](trapline_tracee::Shield)): such a
+    /// trap would end the program. Default: yes.
+    #[must_use]
+    pub const fn shield(mut self, shield: bool) -> Self {
+        self.options.shield = shield;
+        self
+    }
     /// Arms everything, in all threads of all processes, or nothing.
     ///
     /// # Errors
@@ -85,9 +92,15 @@ impl WatchBuilder {
             let (launched, parked) = launch(&words)?;
             let mut launched = KillOnDrop(Some(launched));
             let process = Process::open(parked.pid())?;
-            let mut session = self.arm(vec![process], Vec::new(), progress)?;
+            // A parked command is traced to be released, so it is shielded after that.
+            let parked_options = trapline_watch::Options { shield: false, ..self.options };
+            let mut session =
+                Self { options: parked_options, ..self.clone() }.arm(vec![process], Vec::new(), progress)?;
             let failed = |source| Error::Launch { command: words[0].to_string_lossy().into_owned(), source };
             parked.release().map_err(failed)?;
+            if self.options.shield {
+                session.shield();
+            }
             session.hold(launched.0.take());
             return Ok(session);
         }
@@ -161,6 +174,11 @@ fn blind_spots(watching: &Watching) -> Vec<String> {
     if let Some(why) = watching.no_bpf() {
         notices.push(format!(
             "values that neither registers nor the value before show are read late: no BPF program may read them at the trap ({why})"
+        ));
+    }
+    for (pid, why) in watching.unshielded() {
+        notices.push(format!(
+            "a trap of which this machine loses the reason would end {pid}, as it cannot be traced: {why}"
         ));
     }
     if !watching.inherits() {

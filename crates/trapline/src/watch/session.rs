@@ -65,6 +65,10 @@ impl WatchSession {
             reported_stuck: false,
         }
     }
+    /// Shields a command that runs now.
+    pub(super) fn shield(&mut self) {
+        self.watching.shield();
+    }
     /// Holds the command that was launched.
     pub(super) fn hold(&mut self, launched: Option<Launched>) {
         self.launched = launched;

@@ -35,6 +35,7 @@ use trapline_tracee::perf::{Access, Breakpoint};
 
 use super::words::{AccessKind, CodeMap, Event, First, Target, Trap, Where};
 use crate::native::{self, Accessor};
+use crate::record::Sample;
 use crate::site::{self, AHEAD, BACK, Code};
 use crate::value::{Chain, Change, Range, ValueSource};
 
@@ -202,6 +203,23 @@ impl Accesses {
                 link.chain.doubt();
             }
         }
+    }
+    /// The points that the instruction before a trap touched.
+    pub(super) fn touched(&mut self, target: usize, of: &Target, sample: &Sample) -> Vec<usize> {
+        let Some(regs) = sample.regs else { return Vec::new() };
+        let sites = self.site(target, &of.process, sample.ip);
+        let is_touched = |at: Breakpoint| {
+            let range = Range { addr: at.addr.0, len: at.len };
+            let touches = |one| range.touched_by(&native::effect(one, &regs, range));
+            match at.access {
+                Access::Execute => false,
+                Access::Write => {
+                    sites.iter().any(|one| one.writes() && touches(one)) || native::has_pushed(&regs, range)
+                }
+                Access::ReadWrite => sites.iter().any(touches) || native::has_pushed(&regs, range),
+            }
+        };
+        (0..of.points.len()).filter(|&point| is_touched(of.points[point].at)).collect()
     }
     /// Reads values for events that have none. These come late: other accesses may have come between.
     pub(super) fn complete(&mut self, targets: &[Target], events: &mut [Event]) {

@@ -1,12 +1,13 @@
 //! Watchpoints at work: from arming to the last event.
 //!
-//! In: processes with their points. Out: [`Event`]s in the order of time ([`stream`]), with the values before
-//! and after ([`access`]); the processes that executed another program. Invariants: WCH-1, WCH-2 (see
-//! [`crate::arm`]), WCH-3, WCH-4; WCH-5 every access counts once. Does not: know names; a caller that does
-//! looks them up again after an exec ([`Watching::add`]).
+//! In: processes with their points. Out: [`Event`]s in the order of time ([`stream`]), with the values before and after
+//! ([`access`]); the processes that executed another program. Invariants: WCH-1, WCH-2 (see [`crate::arm`]), WCH-3, WCH-4;
+//! WCH-5 every access counts once; WCH-6 (see [`shielded`]). Does not: know names; a caller that does looks them up again
+//! after an exec ([`Watching::add`]).
 
 mod access;
 mod opening;
+mod shielded;
 mod stream;
 mod threads;
 mod words;
@@ -16,8 +17,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
-use trapline_tracee::TargetError;
 use trapline_tracee::perf::{Breakpoint, SampleRings, monotonic_ns, wait_for_handlers};
+use trapline_tracee::{Shield, TargetError};
 
 use crate::accounts::Reserved;
 use crate::arm::{Armory, Progress};
@@ -48,6 +49,10 @@ pub struct Watching {
     names: HashMap<u32, Rc<str>>,
     accesses: Accesses,
     stream: Stream,
+    /// Keeps the programs alive where traps may come without their reasons. Dropped after the events.
+    shield: Option<Shield>,
+    /// Why that cannot be had for a process, if it is needed.
+    unshielded: Vec<(u32, String)>,
     /// Time at which each process last executed another program.
     execed: HashMap<u32, u64>,
     execs: Vec<Exec>,
@@ -78,6 +83,7 @@ impl Watching {
     ) -> Result<Self, WatchError> {
         let begun = Instant::now();
         targets.iter().try_for_each(check)?;
+        let (shield, unshielded) = shielded::over(&targets, options);
         let Opened { rings, births, inherit, groups } = open(&targets, options, progress)?;
         let layout =
             Layout { registers: options.values, stack: options.stack, value_ids: rings.value_ids().to_vec() };
@@ -94,6 +100,8 @@ impl Watching {
             names: HashMap::new(),
             accesses: Accesses::new(options.values, map),
             stream: Stream::new(layout),
+            shield,
+            unshielded,
             execed: HashMap::new(),
             execs: Vec::new(),
             began_ns: monotonic_ns(),
@@ -117,6 +125,7 @@ impl Watching {
     pub fn add(&mut self, target: Target, progress: &mut dyn FnMut(Progress)) -> Result<usize, WatchError> {
         check(&target)?;
         let pid = target.process.pid();
+        self.cover_again(pid);
         let Self { rings, births, inherit, options, .. } = self;
         let mut armory = Armory { rings, births, inherit: *inherit };
         let group = group(&mut armory, &target, *options, progress)?;
@@ -249,6 +258,7 @@ impl Watching {
         events
     }
     fn round(&mut self) -> Vec<Event> {
+        self.take_lost();
         let (entries, sound) = self.stream.round(&self.rings, &mut self.births);
         if !(sound || self.inherit) {
             self.find_births();
@@ -273,6 +283,7 @@ impl Watching {
             group.threads.clear();
         }
         self.tally.disarming = begun.elapsed();
+        self.end_shield();
         let entries = self.stream.rest(&self.rings, &mut self.births);
         // No thread is armed any more.
         self.inherit = true;
@@ -315,6 +326,7 @@ impl Watching {
                 Entry::Doubt => self.accesses.doubt(),
                 Entry::Trust(now) => self.accesses.trust(now),
                 Entry::First(first) => self.accesses.first(first),
+                Entry::Lost(sample) => self.explain(sample, &mut events),
             }
         }
         if self.options.values {
@@ -353,9 +365,13 @@ impl Watching {
             self.tally.malformed += 1;
             return None;
         };
+        Some(self.reported(target, point, trap))
+    }
+    fn reported(&mut self, target: usize, point: usize, trap: &Trap) -> Event {
+        let sample = &trap.sample;
         let (kind, ip, change) = self.accesses.access((target, &self.targets[target]), point, trap);
         let comm = self.names.entry(sample.tid).or_insert_with(|| name_of(sample.tid)).clone();
-        Some(Event {
+        Event {
             time_ns: sample.time_ns,
             target,
             point,
@@ -368,7 +384,7 @@ impl Watching {
             change,
             // The first entry is the address at which the thread stands.
             stack: sample.stack.iter().skip(1).map(|&ip| RemoteAddr(ip)).collect(),
-        })
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use trapline_tracee::perf::{SampleRings, monotonic_ns};
 
 use super::words::{First, Trap};
 use crate::births::Births;
-use crate::record::{self, Layout, Read, Record, TaskRecord};
+use crate::record::{self, Layout, Read, Record, Sample, TaskRecord};
 
 /// Limit for the time from an access to its sample's timestamp, in nanoseconds. It takes some 5 µs, and a few
 /// interrupts.
@@ -33,6 +33,8 @@ pub(super) enum Entry {
     /// The ring had space again, at this time.
     Trust(u64),
     First(First),
+    /// A trap without its reason, so without the point.
+    Lost(Sample),
 }
 
 /// The entries that were read and not handed on yet.

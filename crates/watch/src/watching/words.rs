@@ -43,6 +43,9 @@ pub struct Options {
     /// Whether threads may inherit what their parent has, if the kernel can do that. Otherwise each is armed
     /// by itself when its birth is reported.
     pub inherit: bool,
+    /// Whether the program is kept alive where the machine may lose a trap's reason ([`Shield`](trapline_tracee::Shield)).
+    /// Its threads are traced for that.
+    pub shield: bool,
     /// Length of a turn, if points take turns because debug registers do not suffice.
     pub rotate: Option<Duration>,
 }
@@ -51,7 +54,15 @@ impl Options {
     /// Values by all means, for threads only.
     #[must_use]
     pub const fn new() -> Self {
-        Self { forks: false, stack: false, values: true, bpf: true, inherit: true, rotate: None }
+        Self {
+            forks: false,
+            stack: false,
+            values: true,
+            bpf: true,
+            inherit: true,
+            shield: true,
+            rotate: None,
+        }
     }
 }
 
@@ -124,6 +135,11 @@ pub struct Tally {
     pub exact: u64,
     /// Number of records that the kernel dropped because a ring was full.
     pub lost: u64,
+    /// Number of traps of which the machine lost the reason, and that are not among the events: their registers do not
+    /// show what was accessed.
+    pub unexplained: u64,
+    /// Number of traps of which the machine lost the reason.
+    pub lost_traps: u64,
     /// Number of records that made no sense.
     pub malformed: u64,
     /// Number of threads armed at the start.

@@ -28,6 +28,8 @@ pub(crate) struct Watch {
     pub(crate) stack: bool,
     /// The length of a turn, if places take turns because debug registers do not suffice.
     pub(crate) rotate: Option<Duration>,
+    /// Whether threads are traced where the machine may lose a trap's reason.
+    pub(crate) shield: bool,
     /// Time between summaries.
     pub(crate) interval: Option<Duration>,
     /// Time after which to stop.

@@ -32,6 +32,7 @@ pub(super) fn watch(typed: TypedWatch) -> Result<Watch, UsageError> {
         until: typed.until.map(|text| expr("--until", text)).transpose()?,
         stack: typed.stack,
         rotate: typed.rotate.as_deref().map(|text| positive("--rotate", text)).transpose()?,
+        shield: !typed.no_shield,
         interval: typed.interval.as_deref().map(|text| positive("--interval", text)).transpose()?,
         duration: typed.duration.as_deref().map(|text| positive("--duration", text)).transpose()?,
         timestamps: typed.timestamps,

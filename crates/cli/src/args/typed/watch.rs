@@ -32,6 +32,9 @@ pub(crate) struct TypedWatch {
     #[arg(long, value_name = "SLICE", num_args = 0..=1, require_equals = true, default_missing_value = "100ms",
           help_heading = "Accesses")]
     pub(crate) rotate: Option<String>,
+    /// Trace no thread, also where the machine may lose a trap's reason; such a trap ends the program
+    #[arg(long, help_heading = "Accesses")]
+    pub(crate) no_shield: bool,
     #[command(flatten)]
     pub(crate) target: TypedTarget,
     /// Print the summary so far every INTERVAL: seconds, or with a unit (500ms, 2m)

@@ -51,16 +51,17 @@ impl Watched {
         if pid.is_none() && command.is_none() {
             return Err(said("watchpoint: name the process with -p, or its command with -c"));
         }
-        let others = program.blocks.iter().flat_map(|block| &block.probes);
-        if command.is_some()
-            && others.into_iter().any(|probe| probe.is_of_program() && place(probe).is_none())
-        {
+        let mut others = program.blocks.iter().flat_map(|block| &block.probes);
+        let is_mixed = others.any(|probe| probe.is_of_program() && place(probe).is_none());
+        if command.is_some() && is_mixed {
             return Err(said("watchpoint: beside other probes it needs a process that runs, given with -p"));
         }
         let specs = blocks.keys().map(|text| text.parse::<WatchSpec>());
         let specs: Result<Vec<WatchSpec>, _> = specs.collect();
         let specs = specs.map_err(|error| said(format!("watchpoint: {error}")))?;
         let builder = WatchSession::builder().target(target(pid, command, &Among::default())).places(specs);
+        // Other probes are put in and taken out by tracing, which only one tracer can do.
+        let builder = builder.shield(!is_mixed);
         let session = builder.start(&mut |_| {}).map_err(|error| said(error.without_advice().to_string()))?;
         Ok(Some(Self { session, blocks, ahead, count }))
     }

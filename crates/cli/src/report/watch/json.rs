@@ -113,6 +113,8 @@ struct Summary<'a> {
     writers: Vec<WriterRow<'a>>,
     late: u64,
     unwatched: u64,
+    lost_traps: u64,
+    unexplained: u64,
 }
 
 #[derive(Serialize)]
@@ -228,6 +230,8 @@ pub(crate) fn summary(tallied: &Tallied, tally: &Tally, end: Option<&WatchEnd>, 
         writers: writers.collect(),
         late: tally.late,
         unwatched: tally.unwatched,
+        lost_traps: tally.lost_traps,
+        unexplained: tally.unexplained,
     })
 }
 
@@ -245,7 +249,7 @@ mod tests {
         let expected = r#"{"type":"watch","schema":1,"time_ns":1500,"place":"server.small","pid":42,"tid":43,"comm":"worker","cpu":1,"kind":"write","before":-1,"before_exact":true,"after":5,"how":"stored","exact":true,"ip":8192,"function":"store+0x4","file":"/src/a.c","line":7,"stack":[{"function":"libfoo:run+0x9","file":null,"line":null}]}
 "#;
         assert_eq!(access(&accesses[0], &tallied), expected);
-        let expected = r#"{"type":"watch_summary","schema":1,"last":true,"seconds":2.0,"accesses":2,"exact":1,"traps":5,"lost":3,"undecided":0,"malformed":0,"threads":2,"born":1,"arming_ns":1000,"disarming_ns":2000,"ns_per_trap":9000.0,"cpu_ns":1000000,"places":[{"place":"server.small","pid":42,"addr":4096,"len":1,"access":"w","events":2}],"writers":[{"place":"server.small","pid":42,"comm":"worker","kind":"write","function":"store+0x4","file":"/src/a.c","line":7,"threads":1,"accesses":2}],"late":0,"unwatched":0}
+        let expected = r#"{"type":"watch_summary","schema":1,"last":true,"seconds":2.0,"accesses":2,"exact":1,"traps":5,"lost":3,"undecided":0,"malformed":0,"threads":2,"born":1,"arming_ns":1000,"disarming_ns":2000,"ns_per_trap":9000.0,"cpu_ns":1000000,"places":[{"place":"server.small","pid":42,"addr":4096,"len":1,"access":"w","events":2}],"writers":[{"place":"server.small","pid":42,"comm":"worker","kind":"write","function":"store+0x4","file":"/src/a.c","line":7,"threads":1,"accesses":2}],"late":0,"unwatched":0,"lost_traps":0,"unexplained":0}
 "#;
         assert_eq!(summary(&tallied, &end.tally, Some(&end), true), expected);
     }

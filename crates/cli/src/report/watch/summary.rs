@@ -15,6 +15,7 @@ pub(crate) fn text(tallied: &Tallied, end: &WatchEnd) -> String {
     let tally = &end.tally;
     let mut lines = vec![seen(tallied, tally), threads(tally)];
     lines.extend(late(tally));
+    lines.extend(reasonless(tally));
     lines.extend(turns(tallied, tally));
     lines.push(cost(end));
     format!("\n{}\n", lines.join("\n"))
@@ -58,6 +59,17 @@ fn late(tally: &Tally) -> Option<String> {
             plural(tally.late, "thread", "threads"),
             rough(tally.latest),
             grouped(tally.unwatched)
+        )
+    })
+}
+
+/// Traps of which the machine lost the reason.
+fn reasonless(tally: &Tally) -> Option<String> {
+    (tally.lost_traps > 0).then(|| {
+        format!(
+            "machine: {} came without a reason (a fault of KVM hosts before Linux 6.14), and did not end the program; {} of them are not among the accesses",
+            plural(tally.lost_traps, "trap", "traps"),
+            grouped(tally.unexplained)
         )
     })
 }
