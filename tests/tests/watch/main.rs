@@ -1,6 +1,7 @@
 //! WCH-1…5: `trapline watch` on real programs: every access is reported once, with its thread and its value,
 //! and no breakpoint is left.
 
+mod dropped;
 mod refused;
 mod shielded;
 

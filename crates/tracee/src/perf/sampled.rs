@@ -32,9 +32,24 @@ const SAMPLE_RAW: u64 = 1 << 10;
 const SAMPLE_REGS_USER: u64 = 1 << 12;
 const SAMPLE_IDENTIFIER: u64 = 1 << 16;
 
+/// `PERF_FORMAT_LOST`.
+const FORMAT_LOST: u64 = 1 << 4;
+
 /// The number of debug registers for addresses. An x86-64 processor has four, for data and instructions alike
 /// (Intel SDM 3B, 18.2.1). Most arm64 processors have four for data (2 to 16: Arm ARM D2.8).
 pub const DEBUG_REGISTERS: u8 = 4;
+
+/// Whether the kernel counts samples that find no room.
+fn counts_lost() -> bool {
+    let attr = Attr {
+        kind: TYPE_SOFTWARE,
+        config: SW_DUMMY,
+        read_format: FORMAT_LOST,
+        flags: perf::DISABLED | perf::EXCLUDE_KERNEL,
+        ..Attr::default()
+    };
+    perf::open(attr, 0, -1).is_ok()
+}
 
 /// What a debug register is to hold.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -94,6 +109,8 @@ pub struct SampleRings {
     _array: Option<OwnedFd>,
     value_ids: Vec<u64>,
     no_values: Option<String>,
+    /// Whether an event counts the samples that found no room in its ring (from Linux 6.0 on).
+    counts_lost: bool,
 }
 
 /// A breakpoint of one thread: an event for each CPU.
@@ -116,6 +133,7 @@ impl SampleRings {
             _array: None,
             value_ids: Vec::new(),
             no_values: None,
+            counts_lost: counts_lost(),
         };
         if options.values {
             match rings.with_values() {
@@ -225,6 +243,7 @@ impl SampleRings {
             bp_type,
             config1: at.addr.0,
             config2: len.into(),
+            read_format: if self.counts_lost { FORMAT_LOST } else { 0 },
             sample_regs_user: if registers { USER_REGS } else { 0 },
             clockid: libc::CLOCK_MONOTONIC,
             ..Attr::default()
@@ -305,6 +324,17 @@ impl SampleRings {
 }
 
 impl Armed {
+    /// The number of its samples that found no room in their rings, those of tasks that inherited it included. `None` if
+    /// the kernel does not count them. The records of losses in a ring are no such number: the last ones are written
+    /// only with the next sample, and with a BPF program each trap makes two records.
+    #[must_use]
+    pub fn lost(&self) -> Option<u64> {
+        if self.attr.read_format & FORMAT_LOST == 0 {
+            return None;
+        }
+        // The value, and the number of lost samples.
+        self.events.iter().map(|event| Some(perf::read::<2>(event.as_fd()).ok()?[1])).sum()
+    }
     /// The identifiers that its samples carry, including samples of tasks that inherited it.
     ///
     /// # Errors

@@ -90,6 +90,17 @@ pub(crate) fn disable(event: BorrowedFd<'_>) -> io::Result<()> {
     check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), DISABLE, 0) })).map(drop)
 }
 
+/// The words that reading an event gives.
+pub(crate) fn read<const WORDS: usize>(event: BorrowedFd<'_>) -> io::Result<[u64; WORDS]> {
+    let mut words = [0u64; WORDS];
+    // SAFETY: `words` is live and as long as stated; the descriptor is open while borrowed.
+    let read = unsafe { libc::read(event.as_raw_fd(), words.as_mut_ptr().cast(), size_of_val(&words)) };
+    match check(read as i64)? as usize == size_of_val(&words) {
+        true => Ok(words),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
 /// The number that an event's records carry.
 pub(crate) fn id(event: BorrowedFd<'_>) -> io::Result<u64> {
     const ID: libc::Ioctl = 0x8008_2407u32 as libc::Ioctl;

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
-use trapline_tracee::perf::{Breakpoint, SampleRings, monotonic_ns, wait_for_handlers};
+use trapline_tracee::perf::{Armed, Breakpoint, SampleRings, monotonic_ns, wait_for_handlers};
 use trapline_tracee::{Shield, TargetError};
 
 use crate::accounts::Reserved;
@@ -270,6 +270,7 @@ impl Watching {
     pub fn finish(mut self) -> (Vec<Event>, Tally) {
         let begun = Instant::now();
         let now = monotonic_ns();
+        let mut dropped = Some(0);
         let turns = self.groups.iter().any(|group| group.rotation.is_some());
         for (index, group) in self.groups.iter_mut().enumerate() {
             if let Some(rotation) = &mut group.rotation {
@@ -279,6 +280,8 @@ impl Watching {
                 let all = now.saturating_sub(self.since_ns[index]);
                 self.tally.covered_ns.push(vec![all; self.targets[index].points.len()]);
             }
+            let armed = group.threads.iter().flat_map(|thread| &thread.armed);
+            dropped = armed.map(Armed::lost).fold(dropped, |sum, lost| Some(sum? + lost?));
             // Closing the last descriptor of an event removes it, and its inherited copies, before it returns.
             group.threads.clear();
         }
@@ -289,7 +292,9 @@ impl Watching {
         self.inherit = true;
         let events = self.hand_out(entries);
         let watched = Duration::from_nanos(now.saturating_sub(self.began_ns));
-        (events, Tally { watched, ..self.tally() })
+        let lost_more = dropped.is_none() && self.stream.ends_in_doubt;
+        let lost = dropped.unwrap_or(self.stream.lost);
+        (events, Tally { watched, lost, lost_more, ..self.tally() })
     }
     fn rotate(&mut self, now: u64) {
         for (index, group) in self.groups.iter_mut().enumerate() {

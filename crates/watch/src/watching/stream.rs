@@ -48,6 +48,8 @@ pub(super) struct Stream {
     /// Number of records that the kernel dropped.
     pub(super) lost: u64,
     pub(super) malformed: u64,
+    /// Whether a ring may have been full when it was read last.
+    pub(super) ends_in_doubt: bool,
 }
 
 impl Stream {
@@ -117,6 +119,7 @@ impl Stream {
             Record::Malformed => *malformed += 1,
             Record::Other => {}
         });
+        self.ends_in_doubt = !doubtful.is_empty();
         for cpu in doubtful {
             // From its last complete record up to now.
             let from = self.last_ns.get(&cpu).map_or(0, |last| last + 1);

@@ -133,8 +133,11 @@ pub struct Tally {
     pub events: u64,
     /// Number of those with an exact value.
     pub exact: u64,
-    /// Number of records that the kernel dropped because a ring was full.
+    /// Number of accesses that the kernel dropped because a ring was full. Before the end, and before Linux 6.0: number of
+    /// its records, which may be twice as many, and of which the last ones may be missing.
     pub lost: u64,
+    /// Whether more may have been dropped at the end. Only before Linux 6.0.
+    pub lost_more: bool,
     /// Number of traps of which the machine lost the reason, and that are not among the events: their registers do not
     /// show what was accessed.
     pub unexplained: u64,

@@ -30,6 +30,9 @@ fn seen(tallied: &Tallied, tally: &Tally) -> String {
         percent(share),
         grouped(tally.lost)
     );
+    if tally.lost_more {
+        line.push_str(", and maybe more at the end");
+    }
     if tallied.undecided > 0 {
         let undecided = grouped(tallied.undecided);
         line.push_str(&format!("; {undecided} left out, as the condition could not be decided"));
