@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 /// Longer than most of these files: they are read by two calls, of which the second finds the end.
@@ -30,16 +29,6 @@ pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
     let bytes = read(path)?;
     Ok(String::from_utf8(bytes)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
-}
-
-/// One byte of a thread's memory.
-///
-/// # Errors
-/// When it cannot be read.
-pub(crate) fn byte(tid: u32, addr: u64) -> io::Result<u8> {
-    let mut byte = [0];
-    std::fs::File::open(format!("/proc/{tid}/mem"))?.read_exact_at(&mut byte, addr)?;
-    Ok(byte[0])
 }
 
 #[cfg(test)]

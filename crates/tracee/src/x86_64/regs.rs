@@ -17,8 +17,10 @@
 //!   sp         ucontext
 //! ```
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
 use crate::calls::Repair;
-use crate::procfs;
 use crate::status::InCall;
 use crate::sys::ptrace::{self, Registers};
 use crate::x86_64::gadget::Gadgets;
@@ -44,6 +46,12 @@ const RESTARTNOHAND: i64 = -514;
 const RESTART_RESTARTBLOCK: i64 = -516;
 const DIRECTION: u64 = 1 << 10;
 
+fn byte(tid: u32, addr: u64) -> std::io::Result<u8> {
+    let mut byte = [0];
+    File::open(format!("/proc/{tid}/mem"))?.read_exact_at(&mut byte, addr)?;
+    Ok(byte[0])
+}
+
 /// Registers of a thread that stands before a SIGTRAP, if the kernel sent that for a trap without a reason, or with the
 /// reason of a debug register that is not in use. `None` for all other signals: of `int3`, `int1`, a step, another
 /// process.
@@ -55,7 +63,7 @@ pub(crate) fn of_lost_trap(tid: u32) -> Option<Vec<u64>> {
         return None;
     }
     let regs = ptrace::regs(tid).ok()?;
-    let before = procfs::byte(tid, regs.rip.wrapping_sub(1)).ok()?;
+    let before = byte(tid, regs.rip.wrapping_sub(1)).ok()?;
     let taken = regs.eflags & STEPS == 0 && before != INT1;
     taken.then(|| {
         let legacy = [
