@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::procfs;
+use crate::status::ThreadStatus;
 
 /// Flags of threads that have begun to end, or to be ended by a signal (linux/sched.h).
 const EXITING: u64 = 0x404;
@@ -169,6 +170,12 @@ pub(crate) fn until_gone(task: &Path) {
     while task.exists() && Instant::now() < deadline {
         std::thread::yield_now();
     }
+}
+
+/// Whether a thread that has ended is a child of our own, whose end is its parent's to see.
+pub(crate) fn is_own_child(tid: u32) -> bool {
+    let status = procfs::read(format!("/proc/{tid}/status")).unwrap_or_default();
+    ThreadStatus::parse(&status).ppid == std::process::id()
 }
 
 #[cfg(test)]

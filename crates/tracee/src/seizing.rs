@@ -28,6 +28,7 @@ use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::living;
 use crate::sys::{ptrace, wait};
 
 /// Time that one S2 may take before the attendant looks. It normally takes microseconds.
@@ -94,6 +95,52 @@ impl Seizing {
         state.inside = None;
         state.reaped.drain(..).for_each(|tid| drop(tracees.remove(&tid)));
         Some(seized)
+    }
+    /// Seizes all threads of a process, until a listing has no new one. `tracee`: what is noted of each.
+    ///
+    /// # Errors
+    /// When none of them is a tracee then: the first refusal, or that the process has no threads.
+    pub(crate) fn seize_all<T>(
+        self,
+        pid: u32,
+        tracees: &mut HashMap<u32, T>,
+        tracee: impl Fn() -> T,
+    ) -> io::Result<()> {
+        let seizing = &self;
+        std::thread::scope(|scope| {
+            let over = seizing.until_dropped();
+            let attendant = std::thread::Builder::new().name("trapline-seizing".into());
+            attendant.spawn_scoped(scope, || seizing.attend(pid))?;
+            let done = seizing.seize_listed(pid, tracees, tracee);
+            drop(over);
+            done
+        })
+    }
+    fn seize_listed<T>(
+        &self,
+        pid: u32,
+        tracees: &mut HashMap<u32, T>,
+        tracee: impl Fn() -> T,
+    ) -> io::Result<()> {
+        let mut refused = None;
+        loop {
+            let (listed, mut any) = (living::threads(pid)?, false);
+            for &tid in &listed {
+                match self.seize(tid, tracees) {
+                    None => {}
+                    Some(Ok(())) => {
+                        any = true;
+                        tracees.insert(tid, tracee());
+                    }
+                    Some(Err(error)) => refused = refused.or(Some(error)),
+                }
+            }
+            if any {
+                continue;
+            }
+            let none = || refused.unwrap_or_else(|| io::Error::other("it has no threads"));
+            return if listed.iter().any(|tid| tracees.contains_key(tid)) { Ok(()) } else { Err(none()) };
+        }
     }
     /// Reaps ended threads of `pid` while the tracer cannot; returns when seizing is over.
     pub(crate) fn attend(&self, pid: u32) {

@@ -182,41 +182,11 @@ impl Keeper {
         }
     }
     fn cover(&mut self, pid: u32) -> io::Result<()> {
-        let seizing = &match self.forks {
+        let seizing = match self.forks {
             Forks::Covered => Seizing::default(),
             Forks::Left => Seizing::for_threads(),
         };
-        std::thread::scope(|scope| {
-            let over = seizing.until_dropped();
-            let attendant = std::thread::Builder::new().name("trapline-seizing".into());
-            attendant.spawn_scoped(scope, || seizing.attend(pid))?;
-            let done = self.seize_all(pid, seizing);
-            drop(over);
-            done
-        })
-    }
-    fn seize_all(&mut self, pid: u32, seizing: &Seizing) -> io::Result<()> {
-        loop {
-            let (mut any, mut refused) = (false, None);
-            for tid in living::threads(pid)? {
-                match seizing.seize(tid, &mut self.tracees) {
-                    None => {}
-                    Some(Ok(())) => {
-                        any = true;
-                        self.tracees.insert(tid, pid);
-                    }
-                    // It is gone, or was attached at its birth and is listed at its first stop.
-                    Some(Err(error)) => refused = refused.or(Some(error)),
-                }
-            }
-            if !any {
-                let covers = self.tracees.values().any(|of| *of == pid);
-                return match refused {
-                    Some(error) if !covers => Err(error),
-                    _ => Ok(()),
-                };
-            }
-        }
+        seizing.seize_all(pid, &mut self.tracees, || pid)
     }
     /// Serves all stops that wait; returns whether there were any.
     fn serve(&mut self) -> bool {
@@ -252,7 +222,7 @@ impl Keeper {
         let tid = stop.tid();
         if let Stop::Exit { .. } = stop {
             let is_process = self.tracees.remove(&tid) == Some(tid);
-            if is_process && is_own_child(tid) {
+            if is_process && living::is_own_child(tid) {
                 self.left.insert(tid);
                 return Ok(());
             }
@@ -340,9 +310,4 @@ fn may_have_trapped(pid: u32, tid: u32, before: u64) -> bool {
 
 fn status(tid: u32) -> ThreadStatus {
     ThreadStatus::parse(&procfs::read(format!("/proc/{tid}/status")).unwrap_or_default())
-}
-
-/// Whether a thread that has ended is a child of our own, whose end is its parent's to see.
-fn is_own_child(tid: u32) -> bool {
-    status(tid).ppid == std::process::id()
 }

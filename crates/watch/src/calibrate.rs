@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use trapline_record::RemoteAddr;
-use trapline_tracee::perf::{Access, Breakpoint, Family, NotArmed, SampleOptions, SampleRings, this_thread};
-
 use trapline_tracee::Shield;
+use trapline_tracee::perf::{Access, Breakpoint, Family, NotArmed, SampleOptions, SampleRings, this_thread};
 
 use crate::accounts::Reserved;
 use crate::error::{ENOSPC, WatchError, explain};

@@ -110,36 +110,7 @@ impl Tracer {
     }
     /// Seizes all threads of a process.
     fn seize(&mut self, pid: u32) -> io::Result<()> {
-        let seizing = &Seizing::default();
-        std::thread::scope(|scope| {
-            let over = seizing.until_dropped();
-            let attendant = std::thread::Builder::new().name("trapline-seizing".into());
-            attendant.spawn_scoped(scope, || seizing.attend(pid))?;
-            let done = self.seize_all(pid, seizing);
-            drop(over);
-            done
-        })
-    }
-    fn seize_all(&mut self, pid: u32, seizing: &Seizing) -> io::Result<()> {
-        let mut first = None;
-        loop {
-            let mut any = false;
-            for tid in living::threads(pid)? {
-                match seizing.seize(tid, &mut self.tracees) {
-                    None => {}
-                    Some(Ok(())) => {
-                        any = true;
-                        self.tracees.insert(tid, Tracee { tgid: pid, trap: None });
-                    }
-                    Some(Err(error)) => first = first.or(Some(error)),
-                }
-            }
-            if !any {
-                break;
-            }
-        }
-        let ours = self.tracees.values().any(|tracee| tracee.tgid == pid);
-        if ours { Ok(()) } else { Err(first.unwrap_or_else(|| io::Error::other("it has no threads"))) }
+        Seizing::default().seize_all(pid, &mut self.tracees, || Tracee { tgid: pid, trap: None })
     }
     fn adopt(&mut self, mut parked: Parked) -> io::Result<()> {
         let pid = parked.pid();
@@ -199,7 +170,7 @@ impl Tracer {
             if tracee.is_some_and(|tracee| tracee.tgid == tid) {
                 self.emit(Followed::Exited { pid: tid });
             }
-            return if is_own_child(tid) { Ok(()) } else { wait::take(tid).map(drop) };
+            return if living::is_own_child(tid) { Ok(()) } else { wait::take(tid).map(drop) };
         }
         wait::take(tid)?;
         match stop {
@@ -294,12 +265,6 @@ impl Host for Tracer {
 
 fn why_late() -> String {
     format!("it was not at its entry point {} s after its exec", PATIENCE.as_secs())
-}
-
-/// Whether a thread that has ended is a child of our own, whose end is its parent's to see.
-fn is_own_child(tid: u32) -> bool {
-    let status = procfs::read(format!("/proc/{tid}/status")).unwrap_or_default();
-    ThreadStatus::parse(&status).ppid == std::process::id()
 }
 
 /// The obstacle by name if it is a known one; otherwise the kernel's error.

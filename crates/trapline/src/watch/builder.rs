@@ -176,11 +176,6 @@ fn blind_spots(watching: &Watching) -> Vec<String> {
             "values that neither registers nor the value before show are read late: no BPF program may read them at the trap ({why})"
         ));
     }
-    for (pid, why) in watching.unshielded() {
-        notices.push(format!(
-            "a trap of which this machine loses the reason would end {pid}, as it cannot be traced: {why}"
-        ));
-    }
     if !watching.inherits() {
         notices.push(
             "threads cannot inherit here: each is armed by itself some time after its birth, and what it did before is not seen"

@@ -85,6 +85,12 @@ impl WatchSession {
     }
     /// Takes notices that a user should see now; each is returned once.
     pub fn take_notices(&mut self) -> Vec<String> {
+        let unshielded = self.watching.take_unshielded().into_iter().map(|(pid, why)| {
+            format!(
+                "a trap of which this machine loses the reason would end {pid}, as it cannot be traced: {why}"
+            )
+        });
+        self.notices.extend(unshielded);
         std::mem::take(&mut self.notices)
     }
     /// Waits for accesses, for at most `at_most`.

@@ -17,7 +17,8 @@ use crate::record::Sample;
 
 /// A shield over all targets if this machine needs one; and the processes that it cannot cover, with the reasons.
 pub(super) fn over(targets: &[Target], options: Options) -> (Option<Shield>, Vec<(u32, String)>) {
-    let pids = targets.iter().map(|target| target.process.pid());
+    let alive = targets.iter().filter(|target| target.process.alive());
+    let pids = alive.map(|target| target.process.pid());
     if !options.shield || !Shield::is_needed() {
         return (None, Vec::new());
     }
@@ -37,10 +38,9 @@ impl Watching {
         self.options.shield = true;
         (self.shield, self.unshielded) = over(&self.targets, self.options);
     }
-    /// Processes that a trap without its reason would end, and why they cannot be covered.
-    #[must_use]
-    pub fn unshielded(&self) -> &[(u32, String)] {
-        &self.unshielded
+    /// Processes that a trap without its reason would end, and why they cannot be covered. Each is returned once.
+    pub fn take_unshielded(&mut self) -> Vec<(u32, String)> {
+        std::mem::take(&mut self.unshielded)
     }
     /// Covers a process that has executed another program.
     pub(super) fn cover_again(&mut self, pid: u32) {

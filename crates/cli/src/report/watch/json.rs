@@ -115,6 +115,12 @@ struct Summary<'a> {
     unwatched: u64,
     lost_traps: u64,
     unexplained: u64,
+    #[serde(skip_serializing_if = "is_false")]
+    lost_more: bool,
+}
+
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 #[derive(Serialize)]
@@ -232,6 +238,7 @@ pub(crate) fn summary(tallied: &Tallied, tally: &Tally, end: Option<&WatchEnd>, 
         unwatched: tally.unwatched,
         lost_traps: tally.lost_traps,
         unexplained: tally.unexplained,
+        lost_more: tally.lost_more,
     })
 }
 
