@@ -1,5 +1,5 @@
 /* `namespaces HOW`: run N makes N children, each of which is process 1 or 2 of a PID namespace of its own, and has one
- * thread. All of them call `begin_work` with their index, then all call `end_work` with it; they stay until this program
+ * thread. First the program itself calls both functions, with N as index. Then all children call `begin_work` with their index, then all call `end_work` with it; they stay until this program
  * ends. HOW says how the namespaces come about: by `unshare` or `setns` in a process between, or by `clone`; with `fork` the
  * children are in this program's namespace. With `gone` children are as with `unshare`, and end at once.
  * The numbers of their processes, as this program sees them, are told as `pid0` and so on. */
@@ -78,6 +78,9 @@ static void run(u64 times) {
     int *all[] = {begun, go, ended, stay, pids};
     for (int i = 0; i < 5; i++) failed += pipe(all[i]) != 0;
     times = times < MOST ? times : MOST;
+    failed += begin_work(times) + end_work(times) == 0;
+    snprintf(name, sizeof name, "pid%lu", times);
+    TELL(name, getpid());
     for (u64 i = 0; i < times; i++) {
         failed += makes(i) != 0;
         snprintf(name, sizeof name, "pid%lu", i);

@@ -10,6 +10,8 @@ use trapline_tests::{or_skip, running};
 use super::{IN_TARGET, at, ours};
 
 const CHILDREN: u64 = 6;
+/// The children, and the program that makes them: it hits before they are made, so it has a number that they must not have.
+const ALL: u64 = CHILDREN + 1;
 /// The state of a thread, between two of its calls; and what its key is.
 const SCRIPT: &str = "uprobe:FILE:begin_work { @s[tid] = arg0; @c[pid, tid, arg0] = count(); }
     uprobe:FILE:end_work { @met[@s[tid], arg0] = count(); }";
@@ -37,14 +39,14 @@ fn threads_of_other_namespaces_have_entries_of_their_own_and_the_tracers_numbers
         let keys = |map: &str| -> BTreeSet<String> {
             ran.maps[map].as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect()
         };
-        let met: BTreeSet<String> = (0..CHILDREN).map(|nth| format!("{nth},{nth}")).collect();
+        let met: BTreeSet<String> = (0..ALL).map(|nth| format!("{nth},{nth}")).collect();
         assert_eq!(keys("@met"), met, "{how}: {}", ran.messages);
-        let known = (0..CHILDREN).map(|nth| {
+        let known = (0..ALL).map(|nth| {
             let pid = ran.printed[&format!("pid{nth}")];
             format!("{pid},{pid},{nth}")
         });
         assert_eq!(keys("@c"), known.collect(), "{how}: {}", ran.messages);
-        assert_eq!(keys("@s").len() as u64, CHILDREN, "{how}: {}", ran.messages);
+        assert_eq!(keys("@s").len() as u64, ALL, "{how}: {}", ran.messages);
         let told = ran.messages.contains("and another PID namespace");
         assert_eq!(told, how != "fork", "{how}: {}", ran.messages);
     }
@@ -62,14 +64,14 @@ fn threads_of_other_namespaces_that_ended_early_are_left_out_with_a_word() {
     assert_eq!(ran.printed["failed"], 0);
     let met = ran.maps["@met"].as_object().expect("a map");
     assert!(met.keys().all(|key| key.split_once(',').is_some_and(|(one, other)| one == other)), "{met:?}");
-    assert_eq!(met.len() as u64, CHILDREN, "{met:?}");
+    assert_eq!(met.len() as u64, ALL, "{met:?}");
     let known = ran.maps.get("@c").and_then(|map| map.as_object()).map_or(0, |map| map.len() as u64);
-    let pids: BTreeSet<u64> = (0..CHILDREN).map(|nth| ran.printed[&format!("pid{nth}")]).collect();
+    let pids: BTreeSet<u64> = (0..ALL).map(|nth| ran.printed[&format!("pid{nth}")]).collect();
     let named = ran.maps.get("@c").and_then(|map| map.as_object()).into_iter().flatten();
-    let is_child = |key: &str| {
+    let is_one = |key: &str| {
         key.split(',').next().and_then(|pid| pid.parse().ok()).is_some_and(|pid| pids.contains(&pid))
     };
-    assert!(named.map(|(key, _)| key).all(|key| is_child(key)), "{:?}", ran.maps["@c"]);
+    assert!(named.map(|(key, _)| key).all(|key| is_one(key)), "{:?}", ran.maps["@c"]);
     let is_told = ran.messages.contains("not known which thread");
-    assert_eq!(is_told, known < CHILDREN, "{known}: {}", ran.messages);
+    assert_eq!(is_told, known < ALL, "{known}: {}", ran.messages);
 }
