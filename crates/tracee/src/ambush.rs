@@ -31,9 +31,9 @@
 //!   loader's lock.
 //! - *A debugger has a breakpoint there, or another tool's probe*: the function is not bare, and nothing is done.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::auxv::{AT_PHDR, Auxv};
@@ -43,7 +43,7 @@ use crate::rendezvous::{Rendezvous, holds_sanitizer};
 use crate::status::{Seccomp, ThreadStatus};
 use crate::stuck::Stuck;
 use crate::sys::signals;
-use crate::waiting::{Keeper, end_of_vdso, memory, write};
+use crate::waiting::{Keeper, Room, memory, write};
 
 /// Words in the padding of `r_debug`: where it lies, and what the code that waits writes there.
 const SAID: u64 = 4;
@@ -56,10 +56,9 @@ pub(crate) struct Ambush {
     /// The loader's function, and the bytes that the jump overwrote.
     pub(crate) at: u64,
     under: [u8; LEAP],
-    /// The code.
-    code: u64,
+    /// Where the code is.
+    room: Room,
     list: u64,
-    memory: File,
     keeper: Option<Keeper>,
 }
 
@@ -100,23 +99,22 @@ impl Ambush {
     }
     /// A1 and A2; `None` if that is not possible.
     fn set(pid: u32, loader: u64, may_call: bool) -> Option<Self> {
-        let memory = memory(pid).ok()?;
-        let rendezvous = Rendezvous::of(&memory, loader)?;
+        let room = Room::find(pid, AMBUSH).ok()?;
+        let rendezvous = Rendezvous::of(&room.memory, loader)?;
         let (at, list) = (rendezvous.at, rendezvous.list);
-        let code = end_of_vdso(pid, &memory, AMBUSH)?;
         let mut under = [0; LEAP];
-        memory.read_exact_at(&mut under, at).ok()?;
-        let jump = leap(at, under, code)?;
-        write(&memory, code, &ambush(list, may_call)).ok()?;
+        room.memory.read_exact_at(&mut under, at).ok()?;
+        let jump = leap(at, under, room.at)?;
+        room.fill(&ambush(list, may_call)).ok()?;
         // Before the first wait, so that the word changes from its beginning.
-        let keeper = Keeper::start(memory.try_clone().ok()?, code + AMBUSH_ALIVE).ok();
-        write(&memory, at, &jump).ok()?;
-        Some(Self { pid, at, under, code, list, memory, keeper })
+        let keeper = Keeper::start(Arc::clone(&room.memory), room.at + AMBUSH_ALIVE).ok();
+        write(&room.memory, at, &jump).ok()?;
+        Some(Self { pid, at, under, room, list, keeper })
     }
     /// A5.
     pub(crate) fn state(&self) -> State {
         let mut word = [0; 4];
-        match self.memory.read_at(&mut word, self.list + SAID) {
+        match self.room.memory.read_at(&mut word, self.list + SAID) {
             Ok(4) if u32::from_le_bytes(word) == 0 => State::OnItsWay,
             Ok(4) if u32::from_le_bytes(word) == ARRIVED => State::Arrived,
             Ok(4) => State::Passed,
@@ -155,8 +153,8 @@ impl Ambush {
     /// A6. The program waits in our code, and its loader's lock keeps others from the function.
     pub(crate) fn arrived(self) -> Arrived {
         self.restore();
-        let Self { pid, at, code, list, keeper, .. } = self;
-        Arrived { pid, entry: at, at: code, len: AMBUSH, said: list + SAID, keeper }
+        let Self { pid, at, room, list, keeper, .. } = self;
+        Arrived { pid, entry: at, room, said: list + SAID, keeper }
     }
     /// Puts the function back. The code stays: the program may be on its way into it.
     pub(crate) fn cancel(self) {
@@ -164,7 +162,7 @@ impl Ambush {
     }
     fn restore(&self) {
         // If the program is gone, so are its bytes.
-        drop(write(&self.memory, self.at, &self.under));
+        drop(write(&self.room.memory, self.at, &self.under));
     }
 }
 
@@ -174,9 +172,8 @@ pub(crate) struct Arrived {
     pub(crate) pid: u32,
     /// Address where it is to go on: the function.
     pub(crate) entry: u64,
-    /// Address and length of the code in which it waits.
-    pub(crate) at: u64,
-    pub(crate) len: usize,
+    /// Where the code is in which it waits.
+    pub(crate) room: Room,
     /// Address of the padding in which it has said that it arrived.
     pub(crate) said: u64,
     pub(crate) keeper: Option<Keeper>,

@@ -226,7 +226,15 @@ fn attend(shared: &Arc<Shared>, group: &Arc<Group>) {
 /// O2 and O4: holds a thread that opens a file, which goes on when `opening` is dropped.
 fn hold(shared: &Arc<Shared>, opening: &Opening) -> Option<JoinHandle<()>> {
     let (tid, executes) = (opening.tid, opening.executes);
-    let status = ThreadStatus::parse(&procfs::read(format!("/proc/{tid}/status")).unwrap_or_default());
+    let status = match procfs::read(format!("/proc/{tid}/status")) {
+        Ok(status) => ThreadStatus::parse(&status),
+        // Killed while it waited.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => return None,
+        Err(error) => {
+            shared.missed(tid, format!("it cannot be read: {error}"));
+            return None;
+        }
+    };
     let is_ours = status.tgid == std::process::id() || is_of_ours(status.tracer);
     if is_ours || status.tgid <= 1 || !shared.among.has(status.tgid) {
         return None;

@@ -9,10 +9,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
 use crate::auxv::{AT_ENTRY, Auxv};
-use crate::native::park::{BEHIND, IS_HELD, TRAP};
+use crate::native::park::{BEHIND, IS_HELD, LEN, TRAP};
 use crate::regs::Regs;
 use crate::sys::perf::{self, Attr};
-use crate::waiting::{memory, write};
+use crate::waiting::{Room, write};
 
 /// A trap that stops a program where it is to be held.
 ///
@@ -24,6 +24,8 @@ use crate::waiting::{memory, write};
 pub(crate) struct EntryTrap {
     entry: u64,
     by: By,
+    /// Where it is to wait then. All that is needed until it goes on is at hand from here.
+    room: Room,
 }
 
 #[derive(Debug)]
@@ -37,37 +39,39 @@ enum By {
 
 impl EntryTrap {
     /// Sets the trap in a process that is stopped at its exec.
+    ///
+    /// # Errors
+    /// [`NO_ROOM`](crate::waiting::NO_ROOM), or when it cannot be read or written.
     pub(crate) fn set(pid: u32) -> io::Result<Self> {
-        let auxv = Auxv::of(pid)?;
+        let (room, auxv) = (Room::find(pid, LEN)?, Auxv::of(pid)?);
         let entry = auxv.word(AT_ENTRY).ok_or_else(|| io::Error::other("no AT_ENTRY in its auxv"))?;
         if auxv.loader().is_none() {
-            return Ok(Self { entry, by: By::Nothing });
+            return Ok(Self { entry, by: By::Nothing, room });
         }
         if let Ok(breakpoint) = breakpoint(pid, entry) {
-            return Ok(Self { entry, by: By::Breakpoint(breakpoint) });
+            return Ok(Self { entry, by: By::Breakpoint(breakpoint), room });
         }
-        let memory = memory(pid)?;
         let mut under = [0u8; TRAP.len()];
-        memory.read_exact_at(&mut under, entry)?;
-        write(&memory, entry, &TRAP)?;
-        Ok(Self { entry, by: By::Code(under) })
+        room.memory.read_exact_at(&mut under, entry)?;
+        write(&room.memory, entry, &TRAP)?;
+        Ok(Self { entry, by: By::Code(under), room })
     }
     /// Whether the program is at its entry point already (it has no interpreter).
     pub(crate) const fn is_there(&self) -> bool {
         matches!(self.by, By::Nothing)
     }
-    /// Removes the trap. Returns the address of the entry point.
-    pub(crate) fn clear(self, pid: u32) -> io::Result<u64> {
+    /// Removes the trap. Returns the address of the entry point, and the room there is for the code that waits.
+    pub(crate) fn clear(self) -> io::Result<(u64, Room)> {
         match self.by {
             By::Nothing => {}
             By::Breakpoint(breakpoint) => drop(breakpoint),
-            By::Code(under) => write(&memory(pid)?, self.entry, &under)?,
+            By::Code(under) => write(&self.room.memory, self.entry, &under)?,
         }
-        Ok(self.entry)
+        Ok((self.entry, self.room))
     }
     /// Whether this trap has stopped the program, which stands in the stop for this signal.
     pub(crate) fn is_hit(&self, pid: u32, signal: i32) -> bool {
-        let behind = if matches!(self.by, By::Code(_)) { BEHIND } else { 0 };
+        let behind = if matches!(self.by, By::Code(..)) { BEHIND } else { 0 };
         let is_here = || Regs::read(pid, None).is_ok_and(|regs| regs.pc() == self.entry + behind);
         signal == libc::SIGTRAP && is_here()
     }

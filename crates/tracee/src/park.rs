@@ -31,7 +31,11 @@
 //! - *The keeper writes to a program that went on*: only the code that waits reads the word, and the program
 //!   does not write to that memory. The keeper ends before the code is overwritten.
 //!
-//! Where the vdso has no space, the program waits in a loop on its entry point, without end.
+//! - *It has no descriptors left*: releasing needs none but those that parking opened. If another resource is short,
+//!   such as threads, the program is left as by a dead tracer, and goes on by itself.
+//!
+//! Where the vdso has no space, the program is not parked ([`NO_ROOM`](crate::waiting::NO_ROOM)). There is no other place that it could leave by
+//! itself.
 //!
 //! # Where it is held
 //!
@@ -60,35 +64,33 @@
 //!
 //! A function that does not end in time is left to end by itself, with the thread in it. [`Parked::release`]
 //! then finds the thread elsewhere, so the code that waits must stay. The thread comes back to it, finds that
-//! no keeper changes the word, and goes to its entry point. In the loop without space in the vdso, the
-//! program's own bytes are back by then. Under a seccomp filter the calls that bring the thread back are
-//! checked first, as for every remote call (`call_rights`).
+//! no keeper changes the word, and goes to its entry point. Under a seccomp filter the calls that bring the thread back
+//! are checked first, as for every remote call (`call_rights`).
 
 use std::io;
-use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::ambush::{Ambush, Arrived};
 use crate::entry_trap::EntryTrap;
 use crate::error::TargetError;
-use crate::native::park::{ALIVE, LEN, LOOP, waiting};
+use crate::native::park::{ALIVE, waiting};
 use crate::process::Process;
 use crate::regs::Regs;
 use crate::stuck::Stuck;
 use crate::sys::wait::pause;
 use crate::sys::wait::{self, Stop};
 use crate::sys::{ptrace, signals};
-use crate::waiting::{Keeper, end_of_vdso, memory, write};
+use crate::waiting::{Keeper, Room, write};
 
 /// A process that waits at its entry point.
 #[derive(Debug)]
 pub struct Parked {
     pid: u32,
     entry: u64,
-    at: u64,
-    /// The bytes that the code that waits overwrote.
-    saved: Vec<u8>,
+    /// Where the code that waits is. Its memory is open from the beginning: the process must be let go also when no
+    /// descriptor is left.
+    room: Room,
     /// Registers as they were at the entry point. The code that waits changes some of them for moments, the
     /// stack pointer too. In an ambush they are the thread's own.
     regs: Option<Box<Regs>>,
@@ -99,7 +101,7 @@ pub struct Parked {
 
 impl PartialEq for Parked {
     fn eq(&self, other: &Self) -> bool {
-        (self.pid, self.entry, self.at) == (other.pid, other.entry, other.at)
+        (self.pid, self.entry, self.room.at) == (other.pid, other.entry, other.room.at)
     }
 }
 
@@ -115,7 +117,7 @@ impl Parked {
         }
         let trap = EntryTrap::set(pid)?;
         if trap.is_there() {
-            return Self::at_entry(pid, trap.clear(pid)?).map(Some);
+            return Self::at_entry(pid, trap).map(Some);
         }
         let mut pass = 0;
         loop {
@@ -125,42 +127,38 @@ impl Parked {
             };
             let Some(stop) = stop else {
                 // A breakpoint goes with the trap.
-                trap.clear(pid)?;
+                trap.clear()?;
                 return Ok(None);
             };
             pass = match stop {
                 Stop::Signal { signal, .. } if trap.is_hit(pid, signal) => {
-                    return Self::at_entry(pid, trap.clear(pid)?).map(Some);
+                    return Self::at_entry(pid, trap).map(Some);
                 }
                 Stop::Signal { signal, .. } => signal,
                 _ => 0,
             };
         }
     }
-    /// Parks a process that the calling thread holds in a stop at its entry point, and detaches from it.
-    pub(crate) fn at_entry(pid: u32, entry: u64) -> io::Result<Self> {
-        let memory = memory(pid)?;
-        let room = end_of_vdso(pid, &memory, LEN);
-        let (at, code) = match room {
-            Some(at) => (at, waiting(entry).to_vec()),
-            None => (entry, LOOP.to_vec()),
-        };
-        let mut saved = vec![0; code.len()];
-        memory.read_exact_at(&mut saved, at)?;
-        write(&memory, at, &code)?;
+    /// Parks a process that the calling thread holds in the stop of this trap, and detaches from it.
+    ///
+    /// # Errors
+    /// When it is gone; else it is still in that stop.
+    pub(crate) fn at_entry(pid: u32, trap: EntryTrap) -> io::Result<Self> {
+        let (entry, room) = trap.clear()?;
+        room.fill(&waiting(entry))?;
         let regs = Regs::read(pid, None)?;
         let mut waits = regs;
-        waits.set_pc(at);
+        waits.set_pc(room.at);
         waits.write(pid)?;
         ptrace::detach(pid)?;
         // Without a keeper the program goes on too early, and nothing worse happens.
-        let keeper = room.and_then(|at| Keeper::start(memory, at + ALIVE).ok());
-        Ok(Self { pid, entry, at, saved, regs: Some(Box::new(regs)), said: None, keeper })
+        let keeper = Keeper::start(Arc::clone(&room.memory), room.at + ALIVE).ok();
+        Ok(Self { pid, entry, room, regs: Some(Box::new(regs)), said: None, keeper })
     }
     /// One that has arrived in an ambush.
     pub(crate) fn in_ambush(ambush: Ambush) -> Self {
-        let Arrived { pid, entry, at, len, said, keeper } = ambush.arrived();
-        Self { pid, entry, at, saved: vec![0; len], regs: None, said: Some(said), keeper }
+        let Arrived { pid, entry, room, said, keeper } = ambush.arrived();
+        Self { pid, entry, room, regs: None, said: Some(said), keeper }
     }
     /// Whether it waits at its loader's rendezvous, where it will go on.
     #[must_use]
@@ -177,16 +175,12 @@ impl Parked {
     pub const fn entry(&self) -> u64 {
         self.entry
     }
-    /// The code in which it waits.
-    fn code(&self) -> Range<u64> {
-        self.at..self.at + self.saved.len() as u64
-    }
     /// Opens the process, which then knows the code in which it waits ([`Process::entry_wait`]).
     ///
     /// # Errors
     /// As [`Process::open`].
     pub fn process(&self) -> Result<Process, TargetError> {
-        Ok(Process::open(self.pid)?.with_entry_wait(self.code()))
+        Ok(Process::open(self.pid)?.with_entry_wait(self.room.range()))
     }
     /// Stops it and puts it back to its entry point; the calling thread holds it afterwards. Returns whether
     /// it was still waiting.
@@ -195,9 +189,9 @@ impl Parked {
         ptrace::interrupt(self.pid)?;
         wait_stop(self.pid)?;
         let mut regs = Regs::read(self.pid, None)?;
-        let there = self.code().contains(&regs.pc());
+        let there = self.room.range().contains(&regs.pc());
         if let Some(said) = self.said {
-            write(&memory(self.pid)?, said, &0u32.to_le_bytes())?;
+            write(&self.room.memory, said, &0u32.to_le_bytes())?;
         }
         if there {
             // It may have been stopped in its sleep.
@@ -208,8 +202,8 @@ impl Parked {
         }
         self.keeper = None;
         // A thread that is elsewhere may be in a function (step F3), which returns to the code that waits.
-        if there || self.at == self.entry {
-            write(&memory(self.pid)?, self.at, &self.saved)?;
+        if there {
+            self.room.clear()?;
         }
         Ok(there)
     }
@@ -264,4 +258,31 @@ fn next_stop(pid: u32, goes_on: &dyn Fn() -> bool) -> io::Result<Option<Stop>> {
         return Err(gone());
     }
     wait::take(pid)?.ok_or_else(gone).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Parked, wait_stop};
+    use crate::sys::ptrace;
+    use crate::waiting::{NO_ROOM, Room};
+    use std::io::Read as _;
+    use std::process::{Command, Stdio};
+
+    /// It would have no place that it can leave by itself when the tracer dies.
+    #[test]
+    fn a_program_without_room_to_wait_is_not_parked_and_runs_unharmed() {
+        let mut command = Command::new("/bin/echo");
+        command.arg("hello").stdout(Stdio::piped());
+        let mut child = ptrace::start_traced(&mut command).expect("echo starts");
+        let pid = child.id();
+        wait_stop(pid).expect("it comes to its exec");
+        Room::find(pid, 8).and_then(|room| room.fill(&[0x90; 8])).expect("the vdso can be written");
+        let error = Parked::from_exec(pid, &|| true).expect_err("there is no room");
+        assert_eq!(error.to_string(), NO_ROOM);
+        ptrace::detach(pid).expect("it is still in that stop");
+        let mut output = String::new();
+        child.stdout.take().expect("piped").read_to_string(&mut output).expect("text");
+        assert_eq!(output, "hello\n");
+        assert!(child.wait().expect("ours").success());
+    }
 }

@@ -15,6 +15,7 @@ use crate::numbers::{MACHINE, SMALL};
 use crate::procfs;
 use crate::status::ThreadStatus;
 use crate::sys::fd;
+use crate::waiting::NO_ROOM;
 
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
@@ -115,6 +116,9 @@ pub(crate) fn explain(pid: u32, status: &ThreadStatus, error: io::Error) -> Targ
 /// Why a command that we start cannot be held. `None` if the kernel's refusal to start it has another reason.
 #[must_use]
 pub fn why_not_held(error: &io::Error) -> Option<String> {
+    if error.get_ref().is_some_and(|inner| inner.to_string() == NO_ROOM) {
+        return Some(NO_ROOM.to_owned());
+    }
     if error.raw_os_error() != Some(libc::EPERM) {
         return None;
     }

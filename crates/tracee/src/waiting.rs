@@ -5,7 +5,9 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -24,7 +26,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn start(memory: File, word: u64) -> io::Result<Self> {
+    pub(crate) fn start(memory: Arc<File>, word: u64) -> io::Result<Self> {
         let (stop, stopped) = channel::<()>();
         let work = move || {
             let mut beats = 1u64;
@@ -48,16 +50,56 @@ impl Drop for Keeper {
     }
 }
 
-/// The address of `len` zeros at the vdso's end.
-pub(crate) fn end_of_vdso(pid: u32, memory: &File, len: usize) -> Option<u64> {
-    let maps = procfs::read(format!("/proc/{pid}/maps")).ok()?;
-    let maps = String::from_utf8_lossy(&maps);
-    let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
-    let end = u64::from_str_radix(range.split_once('-')?.1, 16).ok()?;
-    let at = (end - len as u64) & !7;
-    let mut bytes = vec![1u8; len];
-    memory.read_exact_at(&mut bytes, at).ok()?;
-    bytes.iter().all(|&byte| byte == 0).then_some(at)
+/// Why a program is not held whose vdso is full, or which has none.
+pub(crate) const NO_ROOM: &str = "the unused end of its vdso, where it would wait, is too small";
+
+/// Zeros at the end of a process' vdso. Its memory is open, so that what is written there can be taken back when no
+/// descriptor is left.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) memory: Arc<File>,
+    /// Address.
+    pub(crate) at: u64,
+    len: usize,
+}
+
+impl Room {
+    /// Finds room for `len` bytes.
+    ///
+    /// # Errors
+    /// [`NO_ROOM`] as [`io::ErrorKind::Unsupported`], or when the process cannot be read.
+    pub(crate) fn find(pid: u32, len: usize) -> io::Result<Self> {
+        let memory = Arc::new(memory(pid)?);
+        let maps = procfs::read(format!("/proc/{pid}/maps"))?;
+        let maps = String::from_utf8_lossy(&maps);
+        let line = maps.lines().find(|line| line.ends_with("[vdso]"));
+        let end = line.and_then(|line| line.split(' ').next()?.split_once('-'));
+        let end = end.and_then(|(_, end)| u64::from_str_radix(end, 16).ok()).ok_or_else(no_room)?;
+        let at = (end - len as u64) & !7;
+        let mut bytes = vec![1u8; len];
+        memory.read_exact_at(&mut bytes, at)?;
+        if bytes.iter().any(|&byte| byte != 0) {
+            return Err(no_room());
+        }
+        Ok(Self { memory, at, len })
+    }
+    /// Addresses.
+    pub(crate) const fn range(&self) -> Range<u64> {
+        self.at..self.at + self.len as u64
+    }
+    /// Writes code there.
+    pub(crate) fn fill(&self, code: &[u8]) -> io::Result<()> {
+        debug_assert!(code.len() <= self.len, "more code than room");
+        write(&self.memory, self.at, code)
+    }
+    /// Gives it back.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        self.fill(&vec![0; self.len])
+    }
+}
+
+fn no_room() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, NO_ROOM)
 }
 
 pub(crate) fn memory(pid: u32) -> io::Result<File> {

@@ -7,8 +7,6 @@ pub(crate) const BEHIND: u64 = 0;
 /// Whether a breakpoint of the processor can hold a thread before an instruction. On arm64 the kernel steps
 /// the thread over it. Whether the thread then still stands before the instruction was not tried.
 pub(crate) const IS_HELD: bool = false;
-/// `b .`, where there is no space for [`waiting`].
-pub(crate) const LOOP: [u8; 4] = [0x00, 0x00, 0x00, 0x14];
 /// Length of [`waiting`] in bytes.
 pub(crate) const LEN: usize = 64;
 /// Offset in it of the word that shows that the tracer lives.

@@ -104,7 +104,7 @@ impl Tracer {
         let waiting = self.tracees.iter_mut().filter_map(|(&tid, tracee)| Some((tid, tracee.trap.take()?)));
         for (tid, trap) in waiting {
             // If it is gone, so is the breakpoint.
-            drop(trap.clear(tid));
+            drop(trap.clear());
             drop(self.outbox.send(Followed::Unparked { pid: tid, why: why_late() }));
         }
     }
@@ -114,7 +114,8 @@ impl Tracer {
     }
     fn adopt(&mut self, mut parked: Parked) -> io::Result<()> {
         let pid = parked.pid();
-        if !parked.seize()? {
+        // What could be seized but not put back must not stay stopped.
+        if !parked.seize().inspect_err(|_| drop(ptrace::detach(pid)))? {
             self.emit(Followed::Strayed { pid });
         }
         self.tracees.insert(pid, Tracee { tgid: pid, trap: None });
@@ -203,19 +204,23 @@ impl Tracer {
                 self.tracees.insert(tid, Tracee { tgid: tid, trap: Some(trap) });
                 if is_there { self.at_entry(tid) } else { ptrace::cont(tid, 0) }
             }
-            Err(error) => {
-                // A program that cannot be read (another class, another user) runs on, followed and not probed.
-                self.emit(Followed::Unparked { pid: tid, why: why_unparked(tid, &error) });
-                self.tracees.insert(tid, Tracee { tgid: tid, trap: None });
-                ptrace::cont(tid, 0)
-            }
+            Err(error) => self.run_unprobed(tid, &error),
         }
     }
     fn at_entry(&mut self, tid: u32) -> io::Result<()> {
         let Some(trap) = self.tracees.remove(&tid).and_then(|tracee| tracee.trap) else { return Ok(()) };
-        let parked = Parked::at_entry(tid, trap.clear(tid)?)?;
-        self.emit(Followed::AtEntry(parked));
+        match Parked::at_entry(tid, trap) {
+            Ok(parked) => self.emit(Followed::AtEntry(parked)),
+            Err(error) => self.run_unprobed(tid, &error)?,
+        }
         Ok(())
+    }
+    /// A program that cannot be held (another class, another user, no room for the code that waits) runs on, followed and
+    /// not probed.
+    fn run_unprobed(&mut self, tid: u32, error: &io::Error) -> io::Result<()> {
+        self.emit(Followed::Unparked { pid: tid, why: why_unparked(tid, error) });
+        self.tracees.insert(tid, Tracee { tgid: tid, trap: None });
+        ptrace::cont(tid, 0)
     }
     /// Lists the thread or process that a thread has made.
     fn at_birth(&mut self, tid: u32) -> io::Result<()> {

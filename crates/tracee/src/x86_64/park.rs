@@ -26,8 +26,6 @@ pub(crate) const TRAP: [u8; 1] = [0xcc];
 pub(crate) const BEHIND: u64 = 1;
 /// Whether a breakpoint of the processor can hold a thread before an instruction.
 pub(crate) const IS_HELD: bool = true;
-/// `jmp .`, where there is no space for [`waiting`].
-pub(crate) const LOOP: [u8; 2] = [0xeb, 0xfe];
 /// Length of [`waiting`] in bytes.
 pub(crate) const LEN: usize = 72;
 /// Offset in it of the word that shows that the tracer lives.
