@@ -1,4 +1,4 @@
-//! A program that waits at its start is let go also when no descriptor is left. A file of its own, since the limit
+//! SAFE-3: a program that waits at its start is let go also when no descriptor is left. A file of its own, since the limit
 //! is one of the whole process.
 mod common;
 

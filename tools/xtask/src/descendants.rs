@@ -5,11 +5,32 @@
 
 use std::process::Command;
 
-/// Ends the process and all of them. Parents come first: one that is told of a child's end may start another.
+/// Ends the process and all of them, and says what each was doing. Parents come first: one that is told of a child's
+/// end may start another.
 pub(crate) fn kill(pid: u32) {
-    let found: Vec<String> = std::iter::once(pid).chain(of(pid)).map(|pid| pid.to_string()).collect();
-    println!("ending processes {}", found.join(" "));
-    Command::new("kill").arg("-KILL").args(&found).status().ok();
+    let found: Vec<u32> = std::iter::once(pid).chain(of(pid)).collect();
+    for &one in &found {
+        println!("ending {}", doing(one));
+    }
+    Command::new("kill").arg("-KILL").args(found.iter().map(u32::to_string)).status().ok();
+}
+
+/// One line about a process: its command, and for each thread its state, the function of the kernel that it waits in,
+/// and its system call or instruction.
+fn doing(pid: u32) -> String {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let mut line = format!("{pid} {}", read("cmdline").replace('\0', " "));
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let tid = task.file_name().to_string_lossy().into_owned();
+        let of_task = |name: &str| read(&format!("task/{tid}/{name}"));
+        let status = of_task("status");
+        let field =
+            |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("?").trim();
+        let (state, tracer) = (field("State:"), field("TracerPid:"));
+        line +=
+            &format!("; {tid} {state}, tracer {tracer}, {} {}", of_task("wchan"), of_task("syscall").trim());
+    }
+    line
 }
 
 /// All that it started, and what those started.
@@ -44,12 +65,18 @@ fn below(pid: u32, processes: &[(u32, u32)]) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{below, parent};
+    use super::{below, doing, parent};
 
     #[test]
     fn a_parent_stands_behind_the_name() {
         assert_eq!(parent("12 (a) b (c)) S 7 12 12 0"), Some(7));
         assert_eq!(parent("nothing"), None);
+    }
+
+    #[test]
+    fn a_process_says_what_its_threads_do() {
+        let line = doing(std::process::id());
+        assert!(line.contains("R (running), tracer"), "{line}");
     }
 
     #[test]
