@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use trapline_tests::counted::{counted, tactic};
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::tracing::{Report, Tracing, binary};
 use trapline_tests::{or_skip, text, victims};
 
 const CHILDREN: u64 = 30;
@@ -238,6 +238,27 @@ fn the_target_exits_while_traced() {
     let report = tracing.end();
     assert_eq!(report.hits("leaf"), reported["leaf"], "results are still printed; {}", report.errors);
     assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+}
+
+/// The tracer follows all threads of the command, which is its own child. What it does not take of their ends stays in
+/// the command as zombies, and in the end no thread can be created.
+#[test]
+fn threads_of_a_followed_command_are_gone_when_they_end() {
+    const THREADS: u64 = 400;
+    let path = or_skip!(victims::plain("brief"));
+    let mut command = Command::new(binary());
+    command.args(["count", "-q", "-f", &format!("{}:work", path.display()), "--"]).arg(&path);
+    let mut tracer = Running::spawn(command);
+    assert_eq!(tracer.line(), "ready");
+    assert_eq!(tracer.run(THREADS)["work"], THREADS);
+    let tasks = |pid: u32| std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let children = |task: &std::fs::DirEntry| {
+        std::fs::read_to_string(task.path().join("children")).unwrap_or_default().trim().to_owned()
+    };
+    let found: Vec<String> = tasks(tracer.pid()).flatten().map(|task| children(&task)).collect();
+    let victim: u32 = found.concat().parse().unwrap_or_else(|_| panic!("one child: {found:?}"));
+    until("only its main thread is left", || tasks(victim).count() == 1);
+    assert!(tracer.finish().success());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::fmt;
 use gimli::{AttributeValue, LineProgramHeader, Unit};
 use trapline_record::Svma;
 
-use crate::debuginfo::DebugInfo;
+use crate::debuginfo::{DebugInfo, Line};
 use crate::sections::Slice;
 
 /// A line of a source file: `FILE.c:12`, or with its column, `FILE.c:12:5`.
@@ -71,6 +71,20 @@ impl DebugInfo {
         let (before, behind) = near;
         found.near = [before, behind].into_iter().filter(|line| ![0, u64::MAX].contains(line)).collect();
         found
+    }
+    /// Where the source declares a function. Its first instruction may be of another function, which was inlined.
+    #[must_use]
+    pub fn declared_at(&self, function: Svma) -> Option<Line> {
+        let entry = self.function(function).ok()??;
+        let declared = self.inherited(&entry, |entry| {
+            let (file, line) = (entry.value(gimli::DW_AT_decl_file)?, entry.number(gimli::DW_AT_decl_line)?);
+            let (Some(AttributeValue::FileIndex(file)), Some(line)) = (file, line) else { return Ok(None) };
+            let unit = entry.at().unit.unit;
+            let path =
+                unit.line_program.as_ref().and_then(|program| self.path_of(unit, program.header(), file));
+            Ok(path.zip(u32::try_from(line).ok()).map(|(file, line)| Line { file, line }))
+        });
+        declared.ok()?
     }
     /// Looks through the line program of one unit.
     fn look(&self, unit: &Unit<Slice>, wanted: &SourceLine, found: &mut LineCode, near: &mut (u64, u64)) {

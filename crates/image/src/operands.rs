@@ -12,6 +12,7 @@
 //! ```
 
 mod aarch64;
+mod spelled;
 mod x86_64;
 
 #[cfg(test)]

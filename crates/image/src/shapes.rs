@@ -103,6 +103,15 @@ impl DebugInfo {
         let one = |of| Ok::<_, gimli::Error>((self.shape_of(of, &left)?, self.spelled(of, 0)?));
         self.parameters(&entry).ok()?.iter().map(|one| one.of).map(|of| one(of).ok()).collect()
     }
+    /// How C spells the type of a function's value; `void` if it has none.
+    #[must_use]
+    pub fn value_spelled(&self, function: Svma) -> Option<String> {
+        let entry = self.function(function).ok()??;
+        match self.returned(&entry).ok()? {
+            Some(of) => self.spelled(of, 0).ok(),
+            None => Some("void".to_owned()),
+        }
+    }
     /// The structure or union of this name. If several have it, that of the function's own unit is meant.
     #[must_use]
     pub fn record_shape(&self, name: &str, function: Svma) -> Option<RecordShape> {

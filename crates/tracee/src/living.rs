@@ -172,10 +172,11 @@ pub(crate) fn until_gone(task: &Path) {
     }
 }
 
-/// Whether a thread that has ended is a child of our own, whose end is its parent's to see.
+/// Whether a thread that has ended is the main thread of our own child: the child's end is its parent's to see. Ends of
+/// other threads of it are only the tracer's to see, and they stay there as zombies until it does.
 pub(crate) fn is_own_child(tid: u32) -> bool {
-    let status = procfs::read(format!("/proc/{tid}/status")).unwrap_or_default();
-    ThreadStatus::parse(&status).ppid == std::process::id()
+    let status = ThreadStatus::parse(&procfs::read(format!("/proc/{tid}/status")).unwrap_or_default());
+    status.ppid == std::process::id() && status.tgid == tid
 }
 
 #[cfg(test)]

@@ -221,8 +221,8 @@ impl Keeper {
     fn answer_stop(&mut self, stop: Stop) -> io::Result<()> {
         let tid = stop.tid();
         if let Stop::Exit { .. } = stop {
-            let is_process = self.tracees.remove(&tid) == Some(tid);
-            if is_process && living::is_own_child(tid) {
+            self.tracees.remove(&tid);
+            if living::is_own_child(tid) {
                 self.left.insert(tid);
                 return Ok(());
             }

@@ -14,6 +14,7 @@ use trapline_tracee::kernel::UprobeMulti;
 
 use crate::arch::CAN_WAIT;
 use crate::calls::OPERANDS;
+use crate::declaration::NotesByFile;
 use crate::error::Error;
 use crate::filter::{Filter, Undecided};
 use crate::form::Returns;
@@ -343,11 +344,21 @@ impl Builder {
     /// # Errors
     /// If a process or file cannot be opened, or nothing is found.
     pub fn list(&self, timed: bool) -> Result<Listing, Error> {
+        self.listed(timed, None)
+    }
+    /// The same, with what each function takes and returns.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub fn list_declared(&self, timed: bool) -> Result<Listing, Error> {
+        self.listed(timed, Some(NotesByFile::default()))
+    }
+    fn listed(&self, timed: bool, notes: Option<NotesByFile>) -> Result<Listing, Error> {
         let hit_action = if timed { self.timing() } else { HitAction::Count };
         // Where probes go does not depend on filters.
         let requested =
             SessionRequest { filters: Vec::new(), actions: Vec::new(), ..self.requested(hit_action) };
-        listing::list(&self.target, &requested)
+        listing::list(&self.target, &requested, notes)
     }
     /// For each probe, the functions and USDT probes that it means. Empty if nothing that it means can be
     /// looked at, if a glob means too many functions, or if several processes might give a glob without a

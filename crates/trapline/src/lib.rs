@@ -53,6 +53,7 @@ pub mod calls;
 mod choose;
 pub mod cleanup;
 mod debug_dirs;
+pub mod declaration;
 mod decode;
 pub mod error;
 mod everyone;

@@ -13,8 +13,9 @@ use trapline_record::addr::Bias;
 use trapline_tracee::Process;
 
 use crate::choose::{Chosen, choose};
+use crate::declaration::{Declaration, NotesByFile};
 use crate::error::Error;
-use crate::files::Files;
+use crate::files::{Files, ModuleFile};
 use crate::form::Returns;
 use crate::modules::{Module, is_short_name, mapped};
 use crate::names::ProcessNames;
@@ -49,6 +50,8 @@ pub struct Listed {
     /// How the ends of its calls would be seen: [`Returns::Exits`] or [`Returns::Stack`]. `None` if they
     /// would not be timed.
     pub returns: Option<Returns>,
+    /// What it takes and returns, if that was asked for and is noted.
+    pub declaration: Option<Declaration>,
 }
 
 /// Result of a listing.
@@ -60,10 +63,15 @@ pub struct Listing {
     pub notices: Vec<String>,
 }
 
-/// Lists the places that the probes mean, and how each would be reached.
-pub(crate) fn list(target: &Target, requested: &SessionRequest) -> Result<Listing, Error> {
+/// Lists the places that the probes mean, and how each would be reached. `notes`: what files note of them is wanted too.
+pub(crate) fn list(
+    target: &Target,
+    requested: &SessionRequest,
+    mut notes: Option<NotesByFile>,
+) -> Result<Listing, Error> {
     let mut files = Files::with(&requested.debug_folders);
     let mut listing = Listing::default();
+    let declared = &mut |file: &ModuleFile, place: &NamedSite| notes.as_mut()?.declaration(file, place);
     match target {
         Target::Running { .. } => {
             let processes = resolve(target, &requested.specs, &mut listing.notices)?;
@@ -71,7 +79,7 @@ pub(crate) fn list(target: &Target, requested: &SessionRequest) -> Result<Listin
             let mut listed = processes.len();
             for process in processes {
                 let pid = process.pid();
-                let done = list_process(process, &mut files, requested, &mut listing);
+                let done = list_process(process, (&mut files, requested), declared, &mut listing);
                 if several.one(pid, done)?.is_none() {
                     listing.notices.push(gone_notice(pid));
                     listed -= 1;
@@ -83,9 +91,9 @@ pub(crate) fn list(target: &Target, requested: &SessionRequest) -> Result<Listin
             let program = words.first().map_or(OsStr::new(""), OsString::as_os_str);
             let missing = || no_file(&program.to_string_lossy(), "launched command");
             let program = find_program(program).ok_or_else(missing)?;
-            list_files(&mut files, requested, Some(&ToLoad::new(program)), &mut listing)?;
+            list_files((&mut files, requested), Some(&ToLoad::new(program)), declared, &mut listing)?;
         }
-        Target::Any | Target::All(_) => list_files(&mut files, requested, None, &mut listing)?,
+        Target::Any | Target::All(_) => list_files((&mut files, requested), None, declared, &mut listing)?,
     }
     if listing.listed.is_empty() {
         return Err(Error::NoMatch { misses: listing.notices });
@@ -93,10 +101,13 @@ pub(crate) fn list(target: &Target, requested: &SessionRequest) -> Result<Listin
     Ok(listing)
 }
 
+/// What a file notes of a place.
+type Declared<'a> = &'a mut dyn FnMut(&ModuleFile, &NamedSite) -> Option<Declaration>;
+
 fn list_process(
     process: Process,
-    files: &mut Files,
-    requested: &SessionRequest,
+    (files, requested): (&mut Files, &SessionRequest),
+    declared: Declared<'_>,
     listing: &mut Listing,
 ) -> Result<(), Error> {
     let pid = process.pid();
@@ -112,7 +123,12 @@ fn list_process(
         let requested = &SessionRequest { options, ..requested.clone() };
         let answers = rehearsed(&process, files, &modules, &found, requested)?;
         for (place, (tactic, returns)) in found.iter().zip(answers) {
-            listing.listed.push(Listed { returns, ..listed(&modules, place, tactic, Some(pid)) });
+            let declaration = declared(&modules[place.module].file, place);
+            listing.listed.push(Listed {
+                returns,
+                declaration,
+                ..listed(&modules, place, tactic, Some(pid))
+            });
         }
     }
     for one in refused {
@@ -197,17 +213,18 @@ fn listed(
         size: place.function.map_or(0, |function| file.image.function(function).len),
         tactic,
         returns: None,
+        declaration: None,
     }
 }
 
 fn list_files(
-    files: &mut Files,
-    requested: &SessionRequest,
+    (files, requested): (&mut Files, &SessionRequest),
     program: Option<&ToLoad>,
+    declared: Declared<'_>,
     listing: &mut Listing,
 ) -> Result<(), Error> {
     let (modules, places) = file_modules(files, requested, program, &mut listing.notices)?;
-    list_places(&modules, places, requested, listing);
+    list_places(&modules, places, (requested, declared), listing);
     Ok(())
 }
 
@@ -246,7 +263,12 @@ pub(crate) fn file_modules(
 }
 
 /// Lists places without a process: what they would get in a usual one.
-fn list_places(modules: &[Module], places: NamedSites, requested: &SessionRequest, listing: &mut Listing) {
+fn list_places(
+    modules: &[Module],
+    places: NamedSites,
+    (requested, declared): (&SessionRequest, Declared<'_>),
+    listing: &mut Listing,
+) {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let traits =
         ProcessTraits { kernel_uprobes: requested.options.kernel_uprobes, ..ProcessTraits::usual(cpus) };
@@ -277,8 +299,9 @@ fn list_places(modules: &[Module], places: NamedSites, requested: &SessionReques
                 kind: why.kind(),
                 reason: why.to_string(),
             };
+            let declaration = declared(&module.file, place);
             let one = listed(modules, place, tactic.map_err(refuse), None);
-            listing.listed.push(Listed { returns, ..one });
+            listing.listed.push(Listed { returns, declaration, ..one });
         }
     }
     for one in refused {

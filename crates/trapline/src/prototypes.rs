@@ -4,12 +4,12 @@
 //! information has them. Does not: attach, or fail. What cannot be looked at has no prototypes, and a session
 //! says why.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use trapline_image::{Btf, CodePlace, DebugInfo, MarkArgument, MarkClass, MarkPlace, ProbeKind, ProbeSpec};
+use trapline_image::{CodePlace, DebugInfo, MarkArgument, MarkClass, MarkPlace, ProbeKind, ProbeSpec};
 use trapline_record::Svma;
-use trapline_tracee::{FileId, Process};
+use trapline_tracee::Process;
 
 pub use trapline_image::{
     DeclaredParameter, Field, FieldShape, LaidOut, Layout, MOST_BYTES, Misplaced as FieldError, NoField,
@@ -17,6 +17,7 @@ pub use trapline_image::{
 };
 
 use crate::choose::{Chosen, choose};
+use crate::declaration::NotesByFile;
 use crate::files::Files;
 use crate::listing::{file_modules, find_program};
 use crate::locals::local;
@@ -96,19 +97,9 @@ impl ProbedFunction {
     }
 }
 
-/// What a file notes of its functions: debug information, or types without addresses if that is missing.
-#[derive(Default)]
-struct FileNotes {
-    debug: Option<Arc<DebugInfo>>,
-    btf: Option<Btf>,
-}
-
-/// Notes of each file, read once.
-type NotesByFile = HashMap<FileId, FileNotes>;
-
 /// For each probe, the functions and USDT probes that it means in the target.
 pub(crate) fn find(target: &Target, requested: &SessionRequest) -> Vec<Vec<ProbedFunction>> {
-    let (mut files, mut known) = (Files::with(&requested.debug_folders), NotesByFile::new());
+    let (mut files, mut known) = (Files::with(&requested.debug_folders), NotesByFile::default());
     let launched = match target {
         Target::Launch(words) => words.first().and_then(|name| find_program(name)).map(ToLoad::new),
         _ => None,
@@ -212,21 +203,13 @@ fn noted(
             }
             continue;
         }
-        let notes = known.entry(file.id).or_insert_with(|| {
-            let debug = file.image.debug_info().map(Arc::new);
-            let btf = if debug.is_none() { file.image.btf() } else { None };
-            FileNotes { debug, btf }
-        });
+        let notes = known.of(file);
         if place.arguments.is_some() {
             let noted = (notes.debug.clone(), file.image.code_place(place.at));
             all.push(of_locals(requested, place, noted, (found.len() == 1, reads_texts))?);
             continue;
         }
-        let prototype = match form(place) {
-            Form::Whole => notes.prototype(place),
-            Form::Copy => notes.debug.as_ref().and_then(|debug| debug.prototype_of_copy(place.at)),
-            Form::Part => None,
-        };
+        let prototype = notes.prototype(place);
         let debug = notes.debug.clone();
         let spec = if found.len() == 1 { requested.specs[0].clone() } else { place.probe.parse().ok()? };
         match all.iter_mut().find(|other| other.spec.text == spec.text) {
@@ -324,35 +307,5 @@ fn type_of_both(one: ValueType, other: ValueType) -> ValueType {
         }
         (ValueType::Pointer, _) | (_, ValueType::Pointer) => ValueType::Pointer,
         _ => ValueType::Integer { bytes: 8, signed: true },
-    }
-}
-
-impl FileNotes {
-    fn prototype(&self, place: &NamedSite) -> Option<Prototype> {
-        let by_name = |btf: &Btf| {
-            let names = place.aliases.iter().chain([&place.probe]);
-            names.filter_map(|name| btf.prototype(name.rsplit(':').next()?)).next()
-        };
-        let noted = self.debug.as_ref().and_then(|debug| debug.prototype(place.at));
-        noted.or_else(|| self.btf.as_ref().and_then(by_name))
-    }
-}
-
-/// What a symbol of a function means.
-enum Form {
-    Whole,
-    /// A copy that the compiler made for some callers. It does not take what was noted for the source.
-    Copy,
-    /// An instruction, or a part to which the function jumps.
-    Part,
-}
-
-fn form(place: &NamedSite) -> Form {
-    let names = || place.aliases.iter().chain([&place.probe]);
-    let is_any = |marks: &[&str]| names().any(|name| marks.iter().any(|mark| name.contains(mark)));
-    match () {
-        () if place.function.is_none() || is_any(&[".cold"]) => Form::Part,
-        () if is_any(&[".isra.", ".constprop.", ".part."]) => Form::Copy,
-        () => Form::Whole,
     }
 }

@@ -3,6 +3,7 @@
 //! The order of fields is part of the format. It is the order of the structs' fields below.
 
 use serde::Serialize;
+use trapline::declaration::{Declaration, Offered};
 use trapline::histogram::HistogramRow;
 use trapline::listing::Listed;
 use trapline::report::{Group, Late, Refused, Share, Unprobed};
@@ -129,6 +130,23 @@ struct ListRow<'a> {
     returns: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    declaration: Option<DeclarationRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct DeclarationRow<'a> {
+    value: Option<&'a str>,
+    args: Vec<OfferedRow<'a>>,
+    source: Option<&'a str>,
+    line: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct OfferedRow<'a> {
+    name: &'a str,
+    r#type: &'a str,
+    place: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -203,9 +221,23 @@ pub(crate) fn list(listed: &[Listed]) -> String {
                 tactic: one.tactic.as_ref().ok().map(|tactic| tactic.name()),
                 returns: form(one),
                 reason: one.tactic.as_ref().err().map(|refused| refused.reason.as_str()),
+                declaration: one.declaration.as_ref().map(declaration),
             })
         })
         .collect()
+}
+
+fn offered(one: &Offered) -> OfferedRow<'_> {
+    OfferedRow { name: &one.name, r#type: &one.of, place: one.place.as_deref() }
+}
+
+fn declaration(of: &Declaration) -> DeclarationRow<'_> {
+    DeclarationRow {
+        value: of.value.as_deref(),
+        args: of.arguments.iter().map(offered).collect(),
+        source: of.line.as_ref().map(|line| line.file.as_str()),
+        line: of.line.as_ref().map(|line| line.line),
+    }
 }
 
 /// The form in which a function's calls would be timed.

@@ -120,6 +120,7 @@ pub(crate) fn listed() -> Vec<Listed> {
         size,
         returns: (name == "work").then_some(Returns::Stack),
         tactic,
+        declaration: None,
     };
     let refused = sample().refused[0].clone();
     vec![one(Some(42), "work", 4096, 120, Ok(Tactic::Jump)), one(None, "tiny", 8192, 3, Err(refused))]

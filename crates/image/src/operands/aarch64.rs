@@ -57,6 +57,11 @@ fn based(inside: &str) -> Option<MarkPlace> {
     }
 }
 
+/// The name of a general register by its hardware number.
+pub(super) fn name(register: u8) -> String {
+    if register == 31 { "sp".to_owned() } else { format!("x{register}") }
+}
+
 fn general(name: &str, letter: &str) -> Option<u8> {
     numbered(name, letter, 31)
 }

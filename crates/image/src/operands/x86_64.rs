@@ -60,18 +60,25 @@ fn wide(text: &str) -> Option<u8> {
     gpr(name).filter(|_| is_wide)
 }
 
+/// Names of the first eight registers and of their low bytes.
+const OLD: [[&str; 4]; 8] = [
+    ["rax", "eax", "ax", "al"],
+    ["rcx", "ecx", "cx", "cl"],
+    ["rdx", "edx", "dx", "dl"],
+    ["rbx", "ebx", "bx", "bl"],
+    ["rsp", "esp", "sp", "spl"],
+    ["rbp", "ebp", "bp", "bpl"],
+    ["rsi", "esi", "si", "sil"],
+    ["rdi", "edi", "di", "dil"],
+];
+
+/// The name of a general register by its hardware number.
+pub(super) fn name(register: u8) -> String {
+    OLD.get(usize::from(register)).map_or_else(|| format!("r{register}"), |names| names[0].to_owned())
+}
+
 /// The number of the register, if this names its low bytes; `ah` and similar name other bytes.
 fn gpr(name: &str) -> Option<u8> {
-    const OLD: [[&str; 4]; 8] = [
-        ["rax", "eax", "ax", "al"],
-        ["rcx", "ecx", "cx", "cl"],
-        ["rdx", "edx", "dx", "dl"],
-        ["rbx", "ebx", "bx", "bl"],
-        ["rsp", "esp", "sp", "spl"],
-        ["rbp", "ebp", "bp", "bpl"],
-        ["rsi", "esi", "si", "sil"],
-        ["rdi", "edi", "di", "dil"],
-    ];
     if let Some(nth) = OLD.iter().position(|names| names.contains(&name)) {
         return Some(nth as u8);
     }

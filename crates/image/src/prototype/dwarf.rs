@@ -126,7 +126,7 @@ impl DebugInfo {
         let found = self.inherited(entry, |entry| Ok(entry.has(which)?.then_some(())))?;
         Ok(found.is_some())
     }
-    fn returned<'u>(&'u self, entry: &Entry<'u>) -> gimli::Result<Option<At<'u>>> {
+    pub(crate) fn returned<'u>(&'u self, entry: &Entry<'u>) -> gimli::Result<Option<At<'u>>> {
         self.inherited(entry, |entry| self.type_of(entry))
     }
     /// How to show a value of a type.

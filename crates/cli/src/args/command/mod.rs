@@ -99,6 +99,8 @@ pub(crate) struct List {
     pub(crate) probes: Vec<ProbeSpec>,
     /// The processes to look at.
     pub(crate) target: Target,
+    /// Whether to show what functions take and return.
+    pub(crate) verbose: bool,
     /// Whether to list exits too, as `lat` needs them.
     pub(crate) timed: bool,
     /// How exits are seen, as for `lat --ret`.

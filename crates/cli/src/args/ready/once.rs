@@ -21,6 +21,7 @@ pub(super) fn list(typed: TypedList) -> Result<List, UsageError> {
         probes: probes(&typed.probes)?,
         target,
         timed: typed.lat,
+        verbose: typed.verbose,
         returns: typed.ret.map(TypedReturns::ready).unwrap_or_default(),
         strict: typed.strict,
         faults_are_fatal: typed.faults_are_fatal,

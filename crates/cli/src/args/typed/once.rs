@@ -15,6 +15,9 @@ pub(crate) struct TypedList {
     /// Functions or patterns, for example '/usr/bin/git:cmd_*'
     #[arg(value_name = "PATTERN", required = true)]
     pub(crate) probes: Vec<String>,
+    /// Also show what each function takes and returns, where its arguments are at the entry, and its source line
+    #[arg(short = 'v', long)]
+    pub(crate) verbose: bool,
     /// Also say how the end of a call would be seen, as lat would
     #[arg(long)]
     pub(crate) lat: bool,
@@ -91,6 +94,8 @@ Examples:
     trapline list -p PID 'shop:*'
   Functions of a library that no process has to run:
     trapline list 'libsqlite3:sqlite3_prepare*'
+  What functions take and return, and where their arguments are:
+    trapline list -v -p PID price handle
   How the ends of calls would be seen:
     trapline list --lat -p PID handle price store";
 
