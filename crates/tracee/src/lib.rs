@@ -54,6 +54,7 @@ mod seizing;
 mod session;
 mod shared;
 mod shield;
+mod spare;
 mod status;
 mod stuck;
 mod sys;

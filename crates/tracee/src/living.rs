@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::procfs;
+use crate::spare;
 use crate::status::ThreadStatus;
 
 /// Flags of threads that have begun to end, or to be ended by a signal (linux/sched.h).
@@ -80,9 +81,12 @@ fn main_folder(pid: u32) -> PathBuf {
 }
 
 /// All tasks that /proc lists.
-fn tasks(pid: u32) -> io::Result<impl Iterator<Item = u32>> {
-    let dir = fs::read_dir(format!("/proc/{pid}/task"))?;
-    Ok(dir.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
+fn tasks(pid: u32) -> io::Result<Vec<u32>> {
+    let list = || {
+        let dir = fs::read_dir(format!("/proc/{pid}/task"))?;
+        Ok(dir.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+    };
+    spare::with(list)
 }
 
 fn task(pid: u32, tid: u32) -> PathBuf {
@@ -92,7 +96,7 @@ fn task(pid: u32, tid: u32) -> PathBuf {
 /// The threads that run the program.
 pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     let is_programs = |&tid: &u32| !Stat::read(&task(pid, tid)).is_ok_and(|stat| stat.is_kernels());
-    Ok(tasks(pid)?.filter(is_programs).collect())
+    Ok(tasks(pid)?.into_iter().filter(is_programs).collect())
 }
 
 /// A thread that lives: the main thread if it does, otherwise another.
@@ -104,7 +108,7 @@ pub(crate) fn living(pid: u32) -> Option<u32> {
 /// Whether all threads of the process have ended or are about to.
 pub(crate) fn is_ending(pid: u32) -> bool {
     let ends = |tid| Stat::read(&task(pid, tid)).map_or(true, |stat| stat.is_ending());
-    tasks(pid).map_or(true, |mut tasks| tasks.all(ends))
+    tasks(pid).map_or(true, |tasks| tasks.into_iter().all(ends))
 }
 
 /// The folder of /proc that shows the process: its own, or that of a living thread where the main thread has

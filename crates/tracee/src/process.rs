@@ -27,6 +27,7 @@ use crate::numbers::features;
 use crate::permission;
 use crate::procfs;
 use crate::rendezvous::Rendezvous;
+use crate::spare;
 use crate::status::{InCall, Seccomp, ThreadStatus};
 use crate::sys::wait::within;
 use crate::sys::{fault, fd};
@@ -48,6 +49,7 @@ impl Process {
     /// # Errors
     /// The error names the exact obstacle.
     pub fn open(pid: u32) -> Result<Self, TargetError> {
+        spare::keep().map_err(|e| TargetError::system(pid, "keep descriptors to clean up with", e))?;
         let (process, tracer) = Self::open_traced(pid)?;
         // A child that our own batch holds may be opened.
         let ours = || Path::new(&format!("/proc/self/task/{tracer}")).exists();
@@ -221,7 +223,7 @@ impl Process {
     /// When the process is gone, or has lost its memory and is about to be gone.
     pub fn maps(&self) -> Result<Vec<Mapping>, TargetError> {
         let text = self.look("read its mappings", |folder| {
-            let read = || maps::read_whole(File::open(folder.join("maps"))?);
+            let read = || spare::with(|| maps::read_whole(File::open(folder.join("maps"))?));
             // A process that executes a program meanwhile has other mappings.
             read().or_else(|_| read())
         })?;

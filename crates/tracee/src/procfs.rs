@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use crate::spare;
+
 /// Longer than most of these files: they are read by two calls, of which the second finds the end.
 const USUAL: usize = 4096;
 
@@ -15,10 +17,12 @@ const USUAL: usize = 4096;
 /// # Errors
 /// When it cannot be opened or read; ESRCH if the thread is gone.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(USUAL);
-    // What limits the length also hides the file's own, which is 0.
-    File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    spare::with(|| {
+        let mut bytes = Vec::with_capacity(USUAL);
+        // What limits the length also hides the file's own, which is 0.
+        File::open(&path)?.take(u64::MAX).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    })
 }
 
 /// The same as text; what is not UTF-8 becomes U+FFFD.

@@ -200,16 +200,23 @@ pub(crate) fn choose(
         chosen: Chosen { places, ..Chosen::default() },
     };
     for (nth, spec) in requested.specs.iter().enumerate() {
-        let missed = search.find(nth, spec, files, matched);
-        if !matched.contains(&nth) {
-            search.chosen.misses.push(match (&spec.file, missed.is_empty()) {
-                (Some(file), true) => format!("no file {file} is mapped by {name} ({})", process.pid()),
-                _ => {
-                    let (files, why): (Vec<String>, Vec<Miss>) = missed.into_iter().unzip();
-                    miss_text(spec, &files, &why)
-                }
-            });
+        let Missed { missed, unread } = search.find(nth, spec, files, matched);
+        if matched.contains(&nth) {
+            // The program comes first, so a library's function may be another than the one that is meant.
+            let program = unread.into_iter().find(|one| one.is_program);
+            let line =
+                |one: Unread| format!("{} was looked for in libraries only: {}", spec.text, one.reason);
+            search.chosen.notices.extend(program.map(line));
+            continue;
         }
+        search.chosen.misses.push(match (&spec.file, missed.is_empty() && unread.is_empty()) {
+            (Some(file), true) => format!("no file {file} is mapped by {name} ({})", process.pid()),
+            _ => {
+                let (files, why): (Vec<String>, Vec<Miss>) = missed.into_iter().unzip();
+                let more = unread_text(&unread);
+                miss_text(spec, &files, &why) + &more
+            }
+        });
     }
     if requested.libcalls {
         search.libcalls(files);
@@ -232,6 +239,30 @@ const LEAVING: [&str; 10] = [
     "pthread_exit",
 ];
 
+/// Where a specification found nothing.
+#[derive(Default)]
+struct Missed {
+    /// Files that have none of it, and why.
+    missed: Vec<(String, Miss)>,
+    /// Files that could not be looked at.
+    unread: Vec<Unread>,
+}
+
+/// A file that could not be looked at.
+struct Unread {
+    is_program: bool,
+    reason: String,
+}
+
+/// Which files were not looked at, behind a line about what was found nowhere.
+fn unread_text(unread: &[Unread]) -> String {
+    match unread {
+        [] => String::new(),
+        [one] => format!("; not looked at: {}", one.reason),
+        [first, rest @ ..] => format!("; not looked at: {}, and {} more files", first.reason, rest.len()),
+    }
+}
+
 /// A search under way.
 struct Search<'a> {
     process: &'a Process,
@@ -248,15 +279,15 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Adds the places of one specification. Returns the files in which it found nothing, and why.
+    /// Adds the places of one specification. Returns where it found nothing.
     fn find(
         &mut self,
         nth: usize,
         spec: &ProbeSpec,
         files: &mut Files,
         matched: &mut HashSet<usize>,
-    ) -> Vec<(String, Miss)> {
-        let mut missed = Vec::new();
+    ) -> Missed {
+        let mut found = Missed::default();
         for (index, one) in self.fresh.iter().enumerate() {
             // Without a file, the first module that has it is meant.
             if spec.file.is_none() && matched.contains(&nth) {
@@ -274,6 +305,8 @@ impl Search<'_> {
                         let probe = spec.text.clone();
                         self.chosen.places.refused.push(Refused { probe, kind: "file-unreadable", reason });
                         matched.insert(nth);
+                    } else {
+                        found.unread.push(Unread { is_program: one.is_program, reason });
                     }
                     continue;
                 }
@@ -281,10 +314,10 @@ impl Search<'_> {
             self.chosen.modules[module].called = called;
             match self.select(nth, spec, module) {
                 Ok(()) => drop(matched.insert(nth)),
-                Err(miss) => missed.push((self.chosen.modules[module].called.clone(), miss)),
+                Err(miss) => found.missed.push((self.chosen.modules[module].called.clone(), miss)),
             }
         }
-        missed
+        found
     }
     /// Adds the functions of libraries that new programs import, each from the first library that has it: calls through the
     /// program's PLT lead there.

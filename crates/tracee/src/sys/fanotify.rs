@@ -12,8 +12,6 @@ use super::fd::owned;
 
 /// Events that are read at once. The kernel opens a descriptor for each, and **denies** the opening if none is left.
 const AT_ONCE: usize = 16;
-/// Descriptors kept besides, with which whoever holds a thread reads what it is.
-const SPARE: usize = 4;
 
 /// A group of marks. When its last descriptor is closed, also by the tracer's death, the kernel lets all go.
 #[derive(Debug)]
@@ -68,7 +66,7 @@ impl Group {
     /// Fills the reserve; false if descriptors are short. Then nothing must be read.
     pub(crate) fn keep_reserve(&self) -> bool {
         let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
-        while reserve.len() < AT_ONCE + SPARE {
+        while reserve.len() < AT_ONCE {
             match self.fd.try_clone() {
                 Ok(copy) => reserve.push(copy),
                 Err(_) => return false,
