@@ -56,6 +56,7 @@ const BOOTED: &[&str] = &["--test=outside_aarch64", "--test=live"];
 /// machine. Outside attach runs under a whole system (`arm64-system`).
 const NOT_EMULATED: &[&str] = &[
     "launch::tests::",
+    "park::tests::",
     "follow::tests::",
     "find::tests::",
     "clock::tests::",
