@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Tracing, once};
+use trapline_tests::tracing::{Tracing, errors, once};
 use trapline_tests::{or_skip, victims};
 
 /// The pid of a process that has just ended.
@@ -69,4 +69,31 @@ fn one_that_ends_during_the_attach_does_not_hinder_the_others() {
         assert_eq!(seen, calls, "step {step}: {}", report.errors);
     }
     assert!(victim.finish().success());
+}
+
+/// Two tracers that come and go in one process: each runs, or says that the other is there. What one removes is never a
+/// fault of the other's.
+#[test]
+fn two_tracers_in_one_process_know_of_each_other() {
+    let path = or_skip!(victims::plain("counter"));
+    let victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let rounds = |verb: &str| -> usize {
+        let round = |_: &u32| {
+            let output = once(&[verb, "-d", "0.02", "-p", &pid, "leaf"]);
+            let said = errors(&output);
+            // The other one's batch, its segment, or its bytes.
+            let named =
+                said.contains("traced by") && (said.contains("(trapline)") || said.contains("try again"));
+            let is_there = named || said.contains("already patched");
+            assert!(output.status.success() || is_there, "{verb}: {}: {said}", output.status);
+            output.status.success()
+        };
+        (0..100).filter(round).count()
+    };
+    let (counted, timed) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| rounds("lat"));
+        (rounds("count"), other.join().expect("each round is as it may be"))
+    });
+    assert!(counted > 0 && timed > 0, "{counted} and {timed} of 100 runs met nobody");
 }

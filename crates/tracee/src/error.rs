@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use trapline_record::RemoteAddr;
 
+use crate::living::UNKNOWN;
 use crate::stuck::Stuck;
 
 /// Why something could not be done to a process.
@@ -239,6 +240,8 @@ pub(crate) const SHIELD_NAME: &str = "trapline-shield";
 fn way_out(comm: &str) -> &'static str {
     if comm == SHIELD_NAME {
         "that is `trapline watch`, which keeps it alive on this machine: stop it, or run it with --no-shield"
+    } else if comm == UNKNOWN {
+        "it may have ended by now: try again"
     } else {
         "stop that tracer first"
     }

@@ -121,10 +121,13 @@ pub fn folder(pid: u32) -> PathBuf {
     }
 }
 
+/// Name of what is gone.
+pub(crate) const UNKNOWN: &str = "?";
+
 /// The name of a process or thread (`comm`), `?` if it is gone. Bytes that are not UTF-8 are shown as U+FFFD.
 #[must_use]
 pub fn comm(tid: u32) -> String {
-    let Ok(name) = procfs::read(format!("/proc/{tid}/comm")) else { return "?".to_owned() };
+    let Ok(name) = procfs::read(format!("/proc/{tid}/comm")) else { return UNKNOWN.to_owned() };
     String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned()
 }
 

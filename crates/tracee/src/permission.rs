@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::{TargetError, gone_or};
+use crate::error::{SHIELD_NAME, TargetError, gone_or};
 use crate::living;
 use crate::numbers::{MACHINE, SMALL};
 use crate::procfs;
@@ -96,9 +96,14 @@ fn program_of(command: &Command) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// The error for a process that has another tracer.
+/// The error for a process that has another tracer. The kernel names the thread that traces; a user knows its process.
 pub(crate) fn traced(pid: u32, tracer: u32) -> TargetError {
-    TargetError::AlreadyTraced { pid, tracer, comm: living::comm(tracer) }
+    let status = procfs::read(format!("/proc/{tracer}/status")).unwrap_or_default();
+    let process = Some(ThreadStatus::parse(&status).tgid).filter(|&tgid| tgid != 0).unwrap_or(tracer);
+    let thread = living::comm(tracer);
+    // The way out of a shield is another one.
+    let comm = if thread == SHIELD_NAME { thread } else { living::comm(process) };
+    TargetError::AlreadyTraced { pid, tracer: process, comm }
 }
 
 /// Turns a refusal by the kernel into its reason.

@@ -50,13 +50,22 @@ impl Process {
     /// The error names the exact obstacle.
     pub fn open(pid: u32) -> Result<Self, TargetError> {
         spare::keep().map_err(|e| TargetError::system(pid, "keep descriptors to clean up with", e))?;
-        let (process, tracer) = Self::open_traced(pid)?;
-        // A child that our own batch holds may be opened.
-        let ours = || Path::new(&format!("/proc/self/task/{tracer}")).exists();
-        if tracer != 0 && !ours() {
-            return Err(permission::traced(pid, tracer));
+        const LOOKS: u32 = 8;
+        let is_there = |path: String| Path::new(&path).exists();
+        let mut last = 0;
+        for _ in 0..LOOKS {
+            let (process, tracer) = Self::open_traced(pid)?;
+            last = tracer;
+            // A child that our own batch holds may be opened.
+            if tracer == 0 || is_there(format!("/proc/self/task/{tracer}")) {
+                return Ok(process);
+            }
+            // A batch of another Trapline may have ended meanwhile.
+            if is_there(format!("/proc/{tracer}")) {
+                return Err(permission::traced(pid, tracer));
+            }
         }
-        Ok(process)
+        Err(permission::traced(pid, last))
     }
     /// Names the thread that may follow the process. Batches run there while it does.
     #[must_use]

@@ -62,11 +62,27 @@ impl FoundSegment {
     }
 }
 
+/// How often maps are read again that another tracer changes meanwhile: it unmaps a segment once.
+const LOOKS: u32 = 8;
+
 /// Segments that a process maps, newest first: those of Trapline, of any version.
+///
+/// Another tracer may unmap its segment between our look at the maps and the read of its control block. Then all is
+/// looked at again.
 ///
 /// # Errors
 /// If the process is gone or its memory cannot be read.
 pub fn find_segments(process: &Process) -> Result<Vec<FoundSegment>, PatchError> {
+    let mut looks = 1;
+    loop {
+        match look_for_segments(process) {
+            Err(_) if looks < LOOKS => looks += 1,
+            done => return done,
+        }
+    }
+}
+
+fn look_for_segments(process: &Process) -> Result<Vec<FoundSegment>, PatchError> {
     let mut by_file: BTreeMap<FileId, Vec<Mapping>> = BTreeMap::new();
     for mapping in process.maps()? {
         if let (Some(file), true) = (mapping.file, is_ours(&mapping)) {
@@ -153,7 +169,11 @@ pub struct SegmentStatus {
 /// # Errors
 /// If the process is gone or its memory cannot be read.
 pub fn status(process: &Process) -> Result<Vec<SegmentStatus>, PatchError> {
-    find_segments(process)?.iter().map(|found| segment_status(process, found)).collect()
+    let look = || {
+        find_segments(process)?.iter().map(|found| segment_status(process, found)).collect::<Result<_, _>>()
+    };
+    // A segment that another tracer has unmapped meanwhile is not found again.
+    look().or_else(|_| look())
 }
 
 pub(crate) fn segment_status(process: &Process, found: &FoundSegment) -> Result<SegmentStatus, PatchError> {
