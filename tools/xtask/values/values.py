@@ -55,9 +55,9 @@ def converted(value, deep=0):
 
 
 def counted(pointer, length):
-    """The first 64 bytes of a text that ends by its length."""
+    """The first 64 bytes of a text that ends by its length, and its parts, which are shown where it is within others."""
     raw = bytes(gdb.selected_inferior().read_memory(pointer, min(length, 64))) if length else b""
-    return ["text", raw.decode("utf-8", "replace")]
+    return ["text", raw.decode("utf-8", "replace"), {"data_ptr": pointer, "length": length}]
 
 
 def read(pointer):
