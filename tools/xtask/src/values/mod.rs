@@ -45,6 +45,10 @@ struct Counts {
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let verbose = args.iter().any(|arg| arg == "-v");
     let named: Vec<&String> = args.iter().filter(|arg| *arg != "-v").collect();
+    for name in &named {
+        let all: Vec<&str> = programs::names().collect();
+        ensure!(all.contains(&name.as_str()), "`{name}` is no program here; there are {}", all.join(", "));
+    }
     let folder = std::env::temp_dir().join(format!("trapline-values-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
     let gate = build_gate(&folder)?;

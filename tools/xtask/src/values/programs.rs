@@ -57,16 +57,22 @@ impl Feed {
 /// Makes a program's files in a folder, if it is there.
 type Make = fn(&Path) -> Option<Program>;
 
+const MAKES: [(&str, Make); 5] = [
+    ("redis", |folder| redis(folder, "redis", crate::redis::ensure()?)),
+    ("clang", |folder| redis(folder, "clang", clang()?)),
+    ("ninja", ninja),
+    ("python", python),
+    ("rust", rust),
+];
+
+/// Names of all programs.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    MAKES.into_iter().map(|(name, _)| name)
+}
+
 /// Those that are wanted and there.
 pub(super) fn all(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<Program> {
-    let makes: [(&str, Make); 5] = [
-        ("redis", |folder| redis(folder, "redis", crate::redis::ensure()?)),
-        ("clang", |folder| redis(folder, "clang", clang()?)),
-        ("ninja", ninja),
-        ("python", python),
-        ("rust", rust),
-    ];
-    let wanted = makes.into_iter().filter(|(name, _)| is_wanted(name));
+    let wanted = MAKES.into_iter().filter(|(name, _)| is_wanted(name));
     let made = wanted.filter_map(|(name, make)| {
         let program = make(folder);
         if program.is_none() {
