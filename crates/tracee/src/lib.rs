@@ -38,6 +38,7 @@ mod launch;
 mod living;
 mod maps;
 mod memory_group;
+mod opener;
 mod own;
 mod park;
 pub mod perf;

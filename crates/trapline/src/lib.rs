@@ -73,6 +73,7 @@ mod names;
 mod own_threads;
 mod pairing;
 mod past;
+mod place_values;
 pub mod probes;
 mod procfs;
 pub mod prototypes;
