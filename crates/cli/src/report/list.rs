@@ -54,7 +54,7 @@ pub(crate) fn declared(listed: &[Listed]) -> String {
 }
 
 fn nothing_noted() -> Vec<String> {
-    vec!["no debug information says what it takes".to_owned()]
+    vec!["nothing is known of what it takes".to_owned()]
 }
 
 fn lines(one: &Listed, declaration: &Declaration) -> Vec<String> {
@@ -120,7 +120,7 @@ mod tests {
     int work(long a, struct big)  work.c:7
     a: rdi, arg1: unknown
 0x2000     3  refused (3 bytes)  tiny      /bin/victim
-    no debug information says what it takes
+    nothing is known of what it takes
 ";
         assert_eq!(declared(&all), expected);
         assert_eq!(totals(&listed()), "2 sites: 1 jump, 1 refused");
