@@ -24,7 +24,7 @@ use crate::waiting::{Room, write};
 pub(crate) struct EntryTrap {
     entry: u64,
     by: By,
-    /// Where it is to wait then. All that is needed until it goes on is at hand from here.
+    /// Where it is to wait. Letting it go needs no other descriptor.
     room: Room,
 }
 

@@ -142,9 +142,11 @@ impl Parked {
     /// Parks a process that the calling thread holds in the stop of this trap, and detaches from it.
     ///
     /// # Errors
-    /// When it is gone; else it is still in that stop.
+    /// [`NO_ROOM`](crate::waiting::NO_ROOM), or when it is gone. If it lives, it is still in that stop.
     pub(crate) fn at_entry(pid: u32, trap: EntryTrap) -> io::Result<Self> {
         let (entry, room) = trap.clear()?;
+        // Another tracer may have set an ambush there since the exec.
+        room.check()?;
         room.fill(&waiting(entry))?;
         let regs = Regs::read(pid, None)?;
         let mut waits = regs;
@@ -262,7 +264,7 @@ fn next_stop(pid: u32, goes_on: &dyn Fn() -> bool) -> io::Result<Option<Stop>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Parked, wait_stop};
+    use super::{EntryTrap, Parked, wait_stop};
     use crate::sys::ptrace;
     use crate::waiting::{NO_ROOM, Room};
     use std::io::Read as _;
@@ -283,6 +285,22 @@ mod tests {
         let mut output = String::new();
         child.stdout.take().expect("piped").read_to_string(&mut output).expect("text");
         assert_eq!(output, "hello\n");
+        assert!(child.wait().expect("ours").success());
+    }
+
+    /// What another tracer has set there since the exec stays whole.
+    #[test]
+    fn room_that_was_taken_meanwhile_is_left_alone() {
+        let mut child = ptrace::start_traced(&mut Command::new("/bin/true")).expect("it starts");
+        let pid = child.id();
+        wait_stop(pid).expect("it comes to its exec");
+        let trap = EntryTrap::set(pid).expect("there is room");
+        let theirs = Room::find(pid, 8).expect("there is room");
+        theirs.fill(&[0x90; 8]).expect("the vdso can be written");
+        let error = Parked::at_entry(pid, trap).expect_err("the room is taken");
+        assert_eq!(error.to_string(), NO_ROOM);
+        theirs.clear().expect("only our bytes are there");
+        ptrace::detach(pid).expect("it is still in that stop");
         assert!(child.wait().expect("ours").success());
     }
 }

@@ -1,7 +1,7 @@
 //! Spare descriptors: what was begun in a target can be undone when no other descriptor is left.
 //!
-//! In: a short use of descriptors. Out: its result. Invariant: TGT-20 no target is opened for changes before the spares
-//! are there. Does not: give descriptors to keep.
+//! In: a short use of descriptors. Out: its result. Invariant: TGT-20 a process is patched only after the
+//! spares were opened. Does not: give descriptors to keep.
 //!
 //! | step | what |
 //! |---|---|
@@ -13,7 +13,7 @@
 //!
 //! - *Another thread takes the number between the closing of a spare and the repeated use*: the next spare is closed.
 //!   Only uses that keep their descriptor can use spares up. They end with an error when there are none left.
-//! - *Several threads use spares*: each use needs one, and there are more than threads that look at targets.
+//! - *More threads use spares than there are*: those without one get the kernel's error, as if there were no spares.
 //! - *A child is started meanwhile*: spares are closed at its exec.
 
 use std::io;
@@ -22,7 +22,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::sys::fd;
 
-/// Spares: the follower, threads that hold programs at their starts, the session, and what one of them nests.
+/// Number of spares: for the session, the follower, and some threads that hold programs at their starts.
 const SPARES: usize = 8;
 
 /// Open spares; `None` until they are wanted.

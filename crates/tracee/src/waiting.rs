@@ -75,13 +75,17 @@ impl Room {
         let line = maps.lines().find(|line| line.ends_with("[vdso]"));
         let end = line.and_then(|line| line.split(' ').next()?.split_once('-'));
         let end = end.and_then(|(_, end)| u64::from_str_radix(end, 16).ok()).ok_or_else(no_room)?;
-        let at = (end - len as u64) & !7;
-        let mut bytes = vec![1u8; len];
-        memory.read_exact_at(&mut bytes, at)?;
-        if bytes.iter().any(|&byte| byte != 0) {
-            return Err(no_room());
-        }
-        Ok(Self { memory, at, len })
+        let room = Self { memory, at: (end - len as u64) & !7, len };
+        room.check().map(|()| room)
+    }
+    /// Checks that nothing is there.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub(crate) fn check(&self) -> io::Result<()> {
+        let mut bytes = vec![1u8; self.len];
+        self.memory.read_exact_at(&mut bytes, self.at)?;
+        if bytes.iter().all(|&byte| byte == 0) { Ok(()) } else { Err(no_room()) }
     }
     /// Addresses.
     pub(crate) const fn range(&self) -> Range<u64> {
