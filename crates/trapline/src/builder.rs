@@ -1,9 +1,9 @@
 //! Describes a session before anything is done: targets, probes, options.
 //!
-//! In: the user's choices. Out: a [`Builder`], of which a session or a listing is made ([`ends`]). Does not: touch a
+//! In: the user's choices. Out: a [`Builder`], of which a session or a listing is made ([`start`]). Does not: touch a
 //! process.
 
-mod ends;
+mod start;
 
 use std::path::PathBuf;
 use std::sync::Arc;

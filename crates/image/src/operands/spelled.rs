@@ -4,6 +4,7 @@
 
 use super::{MarkIndex, MarkPlace, aarch64, x86_64};
 use crate::Machine;
+use crate::locals::general_x86_64;
 use crate::prototype::{GENERAL, ParameterPlace, Whereabouts};
 
 impl Machine {
@@ -24,17 +25,12 @@ impl Machine {
     fn argument(self, nth: u8) -> String {
         match self {
             Self::X86_64 => {
-                GENERAL.get(usize::from(nth)).map_or_else(String::new, |dwarf| x86_64_by_dwarf(*dwarf))
+                let hardware = GENERAL.get(usize::from(nth)).and_then(|&dwarf| general_x86_64(dwarf));
+                hardware.map_or_else(String::new, x86_64::name)
             }
             Self::Aarch64 => aarch64::name(nth),
         }
     }
-}
-
-/// DWARF numbers rdx, rcx, rsi and rdi otherwise than instructions do.
-fn x86_64_by_dwarf(number: u16) -> String {
-    const HARDWARE: [u8; 8] = [0, 2, 1, 3, 6, 7, 5, 4];
-    x86_64::name(HARDWARE.get(usize::from(number)).copied().unwrap_or(number as u8))
 }
 
 impl MarkPlace {
