@@ -39,7 +39,7 @@ pub(crate) fn check_kind(pid: u32) -> Result<ThreadStatus, TargetError> {
     let living = ThreadStatus::parse(&text);
     match status.state {
         _ if !has_ended(&living) => Ok(living),
-        'Z' | 'X' => Err(TargetError::Zombie { pid, parent: status.ppid }),
+        'Z' => Err(TargetError::Zombie { pid, parent: status.ppid }),
         _ => Err(TargetError::Gone { pid, how: "it ended".to_owned() }),
     }
 }

@@ -25,7 +25,7 @@ pub struct ThreadStatus {
     pub tgid: u32,
     /// Its name.
     pub comm: String,
-    /// State letter: R, S, D, T, t, Z, X, I.
+    /// State letter: R, S, D, T, t, Z, X, I. A thread that was removed while the kernel wrote the text is X.
     pub state: char,
     /// Parent process.
     pub ppid: u32,
@@ -35,7 +35,7 @@ pub struct ThreadStatus {
     pub uids: [u32; 4],
     /// Real, effective, saved, file-system group ids.
     pub gids: [u32; 4],
-    /// Its pid in each pid namespace, ours first.
+    /// Its pid in each pid namespace, ours first; none if it was removed while the kernel wrote the text.
     pub ns_pids: Vec<u32>,
     /// Signals pending for the thread.
     pub pending: u64,
@@ -105,6 +105,11 @@ impl ThreadStatus {
         for line in text.lines() {
             let Some((key, value)) = line.split_once(':') else { continue };
             status.set(key, value.trim());
+        }
+        // The kernel takes a thread's numbers away when it removes the thread, and writes 0 for each from then on.
+        if status.ns_pids.contains(&0) {
+            status.ns_pids.clear();
+            status.state = 'X';
         }
         status
     }
@@ -189,6 +194,9 @@ mod tests {
         assert_eq!((status.uids, status.ns_pids.as_slice()), ([1, 2, 3, 4], [9, 1].as_slice()));
         assert!(ThreadStatus::has(status.blocked, libc::SIGTRAP) && status.has_memory && status.shadow_stack);
         assert_eq!(status.seccomp, Seccomp::Filter);
+        let removed =
+            ThreadStatus::parse(b"Name:\ta\nState:\tS (sleeping)\nTgid:\t7\nPid:\t9\nNSpid:\t0\t0\n");
+        assert_eq!((removed.state, removed.tgid, removed.ns_pids), ('X', 7, vec![]));
         assert_eq!(InCall::parse("running\n"), Some(InCall::Running));
         assert_eq!(InCall::parse("-1 0x10 0x20\n"), Some(InCall::Elsewhere { sp: 16, pc: 32 }));
         let call = InCall::parse("232 0x4 0x5 0x6 0xffffffff 0x0 0x1 0x7ff0 0x7f01");

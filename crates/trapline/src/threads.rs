@@ -84,7 +84,7 @@ impl Names {
             let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else { continue };
             for task in tasks.flatten().map(|entry| entry.path()) {
                 let Some(tid) = number(&task) else { continue };
-                let seen = if inner { inner_number(&task).unwrap_or(tid) } else { tid };
+                let Some(seen) = (if inner { inner_number(&task) } else { Some(tid) }) else { continue };
                 if of.is_none_or(|of| of.contains(&seen)) && alive.insert(seen) {
                     self.note(seen, Thread { tid, process: Some(process), comm: comm(&task) });
                 }
