@@ -43,7 +43,7 @@ pub enum NoField {
     Syntax,
     /// Nothing is known about the function.
     #[error(
-        "nothing that can be read is noted of the function: it has no debug information, or it is of a language other than C, C++ and Rust, or \
+        "nothing that can be read is noted of the function: it has no debug information, or it is of a language other than C, C++, Rust and Go, or \
          split off into a file (.dwo, .dwp, .dwz) that is not found"
     )]
     NothingNoted,

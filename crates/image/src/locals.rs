@@ -28,7 +28,7 @@ use crate::entries::Entry;
 use crate::field::{Misplaced, NoField, Walk, steps};
 use crate::nearest::nearest_of;
 use crate::operands::{MarkArgument, MarkClass, MarkPlace, NoPlace};
-use crate::prototype::{GENERAL, ParameterPlace, ValueType};
+use crate::prototype::{GENERAL, GO_GENERAL, ParameterPlace, ValueType};
 use crate::sections::{Slice, UnitOf};
 
 /// rsp.
@@ -232,8 +232,12 @@ impl DebugInfo {
             return Ok(None);
         };
         let place = prototype.parameters.iter().find(|one| one.name == name).map(|one| one.place);
-        let nth =
-            |nth: u8| if self.is_x86_64 { general_x86_64(GENERAL[usize::from(nth)]) } else { Some(nth) };
+        let is_go = self.language(parameter)? == Some(gimli::DW_LANG_Go);
+        let order: &[u16] = if is_go { &GO_GENERAL } else { &GENERAL };
+        let nth = |nth: u8| match self.is_x86_64 {
+            true => order.get(usize::from(nth)).and_then(|register| general_x86_64(*register)),
+            false => Some(nth),
+        };
         Ok(match place {
             Some(ParameterPlace::General(general)) => nth(general).map(Begins::Register),
             Some(ParameterPlace::Vector(nth)) => Some(Begins::Vector(nth)),

@@ -10,7 +10,7 @@ use trapline_record::Svma;
 
 use crate::debuginfo::DebugInfo;
 use crate::entries::{At, Entry, MAX_CHAIN};
-use crate::prototype::ValueType;
+use crate::prototype::{ValueType, spelled_by_go};
 use crate::sections::UnitOf;
 use crate::types::member_offset;
 
@@ -261,6 +261,9 @@ impl DebugInfo {
             true => inner(&format!(" {word}")),
             false => Ok(format!("{word} {}", inner("")?)),
         };
+        if let Some(spelled) = spelled_by_go(&entry)? {
+            return Ok(spelled);
+        }
         match entry.tag() {
             gimli::DW_TAG_pointer_type => inner("*"),
             gimli::DW_TAG_reference_type => inner("&"),

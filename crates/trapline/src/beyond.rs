@@ -33,6 +33,22 @@ pub fn on_stack(offset: i32, bytes: u8) -> FieldRead {
     Read { register: Read::STACK, offsets: vec![offset], bytes }
 }
 
+/// The integer argument of this number of a function of Go's, counted from 0, if it is in a register but not in the
+/// record.
+#[must_use]
+pub fn go_argument(nth: u8, bytes: u8) -> Option<FieldRead> {
+    /// Go's registers from the seventh on, on x86-64.
+    const NAMES: [&str; 3] = ["r9", "r10", "r11"];
+    let name = NAMES.get(usize::from(nth.checked_sub(6)?))?;
+    Some(Read { bytes, ..register(name)? })
+}
+
+/// What is at this distance from the stack pointer at the entry of a function of Go's.
+#[must_use]
+pub fn on_go_stack(offset: i32, bytes: u8) -> Option<FieldRead> {
+    Some(Read { offsets: vec![offset], bytes, ..register("rsp")? })
+}
+
 /// The general register of this name.
 #[must_use]
 pub fn register(name: &str) -> Option<FieldRead> {
@@ -73,5 +89,14 @@ mod tests {
         assert_eq!((read.register, read.offsets.len()), (Read::GENERAL + 3, 0));
         assert_eq!(super::register_name(&read), Some(name));
         assert!(register("eax").is_none() && register("").is_none());
+    }
+
+    #[test]
+    fn go_has_registers_of_its_own() {
+        let named = |nth| super::go_argument(nth, 4).map(|read| (super::register_name(&read), read.bytes));
+        let on_x86_64 = ARGUMENT_REGISTERS == 6;
+        assert_eq!(named(6), on_x86_64.then_some((Some("r9"), 4)));
+        assert_eq!((named(5), named(9)), (None, None));
+        assert_eq!(super::on_go_stack(8, 4).map(|read| read.offsets), on_x86_64.then(|| vec![8]));
     }
 }

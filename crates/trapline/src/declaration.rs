@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use trapline_image::Line;
-use trapline_image::{Btf, DebugInfo, MarkArgument, MarkClass, Prototype};
+use trapline_image::{Btf, Convention, DebugInfo, Image, MarkArgument, MarkClass, Prototype};
 use trapline_tracee::FileId;
 
 use crate::files::ModuleFile;
@@ -69,14 +69,15 @@ impl NotesByFile {
                 ..Declaration::default()
             });
         }
+        let convention = place.convention(&file.image);
         let notes = self.of(file);
-        let prototype = notes.prototype(place)?;
+        let prototype = notes.prototype(&file.image, place)?;
         let spelled =
             notes.debug.as_ref().and_then(|debug| debug.parameter_shapes(place.at)).unwrap_or_default();
         let mut spelled = spelled.into_iter().map(|(_, spelled)| spelled);
         let offered = prototype.parameters.into_iter().map(|one| {
-            let whole = one.place.spelled(machine);
-            let place = whole.or_else(|| one.parts.as_ref()?.at.spelled(machine));
+            let whole = one.place.spelled(machine, convention);
+            let place = whole.or_else(|| one.parts.as_ref()?.at.spelled(machine, convention));
             Offered { name: one.name, of: spelled.next().unwrap_or_else(|| "?".to_owned()), place }
         });
         Some(Declaration {
@@ -100,7 +101,11 @@ fn width(argument: &MarkArgument) -> String {
 
 impl FileNotes {
     /// What a function takes and returns, and where.
-    pub(crate) fn prototype(&self, place: &NamedSite) -> Option<Prototype> {
+    pub(crate) fn prototype(&self, image: &Image, place: &NamedSite) -> Option<Prototype> {
+        // What Go's assembler made takes its arguments from the stack, whatever its declaration in Go says.
+        if image.is_go() && place.convention(image) == Convention::Unknown {
+            return None;
+        }
         match form(place) {
             Form::Whole => self.of_whole(place),
             Form::Copy => self.debug.as_ref()?.prototype_of_copy(place.at),

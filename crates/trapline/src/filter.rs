@@ -22,7 +22,7 @@ use trapline_plan::filter::Late;
 use trapline_plan::hit::{HitClock, HitProgram, NAMES, input};
 use trapline_plan::{Action, Floats, KeptText, Operand, Read, Unwind, filter};
 
-use crate::arch::FILTERS_ROWS_BY_NAME;
+use crate::arch::{FILTERS_ROWS_BY_NAME, held_in_go};
 use crate::calls::{Call, Text};
 use crate::values::{MarkCode, Marked, texts_at_entry};
 
@@ -106,6 +106,14 @@ impl Filter {
         };
         let (MarkCode { operands, reads }, taken) = texts_at_entry(program);
         Self { operands, reads, taken, ..self.clone() }
+    }
+    /// The same in a function of Go's: registers are read where the stub has put them.
+    pub(crate) fn in_go(&self) -> Self {
+        let moved = |read: &Read| match read.general() {
+            Some(nth) => Read { register: Read::GENERAL + held_in_go(nth), ..read.clone() },
+            None => read.clone(),
+        };
+        Self { reads: self.reads.iter().map(moved).collect(), ..self.clone() }
     }
     /// The same program at an instruction.
     pub(crate) fn inside(&self) -> Self {

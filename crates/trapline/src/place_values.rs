@@ -89,7 +89,8 @@ fn of_function(
     const STACK: &str = "Go passes what this function takes and returns on the stack, or at unknown places; \
                          probe it without a signature and conditions";
     const KEPT: &str = "no code copies long texts, or texts at returns, in Go programs";
-    const REGISTERS: &str = "Go passes more than six arguments in registers of its own, and has none on the stack where C has them";
+    const REGISTERS: &str = "Go passes more than six arguments in registers of its own, and has none on the stack where C has them; \
+                             without a signature they are found by debug information";
     let filter = place.filter.as_ref();
     // The target aggregates texts only if they end at a zero byte.
     let tally = filter.and_then(|filter| filter.tallied());
@@ -100,7 +101,8 @@ fn of_function(
         || requested.texts.get(nth).is_some_and(|texts| *texts != 0)
         || requested.floats.get(nth).is_some_and(|floats| *floats != Floats::default())
         || filter.is_some_and(|filter| filter.asks_for_values());
-    let is_beyond = |reads: &[Read]| reads.iter().any(|read| read.register >= Read::STACK);
+    let is_beyond =
+        |reads: &[Read]| reads.iter().any(|read| read.register >= Read::STACK && read.general().is_none());
     match place.convention(image) {
         Convention::Go if filter.is_some_and(|filter| is_beyond(filter.read_memory())) => {
             Err(("go-arguments", REGISTERS))
@@ -114,9 +116,12 @@ fn of_function(
             place.values = Values::Unknown;
             Ok(())
         }
-        Convention::C | Convention::Go => {
+        convention @ (Convention::C | Convention::Go) => {
             place.filter = place.filter.take().map(|filter| match filter.run_arguments() {
                 Some((_, 1..)) => Arc::new(filter.with_texts()),
+                _ if convention == Convention::Go && !filter.read_memory().is_empty() => {
+                    Arc::new(filter.in_go())
+                }
                 _ => filter,
             });
             Ok(())

@@ -7,7 +7,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use trapline_image::{CodePlace, DebugInfo, MarkArgument, MarkClass, MarkPlace, ProbeKind, ProbeSpec};
+use trapline_image::{
+    CodePlace, Convention, DebugInfo, MarkArgument, MarkClass, MarkPlace, ProbeKind, ProbeSpec,
+};
 use trapline_record::Svma;
 use trapline_tracee::Process;
 
@@ -42,6 +44,8 @@ pub struct ProbedFunction {
     /// Whether texts can be read in the process ([`Builder::texts`](crate::Builder::texts)), as far as is
     /// known beforehand.
     pub reads_texts: bool,
+    /// Whether its arguments are in Go's registers.
+    pub is_go: bool,
     at: Svma,
     debug: Option<Arc<DebugInfo>>,
     /// At a place inside a function, where variables are named.
@@ -209,14 +213,16 @@ fn noted(
             all.push(of_locals(requested, place, noted, (found.len() == 1, reads_texts))?);
             continue;
         }
-        let prototype = notes.prototype(place);
+        let prototype = notes.prototype(&file.image, place);
         let debug = notes.debug.clone();
         let spec = if found.len() == 1 { requested.specs[0].clone() } else { place.probe.parse().ok()? };
         match all.iter_mut().find(|other| other.spec.text == spec.text) {
             Some(other) if other.prototype != prototype => other.prototype = None,
             Some(_) => {}
             None => {
-                all.push(ProbedFunction { spec, prototype, reads_texts, at: place.at, debug, inside: None })
+                let is_go = place.convention(&file.image) == Convention::Go;
+                let at = place.at;
+                all.push(ProbedFunction { spec, prototype, reads_texts, is_go, at, debug, inside: None });
             }
         }
     }
@@ -250,7 +256,8 @@ fn of_mark(
     };
     let parameters = (0..).zip(arguments).map(parameter).collect();
     let prototype = Some(Prototype { parameters, value: ValueType::Void, value_parts: None });
-    Some(ProbedFunction { spec, prototype, reads_texts: false, at: place.at, debug: None, inside: None })
+    let (at, debug, inside) = (place.at, None, None);
+    Some(ProbedFunction { spec, prototype, reads_texts: false, is_go: false, at, debug, inside })
 }
 
 /// The variables that were asked for at a place inside a function, as if they were parameters. Those that are not known there
@@ -276,7 +283,8 @@ fn of_locals(
     let parameters = (0..).zip(&asked.locals).filter_map(parameter).collect();
     let prototype = Some(Prototype { parameters, value: ValueType::Void, value_parts: None });
     let spec = ProbeSpec { locals: asked.locals.clone(), ..spec };
-    Some(ProbedFunction { spec, prototype, reads_texts, at: place.at, debug, inside: Some(here) })
+    let (at, inside) = (place.at, Some(here));
+    Some(ProbedFunction { spec, prototype, reads_texts, is_go: false, at, debug, inside })
 }
 
 /// What two places of a USDT probe have: types in which the values of both are what they are.

@@ -3,9 +3,9 @@
 //! In: places of arguments, and the processor. Out: text. Does not: read that text again.
 
 use super::{MarkIndex, MarkPlace, aarch64, x86_64};
-use crate::Machine;
 use crate::locals::general_x86_64;
-use crate::prototype::{GENERAL, ParameterPlace, Whereabouts};
+use crate::prototype::{GENERAL, GO_GENERAL, ParameterPlace, Whereabouts};
+use crate::{Convention, Machine};
 
 impl Machine {
     /// The name of a general register by its hardware number.
@@ -22,10 +22,11 @@ impl Machine {
         }
     }
     /// The name of the register that holds the argument of this number.
-    fn argument(self, nth: u8) -> String {
+    fn argument(self, nth: u8, convention: Convention) -> String {
+        let order: &[u16] = if convention == Convention::Go { &GO_GENERAL } else { &GENERAL };
         match self {
             Self::X86_64 => {
-                let hardware = GENERAL.get(usize::from(nth)).and_then(|&dwarf| general_x86_64(dwarf));
+                let hardware = order.get(usize::from(nth)).and_then(|&dwarf| general_x86_64(dwarf));
                 hardware.map_or_else(String::new, x86_64::name)
             }
             Self::Aarch64 => aarch64::name(nth),
@@ -60,9 +61,9 @@ impl MarkPlace {
 impl ParameterPlace {
     /// The place at the function's entry; `None` if it is unknown.
     #[must_use]
-    pub fn spelled(&self, machine: Machine) -> Option<String> {
+    pub fn spelled(&self, machine: Machine, convention: Convention) -> Option<String> {
         Some(match self {
-            Self::General(nth) => machine.argument(*nth),
+            Self::General(nth) => machine.argument(*nth, convention),
             Self::Vector(nth) => machine.vector(*nth),
             Self::Stack(offset) => stack(*offset, machine),
             Self::Elsewhere => return None,
@@ -73,15 +74,15 @@ impl ParameterPlace {
 impl Whereabouts {
     /// The places at the function's entry; `None` if they are unknown.
     #[must_use]
-    pub fn spelled(&self, machine: Machine) -> Option<String> {
+    pub fn spelled(&self, machine: Machine, convention: Convention) -> Option<String> {
         Some(match self {
             Self::Registers(pieces) => {
                 let places: Option<Vec<String>> =
-                    pieces.iter().map(|one| one.place.spelled(machine)).collect();
+                    pieces.iter().map(|one| one.place.spelled(machine, convention)).collect();
                 places?.join(":")
             }
             Self::Stack(offset) => stack(*offset, machine),
-            Self::Behind(nth) => format!("[{}]", machine.argument(*nth)),
+            Self::Behind(nth) => format!("[{}]", machine.argument(*nth, convention)),
             Self::Unknown => return None,
         })
     }
@@ -105,7 +106,7 @@ fn distance(offset: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Machine, MarkIndex, MarkPlace, ParameterPlace, Whereabouts};
+    use super::{Convention, Machine, MarkIndex, MarkPlace, ParameterPlace, Whereabouts};
     use crate::operands::{Extend, mark_arguments};
     use crate::prototype::Piece;
 
@@ -123,25 +124,36 @@ mod tests {
 
     #[test]
     fn arguments_have_the_registers_of_the_calling_convention() {
-        let names = |machine| -> Vec<Option<String>> {
-            (0..6).map(|nth| ParameterPlace::General(nth).spelled(machine)).collect()
+        let by = |machine, convention| -> Vec<Option<String>> {
+            (0..6).map(|nth| ParameterPlace::General(nth).spelled(machine, convention)).collect()
         };
+        let names = |machine| by(machine, Convention::C);
         assert_eq!(
             names(Machine::X86_64),
             ["rdi", "rsi", "rdx", "rcx", "r8", "r9"].map(|name| Some(name.to_owned()))
         );
+        assert_eq!(
+            by(Machine::X86_64, Convention::Go),
+            ["rax", "rbx", "rcx", "rdi", "rsi", "r8"].map(|name| Some(name.to_owned()))
+        );
         assert_eq!(names(Machine::Aarch64)[5].as_deref(), Some("x5"));
-        assert_eq!(ParameterPlace::Stack(8).spelled(Machine::X86_64).as_deref(), Some("[rsp+8]"));
-        assert_eq!(ParameterPlace::Elsewhere.spelled(Machine::X86_64), None);
+        assert_eq!(
+            ParameterPlace::Stack(8).spelled(Machine::X86_64, Convention::C).as_deref(),
+            Some("[rsp+8]")
+        );
+        assert_eq!(ParameterPlace::Elsewhere.spelled(Machine::X86_64, Convention::C), None);
     }
 
     #[test]
     fn values_in_several_registers_name_them_all_or_are_unknown() {
         let piece = |place| Piece { place, offset: 0, bytes: 8 };
         let pair = |second| Whereabouts::Registers(vec![piece(ParameterPlace::General(0)), piece(second)]);
-        assert_eq!(pair(ParameterPlace::Vector(0)).spelled(Machine::X86_64).as_deref(), Some("rdi:xmm0"));
-        assert_eq!(pair(ParameterPlace::Elsewhere).spelled(Machine::X86_64), None);
-        assert_eq!(Whereabouts::Behind(1).spelled(Machine::X86_64).as_deref(), Some("[rsi]"));
+        assert_eq!(
+            pair(ParameterPlace::Vector(0)).spelled(Machine::X86_64, Convention::C).as_deref(),
+            Some("rdi:xmm0")
+        );
+        assert_eq!(pair(ParameterPlace::Elsewhere).spelled(Machine::X86_64, Convention::C), None);
+        assert_eq!(Whereabouts::Behind(1).spelled(Machine::X86_64, Convention::C).as_deref(), Some("[rsi]"));
         let index = Some(MarkIndex { register: 1, scale: 0, extend: Extend::Whole });
         let place = MarkPlace::Memory { base: 0, index, offset: -8 };
         assert_eq!(place.spelled(Machine::X86_64).as_deref(), Some("[rax+rcx*1-8]"));

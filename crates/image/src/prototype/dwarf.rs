@@ -10,9 +10,9 @@ use std::sync::Arc;
 use gimli::{DwLang, UnitOffset};
 use trapline_record::Svma;
 
-use super::entry::corrected;
+use super::entry::{Rules, corrected};
 use super::passing::{Components, Passage, Passed, passed, places};
-use super::{Declared, Prototype, ValueType, passing_aarch64};
+use super::{Declared, Prototype, ValueType, go, passing_aarch64};
 use crate::debuginfo::DebugInfo;
 use crate::entries::{At, Entry};
 use crate::sections::{EntryId, UnitOf};
@@ -69,6 +69,9 @@ impl DebugInfo {
     }
     fn noted(&self, entry: &Entry<'_>, (at, is_copy): (u64, bool)) -> gimli::Result<Option<Prototype>> {
         let language = self.language(entry)?;
+        if language == Some(gimli::DW_LANG_Go) {
+            return self.of_go(entry, at);
+        }
         let (is_cplus, is_rust) = (is_cplus(language), language == Some(gimli::DW_LANG_Rust));
         if is_rust && !self.is_x86_64 {
             return Ok(None);
@@ -89,7 +92,11 @@ impl DebugInfo {
         }
         let passed: Vec<Passed> = parameters.iter().map(|(_, passage)| passage.passed).collect();
         let by_abi = places(value, parameters, Some(8));
-        let compiled = self.compiled(entry, &declared, (at, is_copy, is_rust))?;
+        let compiled = self.compiled(
+            entry,
+            &declared,
+            (at, is_copy, if is_rust { Rules::Locations } else { Rules::Abi }),
+        )?;
         Ok(Some(corrected(by_abi, &passed, &compiled)))
     }
     /// The parameters. If the function is a copy, those of its source, without the hidden ones that this copy
@@ -99,7 +106,7 @@ impl DebugInfo {
         let own = if source.at().id() == entry.at().id() { None } else { Some(self.copied(entry)?) };
         let mut parameters = Vec::new();
         for entry in source.children()? {
-            if entry.tag() != gimli::DW_TAG_formal_parameter {
+            if entry.tag() != gimli::DW_TAG_formal_parameter || go::is_result(&entry)? {
                 continue;
             }
             let Some(of) = self.type_of(&entry)? else { return Err(gimli::Error::UnexpectedNull) };
@@ -144,7 +151,13 @@ impl DebugInfo {
                 let to = self.type_of(&entry)?.map(|to| self.value_type_of_base(to)).transpose()?;
                 if to == Some(Some(ValueType::Char)) { ValueType::Text } else { ValueType::Pointer }
             }
-            (gimli::DW_TAG_reference_type | gimli::DW_TAG_rvalue_reference_type, _) => ValueType::Pointer,
+            // A value of a function's type is Go's, and points to a closure.
+            (
+                gimli::DW_TAG_reference_type
+                | gimli::DW_TAG_rvalue_reference_type
+                | gimli::DW_TAG_subroutine_type,
+                _,
+            ) => ValueType::Pointer,
             (gimli::DW_TAG_enumeration_type, Some(bytes)) => {
                 let names = self.enumerators(&entry)?;
                 let below = match self.type_of(&entry)? {
@@ -182,6 +195,9 @@ impl DebugInfo {
     }
     /// `struct pair`, `long double`.
     pub(crate) fn called(&self, entry: &Entry<'_>) -> gimli::Result<String> {
+        if let Some(called) = go::called(entry)? {
+            return Ok(called);
+        }
         let word = match entry.tag() {
             gimli::DW_TAG_structure_type => "struct",
             gimli::DW_TAG_class_type => "class",
@@ -282,6 +298,7 @@ fn is_known(language: Option<DwLang>) -> bool {
         "DW_LANG_C17",
         "DW_LANG_ObjC",
         "DW_LANG_Rust",
+        "DW_LANG_Go",
     ];
     let name = language.and_then(|language| language.static_string());
     name.is_some_and(|name| c.contains(&name) || name.starts_with("DW_LANG_C_plus_plus"))

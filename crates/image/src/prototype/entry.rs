@@ -13,6 +13,7 @@ use std::collections::HashMap;
 
 use gimli::{AttributeValue, Operation};
 
+use super::go::{GO_GENERAL, GO_VECTORS};
 use super::parts::{Parts, Piece, Whereabouts};
 use super::passing::Passed;
 use super::{Declared, ParameterPlace, Prototype, ValueType};
@@ -23,24 +24,48 @@ use crate::sections::{Slice, UnitOf};
 
 /// The argument registers by DWARF's numbers: rdi, rsi, rdx, rcx, r8, r9.
 pub(crate) const GENERAL: [u16; 6] = [5, 4, 1, 2, 8, 9];
-/// xmm0.
+/// xmm0, and how many vector registers hold arguments.
 const VECTOR: u16 = 17;
+const VECTORS: u16 = 8;
 /// The first clang version that marks each function of which it changed the callers (`DW_CC_nocall`).
 const MARKS: u32 = 17;
 
 /// A parameter's location at the function's first instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum AtEntry {
     /// In this register, or in this word of the stack.
     In(ParameterPlace),
     /// Where this register points to.
     Behind(ParameterPlace),
-    /// In these registers, so many bytes in each, the first bytes first.
-    Pieces([(ParameterPlace, u8); 2]),
+    /// In these registers, so many bytes in each, the first bytes first. A part of which nothing is said is elsewhere.
+    Pieces(Vec<(ParameterPlace, u8)>),
     /// In memory, or in parts: the ABI determines where.
     Apart,
     /// None: the compiler removed the parameter, or does not know where it is.
     Nowhere,
+}
+
+/// The rules by which a compiler passes parameters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rules {
+    /// The ABI's, for C and C++.
+    Abi,
+    /// None that hold from one compiler to the next (Rust): only locations count.
+    Locations,
+    /// Go's, with registers of its own ([`super::go`]).
+    Go,
+}
+
+impl Rules {
+    /// The place that a register of this DWARF number is.
+    fn named(self, register: u16) -> Option<ParameterPlace> {
+        let general: &[u16] = if self == Self::Go { &GO_GENERAL } else { &GENERAL };
+        let vectors = if self == Self::Go { GO_VECTORS } else { VECTORS };
+        let nth = general.iter().position(|one| *one == register);
+        let vector = register.checked_sub(VECTOR).filter(|nth| *nth < vectors);
+        nth.map(|nth| ParameterPlace::General(nth as u8))
+            .or_else(|| vector.map(|nth| ParameterPlace::Vector(nth as u8)))
+    }
 }
 
 /// What is recorded about a function as it was compiled.
@@ -52,7 +77,7 @@ pub(super) struct Compiled {
     pub(super) is_changed: bool,
     /// The return value may have been removed without a mark.
     pub(super) may_lose_value: bool,
-    /// No rules say where parameters are, only their locations (Rust).
+    /// No rules say where parameters are, only their locations.
     pub(super) only_locations: bool,
 }
 
@@ -62,7 +87,7 @@ impl DebugInfo {
         &self,
         function: &Entry<'_>,
         declared: &[Declared<'_>],
-        (at, is_copy, only_locations): (u64, bool, bool),
+        (at, is_copy, rules): (u64, bool, Rules),
     ) -> gimli::Result<Compiled> {
         let convention = function.value(gimli::DW_AT_calling_convention)?;
         let nocall = AttributeValue::CallingConvention(gimli::DW_CC_nocall);
@@ -74,12 +99,12 @@ impl DebugInfo {
         let mut noted = HashMap::new();
         for child in function.children()? {
             if child.tag() == gimli::DW_TAG_formal_parameter {
-                noted.insert(self.source(&child)?.at().id(), at_entry(&child, (at, frame))?);
+                noted.insert(self.source(&child)?.at().id(), at_entry(&child, (at, frame, rules))?);
             }
         }
         let (parameters, has_others) = paired(declared.iter().map(|one| one.at), noted);
         Ok(Compiled {
-            only_locations,
+            only_locations: rules == Rules::Locations,
             parameters,
             is_changed: is_copy || has_others || convention == Some(nocall),
             may_lose_value: old_clang && is_optimized && !is_external,
@@ -102,18 +127,18 @@ fn frame_base(function: &Entry<'_>) -> gimli::Result<Option<i64>> {
     })
 }
 
-fn at_entry(parameter: &Entry<'_>, (at, frame): (u64, Option<i64>)) -> gimli::Result<AtEntry> {
+fn at_entry(parameter: &Entry<'_>, (at, frame, rules): (u64, Option<i64>, Rules)) -> gimli::Result<AtEntry> {
     let unit = parameter.unit();
     let Some(location) = parameter.value(gimli::DW_AT_location)? else {
         return Ok(AtEntry::Nowhere);
     };
     if let AttributeValue::Exprloc(expression) = location {
-        return place(unit, expression, (frame, false));
+        return place(unit, expression, (frame, false), rules);
     }
     let Some(mut list) = unit.attr_locations(location)? else { return Ok(AtEntry::Nowhere) };
     while let Some(entry) = list.next()? {
         if (entry.range.begin..entry.range.end).contains(&at) {
-            return place(unit, entry.data, (frame, true));
+            return place(unit, entry.data, (frame, true), rules);
         }
     }
     Ok(AtEntry::Nowhere)
@@ -152,9 +177,10 @@ fn place(
     unit: UnitOf<'_>,
     expression: gimli::Expression<Slice>,
     (frame, exact): (Option<i64>, bool),
+    rules: Rules,
 ) -> gimli::Result<AtEntry> {
     const RSP: u16 = 7;
-    if let Some(pieces) = pieces(unit, &expression)? {
+    if let Some(pieces) = pieces(unit, &expression, rules)? {
         return Ok(AtEntry::Pieces(pieces));
     }
     let mut operations = expression.operations(unit.encoding());
@@ -162,11 +188,11 @@ fn place(
     Ok(match (first, second) {
         (None, _) => AtEntry::Nowhere,
         (Some(Operation::Register { register }), None) => {
-            named(register.0).map_or(AtEntry::Apart, AtEntry::In)
+            rules.named(register.0).map_or(AtEntry::Apart, AtEntry::In)
         }
         // A value that is passed by its address is where the register points.
         (Some(Operation::RegisterOffset { register, offset: 0, .. }), None) => {
-            named(register.0).map_or(AtEntry::Apart, AtEntry::Behind)
+            rules.named(register.0).map_or(AtEntry::Apart, AtEntry::Behind)
         }
         (Some(Operation::FrameOffset { offset }), None) => {
             on_stack(frame.and_then(|base| base.checked_add(offset)))
@@ -174,6 +200,8 @@ fn place(
         (Some(Operation::RegisterOffset { register, offset, .. }), None) if register.0 == RSP => {
             on_stack(Some(offset).filter(|_| exact))
         }
+        // The frame's own address (CFA) lies behind the return address.
+        (Some(Operation::CallFrameCFA), None) if rules == Rules::Go => on_stack(Some(8)),
         (Some(Operation::RegisterOffset { .. }), None)
         | (Some(Operation::Register { .. } | Operation::Piece { .. }), Some(Operation::Piece { .. }))
         | (Some(Operation::CallFrameCFA), _) => AtEntry::Apart,
@@ -182,27 +210,34 @@ fn place(
     })
 }
 
-/// Two argument registers that hold a value together.
+/// Argument registers that hold a value together; in C two. Go leaves the parts out that nothing uses.
 fn pieces(
     unit: UnitOf<'_>,
     expression: &gimli::Expression<Slice>,
-) -> gimli::Result<Option<[(ParameterPlace, u8); 2]>> {
+    rules: Rules,
+) -> gimli::Result<Option<Vec<(ParameterPlace, u8)>>> {
     let mut operations = expression.clone().operations(unit.encoding());
-    let mut all = [(ParameterPlace::Elsewhere, 0); 2];
-    for piece in &mut all {
-        let (
-            Some(Operation::Register { register }),
-            Some(Operation::Piece { size_in_bits, bit_offset: None | Some(0) }),
-        ) = (operations.next()?, operations.next()?)
-        else {
-            return Ok(None);
-        };
-        let (Some(place), Ok(bytes)) = (named(register.0), u8::try_from(size_in_bits / 8)) else {
-            return Ok(None);
-        };
-        *piece = (place, bytes);
+    let mut all = Vec::new();
+    let mut register = None;
+    while let Some(operation) = operations.next()? {
+        match operation {
+            Operation::Register { register: one } if register.is_none() => register = Some(one),
+            Operation::Piece { size_in_bits, bit_offset: None | Some(0) } => {
+                let place = match register.take() {
+                    Some(register) => rules.named(register.0),
+                    None if rules == Rules::Go => Some(ParameterPlace::Elsewhere),
+                    None => None,
+                };
+                let (Some(place), Ok(bytes)) = (place, u8::try_from(size_in_bits / 8)) else {
+                    return Ok(None);
+                };
+                all.push((place, bytes));
+            }
+            _ => return Ok(None),
+        }
     }
-    Ok(operations.next()?.is_none().then_some(all))
+    let is_whole = register.is_none() && if rules == Rules::Go { !all.is_empty() } else { all.len() == 2 };
+    Ok(is_whole.then_some(all))
 }
 
 /// The word of the stack at a distance from the stack pointer of the entry. The caller's words are above the return
@@ -210,14 +245,6 @@ fn pieces(
 fn on_stack(offset: Option<i64>) -> AtEntry {
     let offset = offset.and_then(|offset| i32::try_from(offset).ok()).filter(|offset| *offset >= 8);
     offset.map_or(AtEntry::Apart, |offset| AtEntry::In(ParameterPlace::Stack(offset)))
-}
-
-fn named(register: u16) -> Option<ParameterPlace> {
-    let general = GENERAL.iter().position(|one| *one == register);
-    let vector = register.checked_sub(VECTOR).filter(|nth| *nth < 8);
-    general
-        .map(|nth| ParameterPlace::General(nth as u8))
-        .or_else(|| vector.map(|nth| ParameterPlace::Vector(nth as u8)))
 }
 
 /// A prototype according to the ABI, corrected by what the compiler recorded (PRO-3).
@@ -255,7 +282,7 @@ pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &
             (_, false) => ParameterPlace::Elsewhere,
         };
         if let Some(parts) = &mut parameter.parts {
-            parts.at = whereabouts(parts, noted.get(nth).copied(), changed);
+            parts.at = whereabouts(parts, noted.get(nth), changed);
         }
     }
     // Every language returns a number as C does, unless the compiler changed the function.
@@ -273,19 +300,22 @@ pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &
 
 /// Where a value of several parts is: where the compiler says, else where the ABI says. What lies on the stack is found
 /// by its location alone, since it may be aligned in any way.
-fn whereabouts(parts: &Parts, noted: Option<AtEntry>, changed: bool) -> Whereabouts {
+fn whereabouts(parts: &Parts, noted: Option<&AtEntry>, changed: bool) -> Whereabouts {
     let by_abi = || parts.at.clone();
     let bytes = parts.layout.bytes();
     match noted {
-        Some(AtEntry::In(ParameterPlace::Stack(offset))) => Whereabouts::Stack(offset),
-        Some(AtEntry::Behind(ParameterPlace::General(nth))) => Whereabouts::Behind(nth),
+        Some(AtEntry::In(ParameterPlace::Stack(offset))) => Whereabouts::Stack(*offset),
+        Some(AtEntry::Behind(ParameterPlace::General(nth))) => Whereabouts::Behind(*nth),
         Some(AtEntry::In(place)) if bytes <= 8 => {
-            Whereabouts::Registers(vec![Piece { place, offset: 0, bytes: bytes as u8 }])
+            Whereabouts::Registers(vec![Piece { place: *place, offset: 0, bytes: bytes as u8 }])
         }
-        Some(AtEntry::Pieces([first, second])) if u64::from(first.1) + u64::from(second.1) >= bytes => {
-            let piece = |(place, bytes): (ParameterPlace, u8), offset| Piece { place, offset, bytes };
-            Whereabouts::Registers(vec![piece(first, 0), piece(second, first.1)])
-        }
+        Some(AtEntry::Pieces(noted)) => match noted[..] {
+            [first, second] if u64::from(first.1) + u64::from(second.1) >= bytes => {
+                let piece = |(place, bytes): (ParameterPlace, u8), offset| Piece { place, offset, bytes };
+                Whereabouts::Registers(vec![piece(first, 0), piece(second, first.1)])
+            }
+            _ => Whereabouts::Unknown,
+        },
         Some(AtEntry::Apart) if !changed => by_abi(),
         _ => Whereabouts::Unknown,
     }

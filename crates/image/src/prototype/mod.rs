@@ -1,19 +1,21 @@
 //! A function's parameters and return value, as its compiler recorded them, and the registers that hold them.
 //!
 //! In: DWARF and a function's address, or BTF and its name. Out: a [`Prototype`]. The registers follow from
-//! the types ([`passing`], [`passing_aarch64`]). Invariants: PRO-1 if it is not known for certain how a type is passed,
+//! the types ([`passing`], [`passing_aarch64`], [`go`]). Invariants: PRO-1 if it is not known for certain how a type is passed,
 //! neither that parameter nor any later one has a register, but where the compiler noted one (`entry`).
-//! Does not: know calling conventions other than C's.
+//! Does not: know calling conventions other than C's and Go's.
 
 mod btf;
 mod dwarf;
 mod entry;
+mod go;
 mod parts;
 mod passing;
 mod passing_aarch64;
 
 pub use btf::Btf;
 pub(crate) use entry::GENERAL;
+pub(crate) use go::{GO_GENERAL, spelled as spelled_by_go};
 pub use parts::{LaidOut, Layout, MOST_BYTES, Parts, Piece, Whereabouts};
 
 /// Type of a value, as far as it matters for showing the value.
@@ -56,7 +58,7 @@ pub enum ValueType {
 /// Place of a parameter at the function's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParameterPlace {
-    /// In the general argument register of this number, counted from 0.
+    /// In the general argument register of this number, counted from 0, by the function's own convention.
     General(u8),
     /// In the vector argument register of this number.
     Vector(u8),

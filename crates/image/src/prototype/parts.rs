@@ -102,11 +102,15 @@ impl Layout {
 impl DebugInfo {
     /// Of what a value consists that no single register holds; `None` if it is a single value, or large.
     pub(super) fn layout(&self, of: At<'_>) -> gimli::Result<Option<Layout>> {
+        let layout = self.layout_of_any(of)?;
+        Ok(layout.filter(|layout| matches!(layout, Layout::Record(_) | Layout::Wide { .. })))
+    }
+    /// Of what a value consists; `None` if it is large.
+    pub(super) fn layout_of_any(&self, of: At<'_>) -> gimli::Result<Option<Layout>> {
         if self.size(of)? > MOST_BYTES {
             return Ok(None);
         }
-        let layout = self.laid_out(of, (DEEPEST, &mut { MOST_VALUES }))?;
-        Ok(layout.filter(|layout| matches!(layout, Layout::Record(_) | Layout::Wide { .. })))
+        self.laid_out(of, (DEEPEST, &mut { MOST_VALUES }))
     }
     /// `None` if there is more in it than is looked at.
     fn laid_out(&self, of: At<'_>, (deep, left): (u32, &mut u32)) -> gimli::Result<Option<Layout>> {

@@ -26,6 +26,11 @@ pub(crate) const DELIVERS_FAULTS: bool = false;
 /// Whether the kernel reports only one of several watched places that one store touches.
 pub(crate) const REPORTS_ONE_PLACE: bool = true;
 
+/// Which general register holds the program's value of a register while a stub of a Go function runs: itself.
+pub(crate) const fn held_in_go(register: u8) -> u8 {
+    register
+}
+
 /// Places in code from which a call or jump leads to an address. `at` is the address of the code.
 pub(crate) fn references(code: &[u8], at: u64, to: u64) -> impl Iterator<Item = u64> {
     words(code, at)

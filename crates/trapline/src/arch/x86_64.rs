@@ -2,6 +2,7 @@
 
 use memchr::memmem;
 use trapline_insn::x86_64::{Flow, sweep};
+pub(crate) use trapline_plan::x86_64::stub::arguments::held_in_go;
 
 /// Threads that find a compact ring full can wait for the reader (`stub/wait.rs`).
 pub(crate) const CAN_WAIT: bool = true;

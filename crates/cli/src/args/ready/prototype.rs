@@ -24,6 +24,10 @@ use crate::args::command::whole::registers;
 use crate::args::typed::Common;
 use crate::report::format::Format;
 
+/// General and vector registers that records hold.
+const RECORDED: u8 = 6;
+const RECORDED_FLOATS: u8 = 8;
+
 /// A function that reads the debug information of a run's files and processes, probe by probe. In tests it
 /// returns none.
 pub(crate) type Look<'a> = &'a dyn Fn(&Run) -> Vec<Vec<ProbedFunction>>;
@@ -280,24 +284,23 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
         {
             return Parameter { name, shown, place };
         }
-        let whole = parts.and_then(|parts| whole(name.clone(), parts, noted.reads_texts, &mut fields));
+        let whole = parts.and_then(|parts| whole(name.clone(), parts, &noted, &mut fields));
         if let Some(whole) = whole {
             return whole;
         }
         let bytes = bytes_of(&of);
-        let (place, on_stack) = match place {
-            ParameterPlace::General(n) => (ArgumentPlace::General(n), None),
-            ParameterPlace::Vector(n) => (ArgumentPlace::Vector(n), None),
-            ParameterPlace::Stack(offset) => (ArgumentPlace::Unseen, Some(offset)),
-            ParameterPlace::Elsewhere => (ArgumentPlace::Unseen, None),
+        let (place, read) = match place {
+            ParameterPlace::General(n) if n < RECORDED => (ArgumentPlace::General(n), None),
+            ParameterPlace::Vector(n) if n < RECORDED_FLOATS => (ArgumentPlace::Vector(n), None),
+            place => (ArgumentPlace::Unseen, bytes.and_then(|bytes| further(place, bytes, noted.is_go))),
         };
-        let is_seen = place != ArgumentPlace::Unseen || on_stack.is_some();
+        let is_seen = place != ArgumentPlace::Unseen || read.is_some();
         let text = of == ValueType::Text && noted.reads_texts && is_seen;
         let shown = if text { Type::Str } else { Type::from(of) };
-        match (on_stack, bytes) {
+        match read {
             // It may take a system call.
-            (Some(offset), Some(bytes)) if noted.reads_texts && fields.len() < PATHS => {
-                stacked(name, shown, beyond::on_stack(offset, bytes), &mut fields)
+            Some(read) if noted.reads_texts && fields.len() < PATHS => {
+                stacked(name, shown, read, &mut fields)
             }
             _ => Parameter { name, shown, place },
         }
@@ -323,23 +326,38 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
     }
 }
 
-/// Rust's `&str` and `&[u8]`, if registers hold both the address of the bytes and their number.
+/// Values beyond those that a record holds: how the target reads them. The convention says where they are.
+fn further(place: ParameterPlace, bytes: u8, is_go: bool) -> Option<FieldRead> {
+    match (place, is_go) {
+        (ParameterPlace::General(nth), true) => beyond::go_argument(nth, bytes),
+        (ParameterPlace::General(nth), false) => beyond::argument_register(nth, bytes),
+        (ParameterPlace::Stack(offset), true) => beyond::on_go_stack(offset, bytes),
+        (ParameterPlace::Stack(offset), false) => Some(beyond::on_stack(offset, bytes)),
+        (ParameterPlace::Vector(_) | ParameterPlace::Elsewhere, _) => None,
+    }
+}
+
+/// Rust's `&str` and `&[u8]`, Go's `string` and `[]uint8`, if registers hold both the address of the bytes and their
+/// number.
 fn counted(of: &ValueType, parts: &Parts) -> Option<(ArgumentPlace, Type)> {
-    let is_text = matches!(of, ValueType::Other(name) if ["struct &str", "struct &[u8]"].contains(&&**name));
+    const TEXTS: [&str; 4] = ["struct &str", "struct &[u8]", "string", "[]uint8"];
+    let is_text = matches!(of, ValueType::Other(name) if TEXTS.contains(&&**name));
     let Whereabouts::Registers(pieces) = &parts.at else { return None };
     match &pieces[..] {
         [
             Piece { place: ParameterPlace::General(address), offset: 0, bytes: 8 },
             Piece { place: ParameterPlace::General(length), offset: 8, bytes: 8 },
-        ] if is_text => Some((ArgumentPlace::General(*address), Type::Buf(*length))),
+            // How much is allotted.
+            ..,
+        ] if is_text && address.max(length) < &RECORDED => {
+            Some((ArgumentPlace::General(*address), Type::Buf(*length)))
+        }
         _ => None,
     }
 }
 
 /// An argument of several parts, if it is known where these are.
-fn whole(name: String, parts: Parts, reads: bool, fields: &mut Vec<FieldOf>) -> Option<Parameter> {
-    /// General registers that records hold.
-    const RECORDED: u8 = 6;
+fn whole(name: String, parts: Parts, noted: &ProbedFunction, fields: &mut Vec<FieldOf>) -> Option<Parameter> {
     let Parts { layout, at } = parts;
     let bytes = layout.bytes().min(MOST_BYTES) as u8;
     let shown = Type::Whole(Rc::new(layout));
@@ -348,7 +366,7 @@ fn whole(name: String, parts: Parts, reads: bool, fields: &mut Vec<FieldOf>) -> 
             let parts = registers(&pieces, RECORDED)?;
             return Some(Parameter { name, shown, place: ArgumentPlace::Parts(parts) });
         }
-        Whereabouts::Stack(offset) => Some(beyond::on_stack(offset, bytes)),
+        Whereabouts::Stack(offset) => further(ParameterPlace::Stack(offset), bytes, noted.is_go),
         Whereabouts::Behind(nth) if nth < RECORDED => {
             Some(FieldRead { register: nth, offsets: vec![0], bytes })
         }
@@ -356,16 +374,20 @@ fn whole(name: String, parts: Parts, reads: bool, fields: &mut Vec<FieldOf>) -> 
     };
     match read {
         // It may take a system call.
-        Some(read) if reads && bytes > 0 && fields.len() < PATHS => Some(stacked(name, shown, read, fields)),
+        Some(read) if noted.reads_texts && bytes > 0 && fields.len() < PATHS => {
+            Some(stacked(name, shown, read, fields))
+        }
         _ => None,
     }
 }
 
-/// How a returned value of several parts is shown, and whether a vector register holds it; `None` unless one register does.
+/// How a returned value of several parts is shown, and whether a vector register holds its first word. Of the further
+/// words nothing is recorded, and the first one must have none of their bytes.
 fn returned(parts: &Parts) -> Option<(Type, bool)> {
     let Whereabouts::Registers(pieces) = &parts.at else { return None };
-    let [one] = &pieces[..] else { return None };
-    let in_vector = matches!(one.place, ParameterPlace::Vector(_));
+    let (first, further) = pieces.split_first()?;
+    let is_apart = first.offset == 0 && further.iter().all(|piece| piece.offset >= 8);
+    let in_vector = is_apart.then_some(matches!(first.place, ParameterPlace::Vector(_)))?;
     Some((Type::Whole(Rc::new(parts.layout.clone())), in_vector))
 }
 

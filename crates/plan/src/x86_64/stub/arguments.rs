@@ -126,6 +126,17 @@ impl ArgumentForm<'_> {
     }
 }
 
+/// Which general register holds the program's value of a register (both by hardware numbers) between the exchanges in a
+/// function of Go's.
+#[must_use]
+pub fn held_in_go(register: u8) -> u8 {
+    GO.into_iter().fold(register, |at, (one, other)| match at {
+        at if at == one.0 => other.0,
+        at if at == other.0 => one.0,
+        at => at,
+    })
+}
+
 /// Bytes of the operands from the seventh on.
 const fn below(operands: &[Operand]) -> i32 {
     8 * operands.len().saturating_sub(ARGUMENTS) as i32
@@ -196,7 +207,9 @@ impl Frame {
 mod tests {
     use trapline_image::Extend;
 
-    use super::{ArgumentForm, Bias, GO, GO_BYTES, Liveness, MARK_BYTES, OPERANDS, Operand, TEXTS_OF_KEYS};
+    use super::{
+        ArgumentForm, Bias, GO, GO_BYTES, Liveness, MARK_BYTES, OPERANDS, Operand, TEXTS_OF_KEYS, held_in_go,
+    };
     use crate::x86_64::stub::filter::ARGUMENT;
 
     #[test]
@@ -210,6 +223,7 @@ mod tests {
             let moved = ArgumentForm::AsInGo.dead(Liveness { dead: 1 << reg, ..Liveness::default() }).dead;
             let at = held.iter().position(|&of| u16::from(of) == reg).expect("a register");
             assert_eq!(moved, 1 << at);
+            assert_eq!(usize::from(held_in_go(reg as u8)), at);
         }
     }
 

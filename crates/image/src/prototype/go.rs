@@ -1,0 +1,250 @@
+//! Prototypes of functions that Go's compiler made (ABIInternal), on x86-64.
+//!
+//! In: DWARF and a function's entry. Out: a [`Prototype`], in which general registers are counted in Go's own order
+//! ([`GO_GENERAL`]). Each part of a parameter that is one number takes one register, in order. A parameter for whose
+//! parts too few registers are left is on the stack as a whole. What is returned is assigned likewise, from the first
+//! register on. Source: "Go internal ABI specification", cmd/compile/abi-internal.md. Invariant: PRO-5 if a location at
+//! the first instruction contradicts this, no parameter has a place. Does not: know the older way, by the stack alone;
+//! such units do not say "regabi".
+
+use super::entry::{AtEntry, Rules};
+use super::parts::{Layout, MOST_BYTES, Parts, Piece, Whereabouts};
+use super::{Declared, DeclaredParameter, LaidOut, ParameterPlace, Prototype, ValueType};
+use crate::debuginfo::DebugInfo;
+use crate::entries::{At, Entry, MAX_CHAIN};
+
+/// Go's argument registers by DWARF's numbers: rax, rbx, rcx, rdi, rsi, r8, r9, r10, r11.
+pub(crate) const GO_GENERAL: [u16; 9] = [0, 3, 2, 5, 4, 8, 9, 10, 11];
+/// xmm0 to xmm14.
+pub(super) const GO_VECTORS: u16 = 15;
+/// Parts of one value that are looked at; no value in registers has more.
+const MOST_PARTS: usize = GO_GENERAL.len() + GO_VECTORS as usize;
+/// The kind of a type, as Go's linker notes it.
+const KIND: gimli::DwAt = gimli::DwAt(0x2900);
+
+/// A part of a value that one register holds: where it is in the value, its bytes, and whether it is a float.
+type Part = (u64, u64, bool);
+
+/// Registers that are taken already.
+#[derive(Default)]
+struct Taken {
+    general: u8,
+    vector: u8,
+}
+
+impl Taken {
+    /// Takes a register for each part; `None` if there are not enough.
+    fn take(&mut self, parts: &[Part]) -> Option<Vec<Piece>> {
+        let (mut general, mut vector) = (self.general, self.vector);
+        let mut pieces = Vec::new();
+        for (offset, bytes, is_float) in parts {
+            let place = match is_float {
+                true => ParameterPlace::Vector(vector),
+                false => ParameterPlace::General(general),
+            };
+            if *is_float {
+                vector += 1
+            } else {
+                general += 1
+            };
+            pieces.push(Piece { place, offset: u8::try_from(*offset).ok()?, bytes: *bytes as u8 });
+        }
+        let fits = usize::from(general) <= GO_GENERAL.len() && u16::from(vector) <= GO_VECTORS;
+        fits.then(|| (self.general, self.vector) = (general, vector))?;
+        Some(pieces)
+    }
+}
+
+impl DebugInfo {
+    pub(super) fn of_go(&self, entry: &Entry<'_>, at: u64) -> gimli::Result<Option<Prototype>> {
+        let root = entry.root()?;
+        let producer = root.map(|root| root.text(gimli::DW_AT_producer)).transpose()?.flatten();
+        if !self.is_x86_64 || !producer.is_some_and(|producer| producer.contains("regabi")) {
+            return Ok(None);
+        }
+        let (declared, results) = (self.parameters(entry)?, self.results(entry)?);
+        let noted = self.compiled(entry, &declared, (at, false, Rules::Go))?.parameters;
+        let (mut taken, mut is_known, mut agrees) = (Taken::default(), true, true);
+        let mut parameters = Vec::new();
+        for (Declared { name, of, .. }, noted) in declared.iter().zip(&noted) {
+            let mut parts = Vec::new();
+            let fits = self.parts_in_go(*of, 0, &mut parts, 0)?;
+            is_known &= fits != Fits::Unknown;
+            let pieces = if is_known && fits == Fits::Yes { taken.take(&parts) } else { None };
+            agrees &= pieces.as_ref().is_none_or(|pieces| noted.is_in(pieces));
+            let at = match (pieces, noted) {
+                (Some(pieces), _) => Whereabouts::Registers(pieces),
+                (None, AtEntry::In(ParameterPlace::Stack(offset))) if is_known => Whereabouts::Stack(*offset),
+                _ => Whereabouts::Unknown,
+            };
+            parameters.push(self.declared_in_go(name.clone(), *of, at)?);
+        }
+        if !agrees {
+            for one in &mut parameters {
+                one.place = ParameterPlace::Elsewhere;
+                one.parts = one.parts.take().map(|parts| Parts { at: Whereabouts::Unknown, ..parts });
+            }
+        }
+        let (value, value_parts) = self.returned_by_go(&results)?;
+        Ok(Some(Prototype { parameters, value, value_parts }))
+    }
+    /// What a function returns, in the order of its declaration.
+    fn results<'u>(&'u self, entry: &Entry<'u>) -> gimli::Result<Vec<(String, At<'u>)>> {
+        let mut results = Vec::new();
+        for child in self.source(entry)?.children()? {
+            if is_result(&child)? {
+                let Some(of) = self.type_of(&child)? else { return Err(gimli::Error::UnexpectedNull) };
+                results.push((child.name()?.unwrap_or_default(), of));
+            }
+        }
+        Ok(results)
+    }
+    fn declared_in_go(&self, name: String, of: At<'_>, at: Whereabouts) -> gimli::Result<DeclaredParameter> {
+        let meaning = self.value_type(of)?;
+        let place = match (&meaning, &at) {
+            (ValueType::Other(_), _) => ParameterPlace::Elsewhere,
+            (_, Whereabouts::Registers(pieces)) if pieces.len() == 1 => pieces[0].place,
+            (_, Whereabouts::Stack(offset)) => ParameterPlace::Stack(*offset),
+            _ => ParameterPlace::Elsewhere,
+        };
+        let layout = if matches!(meaning, ValueType::Other(_)) { self.layout(of)? } else { None };
+        let parts = layout.map(|layout| Parts { layout, at });
+        Ok(DeclaredParameter { name, of: meaning, place, parts })
+    }
+    /// One value as it is; several as the members of one.
+    fn returned_by_go(&self, results: &[(String, At<'_>)]) -> gimli::Result<(ValueType, Option<Parts>)> {
+        let mut taken = Taken::default();
+        let (mut members, mut pieces, mut begin) = (Vec::new(), Vec::new(), 0);
+        for (name, of) in results {
+            let mut parts = Vec::new();
+            let own = match self.parts_in_go(*of, begin, &mut parts, 0)? {
+                Fits::Yes => taken.take(&parts),
+                Fits::No | Fits::Unknown => None,
+            };
+            let (Some(own), Some(layout)) = (own, self.layout_of_any(*of)?) else {
+                return Ok((ValueType::Unknown, None));
+            };
+            pieces.extend(own);
+            let name = if name.starts_with('~') { String::new() } else { name.clone() };
+            members.push(LaidOut { name, offset: begin, bits: None, of: layout });
+            // Each begins in a register of its own, and so a word of its own.
+            begin = begin.saturating_add(self.size(*of)?).next_multiple_of(8);
+            if begin > MOST_BYTES {
+                return Ok((ValueType::Unknown, None));
+            }
+        }
+        Ok(match results {
+            [] => (ValueType::Void, None),
+            [(_, of)] => match (self.value_type(*of)?, members.pop()) {
+                (ValueType::Other(name), Some(only)) => {
+                    let parts = Parts { layout: only.of, at: Whereabouts::Registers(pieces) };
+                    (ValueType::Other(name), Some(parts))
+                }
+                // A float is in xmm0, a number in rax.
+                (value, _) => (value, None),
+            },
+            _ => {
+                let parts = Parts { layout: Layout::Record(members), at: Whereabouts::Registers(pieces) };
+                (ValueType::Other("several values".to_owned()), Some(parts))
+            }
+        })
+    }
+    fn parts_in_go(&self, of: At<'_>, offset: u64, parts: &mut Vec<Part>, depth: u32) -> gimli::Result<Fits> {
+        if depth > MAX_CHAIN {
+            return Ok(Fits::Unknown);
+        }
+        if parts.len() > MOST_PARTS {
+            return Ok(Fits::No);
+        }
+        let (entry, bytes) = (self.bare(of)?, self.size(of)?);
+        match (entry.tag(), self.value_type(of)?) {
+            _ if entry.is_record() => {
+                for member in self.members(&entry)? {
+                    let at = offset.saturating_add(member.offset);
+                    match self.parts_in_go(member.of, at, parts, depth + 1)? {
+                        Fits::Yes => {}
+                        other => return Ok(other),
+                    }
+                }
+                Ok(Fits::Yes)
+            }
+            (gimli::DW_TAG_array_type, _) => {
+                match (self.dimensions(&entry)?[..].first(), self.type_of(&entry)?) {
+                    (Some(0), _) => Ok(Fits::Yes),
+                    (Some(1), Some(of)) => self.parts_in_go(of, offset, parts, depth + 1),
+                    (Some(_), _) => Ok(Fits::No),
+                    _ => Ok(Fits::Unknown),
+                }
+            }
+            (_, ValueType::Float(_)) => {
+                parts.push((offset, bytes, true));
+                Ok(Fits::Yes)
+            }
+            (_, ValueType::Other(_) | ValueType::Void | ValueType::Unknown) => match is_complex(&entry)? {
+                true => {
+                    parts.extend([(offset, bytes / 2, true), (offset + bytes / 2, bytes / 2, true)]);
+                    Ok(Fits::Yes)
+                }
+                false => Ok(Fits::Unknown),
+            },
+            _ => {
+                parts.push((offset, bytes, false));
+                Ok(Fits::Yes)
+            }
+        }
+    }
+}
+
+/// Whether a value can be in registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fits {
+    Yes,
+    No,
+    Unknown,
+}
+
+impl AtEntry {
+    /// Whether this says nothing else than that a value is in these registers. Parts of which nothing is said may be
+    /// unused.
+    fn is_in(&self, pieces: &[Piece]) -> bool {
+        match self {
+            Self::In(place @ (ParameterPlace::General(_) | ParameterPlace::Vector(_))) => {
+                matches!(pieces, [one] if one.place == *place)
+            }
+            Self::Pieces(noted) => {
+                noted.len() <= pieces.len()
+                    && noted.iter().zip(pieces).all(|((place, bytes), piece)| {
+                        *place == ParameterPlace::Elsewhere
+                            || *place == piece.place && u64::from(*bytes) == u64::from(piece.bytes)
+                    })
+            }
+            Self::Behind(_) => false,
+            Self::In(_) | Self::Apart | Self::Nowhere => true,
+        }
+    }
+}
+
+/// Whether a parameter of Go's is something that is returned.
+pub(super) fn is_result(entry: &Entry<'_>) -> gimli::Result<bool> {
+    let is_marked = match entry.value(gimli::DW_AT_variable_parameter)? {
+        Some(gimli::AttributeValue::Flag(is_marked)) => is_marked,
+        _ => false,
+    };
+    Ok(is_marked && entry.tag() == gimli::DW_TAG_formal_parameter)
+}
+
+fn is_complex(entry: &Entry<'_>) -> gimli::Result<bool> {
+    let encoding = entry.value(gimli::DW_AT_encoding)?;
+    Ok(matches!(encoding, Some(gimli::AttributeValue::Encoding(gimli::DW_ATE_complex_float))))
+}
+
+/// How Go spells a type that it gave a kind: `[]int`, `*main.T`.
+pub(crate) fn spelled(entry: &Entry<'_>) -> gimli::Result<Option<String>> {
+    if entry.number(KIND)?.is_none() { Ok(None) } else { entry.name() }
+}
+
+/// The same for values: `string` of each string, whatever its type is called.
+pub(super) fn called(entry: &Entry<'_>) -> gimli::Result<Option<String>> {
+    const STRING: u64 = 24;
+    if entry.number(KIND)? == Some(STRING) { Ok(Some("string".to_owned())) } else { spelled(entry) }
+}
