@@ -13,7 +13,8 @@ use trapline_record::Svma;
 pub enum Pattern {
     /// A name, raw or demangled, with or without its parameter list.
     Exact(Exact),
-    /// `*` matches any run of characters, `?` any one character.
+    /// `*` matches any run of characters, `?` any one character. The star of a receiver in a name of Go's,
+    /// `main.(*T).f`, is itself.
     Glob(Glob),
     /// `/…/`, a regular expression that is not anchored.
     Regex(regex::Regex),
@@ -69,7 +70,7 @@ impl Glob {
         let mut retry = None;
         while t < text.len() {
             match pattern.get(p) {
-                Some(b'*') => {
+                Some(b'*') if !is_of_receiver(pattern, p) => {
                     p += 1;
                     retry = Some((p, t));
                     continue;
@@ -152,7 +153,9 @@ impl FromStr for Pattern {
             return number(text).map(|address| Self::Address(Svma(address)));
         }
         let (name, offset) = split_offset(text)?;
-        if name.contains(['*', '?']) {
+        let is_wild =
+            |(at, byte): (usize, u8)| byte == b'?' || byte == b'*' && !is_of_receiver(name.as_bytes(), at);
+        if name.bytes().enumerate().any(is_wild) {
             return match offset {
                 0 => Ok(Self::Glob(Glob(name.to_owned()))),
                 _ => Err(SpecError::Offset(text.to_owned())),
@@ -164,6 +167,12 @@ impl FromStr for Pattern {
         }
         Ok(Self::Exact(Exact { name: name.to_owned(), version, offset }))
     }
+}
+
+/// Whether a star stands where Go writes the receiver's pointer: `.(*T`.
+fn is_of_receiver(name: &[u8], star: usize) -> bool {
+    let is_letter = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || !byte.is_ascii();
+    name[..star].ends_with(b".(") && name.get(star + 1).is_some_and(is_letter)
 }
 
 /// The text without spaces, in which the spellings of C++ names differ.
@@ -220,5 +229,21 @@ impl fmt::Display for Pattern {
             Self::Address(at) => write!(f, "{at}"),
             Self::Line(line) => write!(f, "{line}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Pattern;
+
+    #[test]
+    fn the_star_of_a_receiver_is_itself() {
+        let means = |pattern: &str, name: &str| pattern.parse::<Pattern>().expect("a pattern").means(name);
+        let method = "main.(*T).f";
+        for pattern in [method, "main.(*T).*", "main.(*).f", "main.*", "*.f"] {
+            assert!(means(pattern, method), "{pattern}");
+        }
+        assert!(!means(method, "main.(*MyT).f") && !means("main.(*T).*", "main.(*MyT).f"));
+        assert!(matches!("main.(*T).f+0x4".parse(), Ok(Pattern::Exact(exact)) if exact.offset == 4));
     }
 }

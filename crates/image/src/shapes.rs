@@ -107,6 +107,9 @@ impl DebugInfo {
     #[must_use]
     pub fn value_spelled(&self, function: Svma) -> Option<String> {
         let entry = self.function(function).ok()??;
+        if self.language(&entry).ok()? == Some(gimli::DW_LANG_Go) {
+            return self.results_spelled(&entry).ok();
+        }
         match self.returned(&entry).ok()? {
             Some(of) => self.spelled(of, 0).ok(),
             None => Some("void".to_owned()),
@@ -244,7 +247,7 @@ impl DebugInfo {
         Ok(RecordShape { fields, size })
     }
     /// A type as C spells it, the stars behind it: `const char* const`.
-    fn spelled(&self, of: At<'_>, depth: u32) -> gimli::Result<String> {
+    pub(crate) fn spelled(&self, of: At<'_>, depth: u32) -> gimli::Result<String> {
         let entry = self.definition(of.entry()?)?;
         let inner = |after: &str| -> gimli::Result<String> {
             let inner = match self.type_of(&entry)? {

@@ -19,7 +19,13 @@ def converted(value, deep=0):
             return None
         if code in (gdb.TYPE_CODE_STRUCT, gdb.TYPE_CODE_UNION):
             if kind.name in ("&str", "&[u8]"):
-                return counted(int(value["data_ptr"]), int(value["length"]))
+                return counted(int(value["data_ptr"]), int(value["length"]), ("data_ptr", "length"))
+            # Go's strings, whatever their type is called.
+            if [field.name for field in kind.fields()] == ["str", "len"]:
+                return counted(int(value["str"]), int(value["len"]), ("str", "len"))
+            if kind.name == "[]uint8":
+                parts = {"cap": int(value["cap"])}
+                return counted(int(value["array"]), int(value["len"]), ("array", "len"), parts)
             members = []
             for field in kind.fields():
                 if not hasattr(field, "bitpos"):
@@ -54,10 +60,10 @@ def converted(value, deep=0):
         return None
 
 
-def counted(pointer, length):
+def counted(pointer, length, names, parts=None):
     """The first 64 bytes of a text that ends by its length, and its parts, which are shown where it is within others."""
     raw = bytes(gdb.selected_inferior().read_memory(pointer, min(length, 64))) if length else b""
-    return ["text", raw.decode("utf-8", "replace"), {"data_ptr": pointer, "length": length}]
+    return ["text", raw.decode("utf-8", "replace"), {names[0]: pointer, names[1]: length, **(parts or {})}]
 
 
 def read(pointer):
@@ -72,6 +78,16 @@ def read(pointer):
             return whole.decode("utf-8", "replace")
         whole += byte
     return whole.decode("utf-8", "replace") if whole else None
+
+
+def is_packed(of):
+    """Whether the parts of a value fill it: Go's notes of what lies in registers leave padding out, so that gdb takes
+    what follows it from other bytes."""
+    of = of.strip_typedefs()
+    if of.code != gdb.TYPE_CODE_STRUCT:
+        return True
+    fields = of.fields()
+    return sum(field.type.sizeof for field in fields) == of.sizeof and all(is_packed(field.type) for field in fields)
 
 
 def is_early(name, value):
@@ -102,7 +118,8 @@ def arguments():
         if symbol.is_argument:
             try:
                 value = frame.read_var(symbol, block)
-                found.append([symbol.name, None if is_early(symbol.name, value) else converted(value)])
+                is_known = not is_early(symbol.name, value) and (frame.language() != "go" or is_packed(value.type))
+                found.append([symbol.name, converted(value) if is_known else None])
             except (gdb.error, ValueError, RuntimeError):
                 found.append([symbol.name, None])
     return found
@@ -118,7 +135,7 @@ for setting in (
     "follow-fork-mode parent",
 ):
     gdb.execute("set " + setting)
-for signal in ("SIGSEGV", "SIGBUS", "SIGPIPE", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCHLD", "SIGTERM", "SIGINT"):
+for signal in ("SIGSEGV", "SIGBUS", "SIGPIPE", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCHLD", "SIGTERM", "SIGINT", "SIGURG"):
     gdb.execute("handle %s nostop noprint pass" % signal, to_string=True)
 
 points = {}

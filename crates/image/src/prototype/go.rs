@@ -4,7 +4,8 @@
 //! ([`GO_GENERAL`]). Each part of a parameter that is one number takes one register, in order. A parameter for whose
 //! parts too few registers are left is on the stack as a whole. What is returned is assigned likewise, from the first
 //! register on. Source: "Go internal ABI specification", cmd/compile/abi-internal.md. Invariant: PRO-5 if a location at
-//! the first instruction contradicts this, no parameter has a place. Does not: know the older way, by the stack alone;
+//! the first instruction contradicts this, no parameter has a place; nor if it is not clear whether a generic function is given
+//! its types. Does not: know the older way, by the stack alone;
 //! such units do not say "regabi".
 
 use super::entry::{AtEntry, Rules};
@@ -19,6 +20,9 @@ pub(crate) const GO_GENERAL: [u16; 9] = [0, 3, 2, 5, 4, 8, 9, 10, 11];
 pub(super) const GO_VECTORS: u16 = 15;
 /// Parts of one value that are looked at; no value in registers has more.
 const MOST_PARTS: usize = GO_GENERAL.len() + GO_VECTORS as usize;
+/// Name of the parameter by which a generic function is given its types. Optimized code does not declare it. Source:
+/// `shapeSig` in cmd/compile/internal/noder/reader.go: it stands behind the receiver.
+const DICTIONARY: &str = ".dict";
 /// The kind of a type, as Go's linker notes it.
 const KIND: gimli::DwAt = gimli::DwAt(0x2900);
 
@@ -64,29 +68,39 @@ impl DebugInfo {
         }
         let (declared, results) = (self.parameters(entry)?, self.results(entry)?);
         let noted = self.compiled(entry, &declared, (at, false, Rules::Go))?.parameters;
-        let (mut taken, mut is_known, mut agrees) = (Taken::default(), true, true);
-        let mut parameters = Vec::new();
-        for (Declared { name, of, .. }, noted) in declared.iter().zip(&noted) {
+        let mut shapes = Vec::new();
+        for one in &declared {
             let mut parts = Vec::new();
-            let fits = self.parts_in_go(*of, 0, &mut parts, 0)?;
-            is_known &= fits != Fits::Unknown;
-            let pieces = if is_known && fits == Fits::Yes { taken.take(&parts) } else { None };
-            agrees &= pieces.as_ref().is_none_or(|pieces| noted.is_in(pieces));
-            let at = match (pieces, noted) {
-                (Some(pieces), _) => Whereabouts::Registers(pieces),
-                (None, AtEntry::In(ParameterPlace::Stack(offset))) if is_known => Whereabouts::Stack(*offset),
-                _ => Whereabouts::Unknown,
-            };
-            parameters.push(self.declared_in_go(name.clone(), *of, at)?);
+            let fits = self.parts_in_go(one.of, 0, &mut parts, 0)?;
+            shapes.push((fits, parts));
         }
-        if !agrees {
-            for one in &mut parameters {
-                one.place = ParameterPlace::Elsewhere;
-                one.parts = one.parts.take().map(|parts| Parts { at: Whereabouts::Unknown, ..parts });
-            }
-        }
+        let name = self.source(entry)?.name()?.unwrap_or_default();
+        let is_noted = declared.first().is_some_and(|one| one.name == DICTIONARY);
+        let hidden: &[Option<usize>] = match name.split_once("[go.shape.").filter(|_| !is_noted) {
+            Some((_, behind)) if behind.ends_with(']') => &[None, Some(0)],
+            // A method, or a function within one.
+            Some(_) => &[None, Some(0), Some(1)],
+            None => &[None],
+        };
+        let mut possible = hidden.iter().filter_map(|hidden| assigned(&shapes, &noted, *hidden));
+        let found = possible.next().filter(|_| possible.next().is_none());
+        let unknown = || vec![Whereabouts::Unknown; declared.len()];
+        let places = declared.iter().zip(found.unwrap_or_else(unknown));
+        let parameters: gimli::Result<Vec<DeclaredParameter>> = places
+            .map(|(Declared { name, of, .. }, at)| self.declared_in_go(name.clone(), *of, at))
+            .collect();
         let (value, value_parts) = self.returned_by_go(&results)?;
-        Ok(Some(Prototype { parameters, value, value_parts }))
+        Ok(Some(Prototype { parameters: parameters?, value, value_parts }))
+    }
+    /// How the types of what a function returns are spelled: `(int, error)`.
+    pub(crate) fn results_spelled(&self, entry: &Entry<'_>) -> gimli::Result<String> {
+        let results = self.results(entry)?.into_iter().map(|(_, of)| self.spelled(of, 0));
+        let spelled = results.collect::<gimli::Result<Vec<String>>>()?;
+        Ok(match &spelled[..] {
+            [] => "void".to_owned(),
+            [one] => one.clone(),
+            all => format!("({})", all.join(", ")),
+        })
     }
     /// What a function returns, in the order of its declaration.
     fn results<'u>(&'u self, entry: &Entry<'u>) -> gimli::Result<Vec<(String, At<'u>)>> {
@@ -193,6 +207,33 @@ impl DebugInfo {
             }
         }
     }
+}
+
+/// Where parameters are; `None` if a location contradicts that. `hidden`: how many parameters stand before one that is not
+/// declared, the dictionary of a generic function.
+fn assigned(
+    shapes: &[(Fits, Vec<Part>)],
+    noted: &[AtEntry],
+    hidden: Option<usize>,
+) -> Option<Vec<Whereabouts>> {
+    let (mut taken, mut is_known) = (Taken::default(), true);
+    let mut places = Vec::new();
+    for (nth, ((fits, parts), noted)) in shapes.iter().zip(noted).enumerate() {
+        if hidden == Some(nth) {
+            taken.take(&[(0, 8, false)])?;
+        }
+        is_known &= *fits != Fits::Unknown;
+        let pieces = if is_known && *fits == Fits::Yes { taken.take(parts) } else { None };
+        if pieces.as_ref().is_some_and(|pieces| !noted.is_in(pieces)) {
+            return None;
+        }
+        places.push(match (pieces, noted) {
+            (Some(pieces), _) => Whereabouts::Registers(pieces),
+            (None, AtEntry::In(ParameterPlace::Stack(offset))) if is_known => Whereabouts::Stack(*offset),
+            _ => Whereabouts::Unknown,
+        });
+    }
+    Some(places)
 }
 
 /// Whether a value can be in registers.

@@ -24,8 +24,6 @@ use programs::Program;
 
 /// Functions of one glob at most, of which `trace` reads prototypes.
 const MOST: usize = 900;
-/// Calls of a function at most: records of hot ones would not all be read in time.
-const HOT: u64 = 100;
 /// How long a program may run under both.
 const PATIENCE: Duration = Duration::from_secs(400);
 
@@ -204,7 +202,7 @@ fn both(program: &Program, folder: &Path, target: &mut Child, counted: &BTreeMap
     let file = |end: &str| folder.join(format!("{}.{end}", program.name));
     let pid = target.id().to_string();
     let mut functions = functions(&pid, &program.path)?;
-    functions.retain(|(_, name)| counted.get(name).is_some_and(|hits| (1..=HOT).contains(hits)));
+    functions.retain(|(_, name)| counted.get(name).is_some_and(|hits| (1..=program.calls).contains(hits)));
     let places = places(target.id(), program, &functions)?;
     let memory = fs::File::open(format!("/proc/{pid}/mem"))?;
     let before = code_at(&memory, &places);
@@ -246,9 +244,11 @@ fn functions(pid: &str, path: &Path) -> Result<Vec<(u64, String)>> {
         let one: Value = serde_json::from_str(line)?;
         let name = one["probe"].as_str().and_then(named);
         let is_possible = one["tactic"].is_string();
-        // A bracket in a glob would begin a signature.
-        let is_plain =
-            |name: &&str| name.starts_with(|letter: char| letter.is_ascii_alphanumeric() || letter == '_');
+        // A bracket in a glob would begin a signature, and so would one in the types of a generic function of Go's.
+        let is_plain = |name: &&str| {
+            name.starts_with(|letter: char| letter.is_ascii_alphanumeric() || letter == '_')
+                && !(name.contains("[go.shape") && name.contains([' ', '(']))
+        };
         if let (Some(offset), Some(name), true) = (one["offset"].as_u64(), name.filter(is_plain), is_possible)
         {
             all.push((offset, name.to_owned()));

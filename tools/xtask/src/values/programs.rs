@@ -25,7 +25,12 @@ pub(super) struct Program {
     pub(super) prepare: fn(&Path),
     /// What else it is asked for, once it runs.
     pub(super) feed: Option<Feed>,
+    /// Calls of a function at most: records of hot ones would not all be read in time.
+    pub(super) calls: u64,
 }
+
+/// [`Program::calls`], where functions are few.
+const CALLS: u64 = 100;
 
 /// Commands for a server, over its socket.
 #[derive(Debug, Clone)]
@@ -57,12 +62,13 @@ impl Feed {
 /// Makes a program's files in a folder, if it is there.
 type Make = fn(&Path) -> Option<Program>;
 
-const MAKES: [(&str, Make); 5] = [
+const MAKES: [(&str, Make); 6] = [
     ("redis", |folder| redis(folder, "redis", crate::redis::ensure()?)),
     ("clang", |folder| redis(folder, "clang", clang()?)),
     ("ninja", ninja),
     ("python", python),
     ("rust", rust),
+    ("go", go),
 ];
 
 /// Names of all programs.
@@ -131,6 +137,7 @@ fn redis(folder: &Path, name: &str, path: PathBuf) -> Option<Program> {
         input: String::new(),
         prepare: emptied,
         feed: Some(Feed { socket, commands }),
+        calls: CALLS,
     })
 }
 
@@ -158,13 +165,19 @@ fn ninja(folder: &Path) -> Option<Program> {
         input: String::new(),
         prepare: ninja_rules,
         feed: None,
+        calls: CALLS,
     })
+}
+
+/// Where programs are built.
+fn built_here() -> Option<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    Some(std::path::absolute(target).ok()?.join("values"))
 }
 
 /// Rust: this project's own command, which lists a library's functions.
 fn rust(folder: &Path) -> Option<Program> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    let target = std::path::absolute(target).ok()?.join("values");
+    let target = built_here()?;
     let mut command = Command::new(crate::cargo::cargo_path());
     command.args([
         "build",
@@ -194,6 +207,36 @@ fn rust(folder: &Path) -> Option<Program> {
         input: String::new(),
         prepare: |_| {},
         feed: None,
+        calls: CALLS,
+    })
+}
+
+/// Go: its compiler, which compiles one file. It is linked with the C library, since the gate is.
+fn go(folder: &Path) -> Option<Program> {
+    let path = built_here()?.join("go-compile");
+    let mut command = Command::new("go");
+    command.args(["build", "-ldflags=-linkmode=external", "-o"]).arg(&path).arg("cmd/compile");
+    let output = command.env("CGO_ENABLED", "1").current_dir(folder).output().ok()?;
+    if !output.status.success() {
+        println!("LOUD SKIP: Go's compiler is not built: {}", String::from_utf8_lossy(&output.stderr));
+        return None;
+    }
+    let source = folder.join("compiled.go");
+    fs::write(&source, include_str!("../../values/compiled.go")).ok()?;
+    let path = fs::canonicalize(path).ok()?;
+    let words = ["-p", "main", "-c", "1", "-o", "compiled.o", "compiled.go"].map(str::to_owned);
+    // One thread at a time, and nothing that time decides.
+    let environment = [("GOMAXPROCS", "1"), ("GOGC", "off"), ("GODEBUG", "asyncpreemptoff=1")];
+    Some(Program {
+        name: "go".to_owned(),
+        words: [path.to_string_lossy().into_owned()].into_iter().chain(words).collect(),
+        path,
+        folder: folder.to_owned(),
+        environment: environment.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
+        input: String::new(),
+        prepare: |_| {},
+        feed: None,
+        calls: 12,
     })
 }
 
@@ -232,5 +275,6 @@ fn python(folder: &Path) -> Option<Program> {
         input: include_str!("../../values/python.py").to_owned(),
         prepare: |_| {},
         feed: None,
+        calls: CALLS,
     })
 }

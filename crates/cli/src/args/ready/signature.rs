@@ -26,8 +26,9 @@ const TEXT: u16 = TEXT_BYTES as u16;
 
 /// The text before `->`, and the type behind it.
 pub(super) fn call(text: &str) -> (&str, Option<&str>) {
+    let is_closed = |call: &str| call.contains(')') && call.matches('(').count() == call.matches(')').count();
     match text.rsplit_once("->") {
-        Some((call, value)) if call.trim_end().ends_with([')', 't']) && call.contains(')') => {
+        Some((call, value)) if call.trim_end().ends_with([')', 't']) && is_closed(call) => {
             (call.trim_end(), Some(value.trim()))
         }
         _ => (text.trim_end(), None),
@@ -55,7 +56,8 @@ pub(super) fn value_alone(value: &str) -> Result<Signature, SignatureError> {
 /// text, or stands before `->`, is a signature.
 pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), SignatureError> {
     let (call, value) = call(text);
-    let Some((probe, list)) = call.split_once('(') else { return Ok((text.to_owned(), None)) };
+    let Some(begin) = list_begins(call) else { return Ok((text.to_owned(), None)) };
+    let (probe, list) = (&call[..begin], &call[begin + 1..]);
     let Some((list, behind)) = list.rsplit_once(')') else { return Err(SignatureError::Open) };
     if !behind.trim().is_empty() {
         return Err(SignatureError::Behind(behind.trim().to_owned()));
@@ -94,6 +96,25 @@ pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), Signature
     let signature =
         Signature { parameters, value, selected, fields, kept, value_in_vector, returned_text, noted: None };
     Ok((probe.trim().to_owned(), Some(signature)))
+}
+
+/// Where the list of arguments begins. The brackets of a receiver in a name of Go's, `main.(*T).f`, begin none.
+fn list_begins(call: &str) -> Option<usize> {
+    let mut from = 0;
+    loop {
+        let begin = from + call[from..].find('(')?;
+        let mut depth = 0;
+        let end = call[begin..].char_indices().find(|(_, letter)| {
+            depth += i32::from(*letter == '(') - i32::from(*letter == ')');
+            depth == 0
+        });
+        let behind = end.map(|(end, _)| begin + end + 1);
+        let receives = call[..begin].ends_with('.') && call[begin + 1..].starts_with('*');
+        match behind.filter(|behind| receives && call[*behind..].starts_with('.')) {
+            Some(behind) => from = behind,
+            None => return Some(begin),
+        }
+    }
 }
 
 /// The type of the returned value, and the text to which it points, if it is one.

@@ -149,6 +149,12 @@ fn paths_are_looked_for_later() {
 
 #[test]
 fn what_is_wrong_is_an_error() {
+    let (probe, signature) = split("main.(*T[func(int)]).f(int x)").expect("a method of Go's");
+    assert_eq!((&*probe, signature.map(|one| one.parameters.len())), ("main.(*T[func(int)]).f", Some(1)));
+    let (probe, signature) = split("main.(*T).f(t->n, a)").expect("a method of Go's");
+    assert_eq!((&*probe, signature.map(|one| one.selected.len())), ("main.(*T).f", Some(2)));
+    let (probe, signature) = split("main.(*T).f").expect("a method of Go's");
+    assert_eq!((&*probe, signature.is_none()), ("main.(*T).f", true));
     assert_eq!(split("f(int"), Err(SignatureError::Open));
     assert_eq!(split("f(int a,, int b)"), Err(SignatureError::Nothing(2)));
     assert_eq!(split("f(int a, )"), Err(SignatureError::Nothing(2)));
