@@ -8,3 +8,5 @@ pub const HAS_ARCH_PRCTL: bool = false;
 
 /// Whether code reads a mark's arguments.
 pub const READS_MARKS: bool = false;
+/// Whether arguments of Go's functions are known without a signature.
+pub const KNOWS_GO: bool = false;

@@ -294,6 +294,14 @@ pub fn go(name: &str) -> Result<PathBuf, String> {
     go_linked(name, "Plain", ["0", ""])
 }
 
+/// The same without optimization.
+///
+/// # Errors
+/// See [`c`].
+pub fn go_unoptimized(name: &str) -> Result<PathBuf, String> {
+    go_built(&["-gcflags=all=-N -l"], native::GO, name, "GoUnoptimized", ["0", ""])
+}
+
 /// A Go victim with threads that the C library creates. It must import something that needs the C library
 /// (`os/user`). It has a folder of its own.
 ///

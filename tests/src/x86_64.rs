@@ -8,3 +8,5 @@ pub const HAS_ARCH_PRCTL: bool = true;
 
 /// Whether code reads a mark's arguments.
 pub const READS_MARKS: bool = true;
+/// Whether arguments of Go's functions are known without a signature.
+pub const KNOWS_GO: bool = true;

@@ -3,9 +3,10 @@
 //! In: DWARF and a function's entry. Out: a [`Prototype`], in which general registers are counted in Go's own order
 //! ([`GO_GENERAL`]). Each part of a parameter that is one number takes one register, in order. A parameter for whose
 //! parts too few registers are left is on the stack as a whole. What is returned is assigned likewise, from the first
-//! register on. Source: "Go internal ABI specification", cmd/compile/abi-internal.md. Invariant: PRO-5 if a location at
-//! the first instruction contradicts this, no parameter has a place; nor if it is not clear whether a generic function is given
-//! its types. Does not: know the older way, by the stack alone;
+//! register on. Source: "Go internal ABI specification", cmd/compile/abi-internal.md. Before 1.22,
+//! parameters without a name are not declared, so that those behind them are in later registers. Invariant: PRO-5 where
+//! the rules do not say for certain where parameters are, or a location at the first instruction contradicts them, only
+//! locations count. Does not: know the older way, by the stack alone;
 //! such units do not say "regabi".
 
 use super::entry::{AtEntry, Rules};
@@ -23,6 +24,8 @@ const MOST_PARTS: usize = GO_GENERAL.len() + GO_VECTORS as usize;
 /// Name of the parameter by which a generic function is given its types. Optimized code does not declare it. Source:
 /// `shapeSig` in cmd/compile/internal/noder/reader.go: it stands behind the receiver.
 const DICTIONARY: &str = ".dict";
+/// The first version 1.n that declares parameters without a name, too.
+const DECLARES_BLANK: u32 = 22;
 /// The kind of a type, as Go's linker notes it.
 const KIND: gimli::DwAt = gimli::DwAt(0x2900);
 
@@ -63,9 +66,9 @@ impl DebugInfo {
     pub(super) fn of_go(&self, entry: &Entry<'_>, at: u64) -> gimli::Result<Option<Prototype>> {
         let root = entry.root()?;
         let producer = root.map(|root| root.text(gimli::DW_AT_producer)).transpose()?.flatten();
-        if !self.is_x86_64 || !producer.is_some_and(|producer| producer.contains("regabi")) {
+        let Some(producer) = producer.filter(|producer| self.is_x86_64 && producer.contains("regabi")) else {
             return Ok(None);
-        }
+        };
         let (declared, results) = (self.parameters(entry)?, self.results(entry)?);
         let noted = self.compiled(entry, &declared, (at, false, Rules::Go))?.parameters;
         let mut shapes = Vec::new();
@@ -83,9 +86,10 @@ impl DebugInfo {
             None => &[None],
         };
         let mut possible = hidden.iter().filter_map(|hidden| assigned(&shapes, &noted, *hidden));
-        let found = possible.next().filter(|_| possible.next().is_none());
-        let unknown = || vec![Whereabouts::Unknown; declared.len()];
-        let places = declared.iter().zip(found.unwrap_or_else(unknown));
+        let is_clear = minor_version(&producer).is_some_and(|minor| minor >= DECLARES_BLANK);
+        let found = possible.next().filter(|_| is_clear && possible.next().is_none());
+        let located = || shapes.iter().zip(&noted).map(|((_, parts), noted)| noted.holding(parts)).collect();
+        let places = declared.iter().zip(found.unwrap_or_else(located));
         let parameters: gimli::Result<Vec<DeclaredParameter>> = places
             .map(|(Declared { name, of, .. }, at)| self.declared_in_go(name.clone(), *of, at))
             .collect();
@@ -139,8 +143,7 @@ impl DebugInfo {
                 return Ok((ValueType::Unknown, None));
             };
             pieces.extend(own);
-            let name = if name.starts_with('~') { String::new() } else { name.clone() };
-            members.push(LaidOut { name, offset: begin, bits: None, of: layout });
+            members.push(LaidOut { name: name.clone(), offset: begin, bits: None, of: layout });
             // Each begins in a register of its own, and so a word of its own.
             begin = begin.saturating_add(self.size(*of)?).next_multiple_of(8);
             if begin > MOST_BYTES {
@@ -253,16 +256,66 @@ impl AtEntry {
                 matches!(pieces, [one] if one.place == *place)
             }
             Self::Pieces(noted) => {
-                noted.len() <= pieces.len()
-                    && noted.iter().zip(pieces).all(|((place, bytes), piece)| {
-                        *place == ParameterPlace::Elsewhere
-                            || *place == piece.place && u64::from(*bytes) == u64::from(piece.bytes)
-                    })
+                let parts: Vec<(u64, u64)> =
+                    pieces.iter().map(|piece| (piece.offset.into(), piece.bytes.into())).collect();
+                let said = matched(noted, &parts);
+                said.is_some_and(|said| {
+                    said.iter().zip(pieces).all(|(said, piece)| said.is_none_or(|said| said == piece.place))
+                })
             }
             Self::Behind(_) => false,
             Self::In(_) | Self::Apart | Self::Nowhere => true,
         }
     }
+    /// Where it says itself that all parts of a value are.
+    fn holding(&self, parts: &[Part]) -> Whereabouts {
+        let places = match (self, parts) {
+            (Self::In(ParameterPlace::Stack(offset)), _) => return Whereabouts::Stack(*offset),
+            (Self::In(place), [_]) => vec![Some(*place)],
+            (Self::Pieces(noted), _) => {
+                let ranges: Vec<(u64, u64)> =
+                    parts.iter().map(|(offset, bytes, _)| (*offset, *bytes)).collect();
+                matched(noted, &ranges).unwrap_or_default()
+            }
+            _ => return Whereabouts::Unknown,
+        };
+        let piece = |(place, (offset, bytes, _)): (&Option<ParameterPlace>, &Part)| {
+            Some(Piece { place: (*place)?, offset: u8::try_from(*offset).ok()?, bytes: *bytes as u8 })
+        };
+        let pieces: Option<Vec<Piece>> = places.iter().zip(parts).map(piece).collect();
+        pieces.filter(|all| all.len() == parts.len()).map_or(Whereabouts::Unknown, Whereabouts::Registers)
+    }
+}
+
+/// Where noted pieces say that the parts of a value are (offset and bytes of each); `None` if they do not fit the parts.
+/// Optimized code has a piece for each part, and unoptimized code one for padding, too.
+fn matched(noted: &[(ParameterPlace, u8)], parts: &[(u64, u64)]) -> Option<Vec<Option<ParameterPlace>>> {
+    let said = |place: ParameterPlace| Some(place).filter(|place| *place != ParameterPlace::Elsewhere);
+    let mut places = vec![None; parts.len()];
+    let in_order = noted.len() <= parts.len()
+        && noted
+            .iter()
+            .zip(parts)
+            .all(|((place, bytes), part)| said(*place).is_none() || part.1 == u64::from(*bytes));
+    if in_order {
+        places.iter_mut().zip(noted).for_each(|(to, (place, _))| *to = said(*place));
+        return Some(places);
+    }
+    let mut begin = 0;
+    for (place, bytes) in noted {
+        if let Some(place) = said(*place) {
+            let nth = parts.iter().position(|part| *part == (begin, u64::from(*bytes)))?;
+            places[nth] = Some(place);
+        }
+        begin += u64::from(*bytes);
+    }
+    Some(places)
+}
+
+/// `Go cmd/compile go1.26.8; regabi`: 26.
+fn minor_version(producer: &str) -> Option<u32> {
+    let digits = producer.split_once("go1.")?.1;
+    digits[..digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len())].parse().ok()
 }
 
 /// Whether a parameter of Go's is something that is returned.
@@ -288,4 +341,27 @@ pub(crate) fn spelled(entry: &Entry<'_>) -> gimli::Result<Option<String>> {
 pub(super) fn called(entry: &Entry<'_>) -> gimli::Result<Option<String>> {
     const STRING: u64 = 24;
     if entry.number(KIND)? == Some(STRING) { Ok(Some("string".to_owned())) } else { spelled(entry) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ParameterPlace, matched, minor_version};
+
+    #[test]
+    fn pieces_belong_to_parts_with_padding_and_without() {
+        let [rax, xmm0] = [ParameterPlace::General(0), ParameterPlace::Vector(0)];
+        let (parts, gap) = ([(0, 4), (8, 8)], (ParameterPlace::Elsewhere, 4));
+        let both = Some(vec![Some(rax), Some(xmm0)]);
+        assert_eq!(matched(&[(rax, 4), (xmm0, 8)], &parts), both);
+        assert_eq!(matched(&[(rax, 4), gap, (xmm0, 8)], &parts), both);
+        assert_eq!(matched(&[(rax, 4), (ParameterPlace::Elsewhere, 8)], &parts), Some(vec![Some(rax), None]));
+        assert_eq!(matched(&[(rax, 8), (xmm0, 8)], &parts), None);
+    }
+
+    #[test]
+    fn versions_are_read() {
+        assert_eq!(minor_version("Go cmd/compile go1.26.8; regabi"), Some(26));
+        assert_eq!(minor_version("Go cmd/compile devel go1.27-0a1b; -N -l regabi"), Some(27));
+        assert_eq!(minor_version("Go cmd/compile devel +0a1b; regabi"), None);
+    }
 }

@@ -1,0 +1,76 @@
+//! VAL-1, PRO-5: arguments and values of Go's functions, by their debug information. The victim's source says what they
+//! are; `cargo xtask values go` compares a real program's with gdb.
+
+use serde_json::{Value, json};
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{self, Report};
+use trapline_tests::victims;
+use trapline_tests::{native, or_skip, skip};
+
+/// Names and values of the arguments of a function's last call: with too little stack, a function begins once more.
+fn arguments(report: &Report, function: &str) -> Vec<(String, Value)> {
+    let calls = report.calls_of(function);
+    let call = calls.last().unwrap_or_else(|| panic!("{function}: {}", report.errors));
+    let all = call["args"].as_array().expect("arguments").iter();
+    all.map(|one| (one["name"].as_str().unwrap_or_default().to_owned(), one["value"].clone())).collect()
+}
+
+fn values(report: &Report, function: &str) -> Vec<Value> {
+    arguments(report, function).into_iter().map(|(_, value)| value).collect()
+}
+
+fn is_address(value: &Value) -> bool {
+    value.as_u64().is_some_and(|address| address > 4096)
+}
+
+#[test]
+fn go_passes_values_in_registers_of_its_own_and_on_the_stack() {
+    if !native::KNOWS_GO {
+        skip!("Go's arguments are not known on this processor");
+    }
+    for path in [or_skip!(victims::go("values")), or_skip!(victims::go_unoptimized("values"))] {
+        let mut victim = Running::start(&path, &[]);
+        let probe = format!("{}:main.*", path.display());
+        let (report, reported) = tracing::traced(&mut victim, "trace", &[&probe], 1);
+        assert_eq!(reported["wrong"], 0);
+        let numbers = values(&report, "main.numbers");
+        assert_eq!(numbers[..4], [json!(-1), json!(200), json!(1), json!(2.5)], "{}", report.errors);
+        assert!(is_address(&numbers[4]) && numbers[5] == json!(-7), "{numbers:?}");
+        assert_eq!(values(&report, "main.texts"), ["short", "named", "bytes"]);
+        let parts = values(&report, "main.parts");
+        assert_eq!(parts[0], json!({ "X": -3, "Y": 0.5 }));
+        assert_eq!((&parts[1]["Name"]["len"], &parts[1]["Count"]), (&json!(4), &json!(9)));
+        assert!(is_address(&parts[2]), "{parts:?}");
+        let many: Vec<Value> = (1..=11).map(Value::from).collect();
+        assert_eq!(values(&report, "main.many"), many, "nine registers and two words of the stack");
+        assert_eq!(values(&report, "main.stacked"), [json!({ "Items": [1, 2, 3, 4] }), json!(6)]);
+        assert_eq!(arguments(&report, "main.blank").last(), Some(&("last".to_owned(), json!(3))));
+        for (types, or, n) in [("string", json!("or"), json!(7)), ("float64", json!(1.5), json!(8))] {
+            let name = format!("main.first[go.shape.{types}]");
+            let mut all = arguments(&report, &name);
+            all.retain(|(name, _)| ["or", "n"].contains(&&**name));
+            let expected = [("or".to_owned(), or), ("n".to_owned(), n)];
+            assert_eq!(all, expected, "{name}");
+        }
+        let returned: Vec<&Value> = report.calls_of("main.either").iter().map(|call| &call["ret"]).collect();
+        assert_eq!(returned.len(), 2);
+    }
+}
+
+/// A method's name has a star, which is no wildcard; conditions and fields know Go's registers.
+#[test]
+fn methods_conditions_and_fields_of_go() {
+    if !native::KNOWS_GO {
+        skip!("Go's arguments are not known on this processor");
+    }
+    let mut victim = Running::start(&or_skip!(victims::go_unoptimized("values")), &[]);
+    let (report, _) = tracing::traced(&mut victim, "trace", &["main.(*counter).add(c->hits, by)"], 1);
+    assert_eq!(values(&report, "main.(*counter).add"), [json!(40), json!(2)], "{}", report.errors);
+    for (condition, hits) in [("g == 7 && k > 10 && i < 10", 1), ("g == 8", 0), ("k == 10", 0)] {
+        let words = ["--if", condition, "main.many"];
+        let (report, _) = tracing::traced(&mut victim, "trace", &words, 1);
+        assert_eq!(report.hits("main.many"), hits, "{condition}: {}", report.errors);
+    }
+    let (report, _) = tracing::traced(&mut victim, "hist", &["h", "main.many"], 1);
+    assert_eq!(report.hits("main.many"), 1, "{}", report.errors);
+}
