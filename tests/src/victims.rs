@@ -302,6 +302,16 @@ pub fn go_unoptimized(name: &str) -> Result<PathBuf, String> {
     go_built(&["-gcflags=all=-N -l"], native::GO, name, "GoUnoptimized", ["0", ""])
 }
 
+/// A Go victim by Debian's Go, 1.19, which says less of its functions.
+///
+/// # Errors
+/// See [`c`]; if it is not there.
+pub fn go_before_1_22(name: &str) -> Result<PathBuf, String> {
+    let go = Path::new("/usr/lib/go-1.19/bin/go");
+    go.exists().then_some(()).ok_or("there is no Go 1.19")?;
+    go_by(go, &[], native::GO, name, "GoOld", ["0", ""])
+}
+
 /// A Go victim with threads that the C library creates. It must import something that needs the C library
 /// (`os/user`). It has a folder of its own.
 ///
@@ -343,7 +353,13 @@ fn go_for(processor: &str, name: &str, to: &str, how: [&str; 2]) -> Result<PathB
     go_built(&[], processor, name, to, how)
 }
 
-fn go_built(
+fn go_built(mode: &[&str], processor: &str, name: &str, to: &str, how: [&str; 2]) -> Result<PathBuf, String> {
+    let go = if Path::new("/usr/local/go/bin/go").exists() { "/usr/local/go/bin/go" } else { "go" };
+    go_by(Path::new(go), mode, processor, name, to, how)
+}
+
+fn go_by(
+    go: &Path,
     mode: &[&str],
     processor: &str,
     name: &str,
@@ -351,7 +367,6 @@ fn go_built(
     [cgo, flags]: [&str; 2],
 ) -> Result<PathBuf, String> {
     let source = sources().join(format!("{name}.go"));
-    let go = if Path::new("/usr/local/go/bin/go").exists() { "/usr/local/go/bin/go" } else { "go" };
     cached(folder(to)?.join(name), std::slice::from_ref(&source), |to| {
         let mut command = Command::new(go);
         command

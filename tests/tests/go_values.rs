@@ -28,7 +28,9 @@ fn go_passes_values_in_registers_of_its_own_and_on_the_stack() {
     if !native::KNOWS_GO {
         skip!("Go's arguments are not known on this processor");
     }
-    for path in [or_skip!(victims::go("values")), or_skip!(victims::go_unoptimized("values"))] {
+    let mut paths = vec![or_skip!(victims::go("values")), or_skip!(victims::go_unoptimized("values"))];
+    paths.extend(victims::go_before_1_22("values").inspect_err(|why| println!("without an older Go: {why}")));
+    for path in paths {
         let mut victim = Running::start(&path, &[]);
         let probe = format!("{}:main.*", path.display());
         let (report, reported) = tracing::traced(&mut victim, "trace", &[&probe], 1);
@@ -45,12 +47,16 @@ fn go_passes_values_in_registers_of_its_own_and_on_the_stack() {
         assert_eq!(values(&report, "main.many"), many, "nine registers and two words of the stack");
         assert_eq!(values(&report, "main.stacked"), [json!({ "Items": [1, 2, 3, 4] }), json!(6)]);
         assert_eq!(arguments(&report, "main.blank").last(), Some(&("last".to_owned(), json!(3))));
+        // Before 1.21 the types of a generic function are not named, and so its calls are not told apart.
         for (types, or, n) in [("string", json!("or"), json!(7)), ("float64", json!(1.5), json!(8))] {
             let name = format!("main.first[go.shape.{types}]");
+            if report.calls_of(&name).is_empty() {
+                assert!(!report.calls_of("main.first[...]").is_empty(), "{}", report.errors);
+                continue;
+            }
             let mut all = arguments(&report, &name);
             all.retain(|(name, _)| ["or", "n"].contains(&&**name));
-            let expected = [("or".to_owned(), or), ("n".to_owned(), n)];
-            assert_eq!(all, expected, "{name}");
+            assert_eq!(all, [("or".to_owned(), or), ("n".to_owned(), n)], "{name}");
         }
         let returned: Vec<&Value> = report.calls_of("main.either").iter().map(|call| &call["ret"]).collect();
         assert_eq!(returned.len(), 2);
