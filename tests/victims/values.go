@@ -42,11 +42,16 @@ func stacked(all large, after int) int { return all.Items[3] + after }
 //go:noinline
 func blank(_ int, _ string, last int) int { return last }
 
+// Before 1.22 the first is not declared. Where the second is, only rules say, since nothing uses it.
+//
+//go:noinline
+func unused(_ int, second int) int { return 1 }
+
 //go:noinline
 func (c *counter) add(by int) int { return c.hits + by }
 
 //go:noinline
-func first[T any](all []T, or T, n int) int {
+func first[T any](all []T, or T, unused bool, n int) int {
 	if len(all) > 0 {
 		or = all[0]
 	}
@@ -72,9 +77,9 @@ func main() {
 		sum += parts(point{-3, 0.5}, pair{"pair", 9}, func() int { return five })
 		sum += many(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 		sum += stacked(large{[4]int{1, 2, 3, 4}}, 6)
-		sum += blank(1, "two", 3)
+		sum += blank(1, "two", 3) + unused(70, 71)
 		sum += (&counter{40}).add(2)
-		sum += first([]string{"a"}, "or", 7) + first(nil, 1.5, 8)
+		sum += first([]string{"a"}, "or", true, 7) + first(nil, 1.5, true, 8)
 		n, err := either(9)
 		m, other := either(-3)
 		if err != nil || other == nil {

@@ -4,7 +4,7 @@
 //! ([`GO_GENERAL`]). Each part of a parameter that is one number takes one register, in order. A parameter for whose
 //! parts too few registers are left is on the stack as a whole. What is returned is assigned likewise, from the first
 //! register on. Source: "Go internal ABI specification", cmd/compile/abi-internal.md. Before 1.22,
-//! parameters without a name are not declared, so that those behind them are in later registers. Invariant: PRO-5 where
+//! parameters without a name are not declared, so that those behind them are in later registers. Invariant: PRO-7 where
 //! the rules do not say for certain where parameters are, or a location at the first instruction contradicts them, only
 //! locations count. Does not: know the older way, by the stack alone;
 //! such units do not say "regabi".
