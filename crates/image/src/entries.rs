@@ -11,6 +11,8 @@ use crate::sections::{EntryId, SectionsId, Slice, UnitOf};
 
 /// Maximum length of a chain of typedefs, qualifiers or origins; longer ones are forged.
 pub(crate) const MAX_CHAIN: u32 = 64;
+/// The kind of a type of Go's.
+const GO_KIND: gimli::DwAt = gimli::DwAt(0x2900);
 /// Children of one entry at most; more are forged.
 const MAX_CHILDREN: usize = 100_000;
 
@@ -70,6 +72,16 @@ impl<'u> Entry<'u> {
         let Some(value) = self.value(which)? else { return Ok(None) };
         let text = self.unit.attr_string(value)?;
         Ok(text.to_string().ok().map(std::borrow::Cow::into_owned))
+    }
+    /// How Go spells a type: `[]int`, `*main.T`. Go's linker gives each type a kind, and a name even to pointers.
+    pub(crate) fn spelled_by_go(&self) -> gimli::Result<Option<String>> {
+        if self.number(GO_KIND)?.is_none() { Ok(None) } else { self.name() }
+    }
+    /// The same for values: `string` of each string, whatever its type is called.
+    pub(crate) fn called_by_go(&self) -> gimli::Result<Option<String>> {
+        const STRING: u64 = 24;
+        let is_string = self.number(GO_KIND)? == Some(STRING);
+        if is_string { Ok(Some("string".to_owned())) } else { self.spelled_by_go() }
     }
     /// `None`: it has no name, or one that is not UTF-8.
     pub(crate) fn name(&self) -> gimli::Result<Option<String>> {

@@ -10,7 +10,7 @@ use trapline_record::Svma;
 
 use crate::debuginfo::DebugInfo;
 use crate::entries::{At, Entry, MAX_CHAIN};
-use crate::prototype::{ValueType, spelled_by_go};
+use crate::prototype::ValueType;
 use crate::sections::UnitOf;
 use crate::types::member_offset;
 
@@ -108,7 +108,13 @@ impl DebugInfo {
     pub fn value_spelled(&self, function: Svma) -> Option<String> {
         let entry = self.function(function).ok()??;
         if self.language(&entry).ok()? == Some(gimli::DW_LANG_Go) {
-            return self.results_spelled(&entry).ok();
+            let results = self.results(&entry).ok()?.into_iter().map(|(_, of)| self.spelled(of, 0).ok());
+            let spelled = results.collect::<Option<Vec<String>>>()?;
+            return Some(match &spelled[..] {
+                [] => "void".to_owned(),
+                [one] => one.clone(),
+                all => format!("({})", all.join(", ")),
+            });
         }
         match self.returned(&entry).ok()? {
             Some(of) => self.spelled(of, 0).ok(),
@@ -247,7 +253,7 @@ impl DebugInfo {
         Ok(RecordShape { fields, size })
     }
     /// A type as C spells it, the stars behind it: `const char* const`.
-    pub(crate) fn spelled(&self, of: At<'_>, depth: u32) -> gimli::Result<String> {
+    fn spelled(&self, of: At<'_>, depth: u32) -> gimli::Result<String> {
         let entry = self.definition(of.entry()?)?;
         let inner = |after: &str| -> gimli::Result<String> {
             let inner = match self.type_of(&entry)? {
@@ -264,7 +270,7 @@ impl DebugInfo {
             true => inner(&format!(" {word}")),
             false => Ok(format!("{word} {}", inner("")?)),
         };
-        if let Some(spelled) = spelled_by_go(&entry)? {
+        if let Some(spelled) = entry.spelled_by_go()? {
             return Ok(spelled);
         }
         match entry.tag() {

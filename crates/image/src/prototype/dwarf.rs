@@ -195,7 +195,7 @@ impl DebugInfo {
     }
     /// `struct pair`, `long double`.
     pub(crate) fn called(&self, entry: &Entry<'_>) -> gimli::Result<String> {
-        if let Some(called) = go::called(entry)? {
+        if let Some(called) = entry.called_by_go()? {
             return Ok(called);
         }
         let word = match entry.tag() {

@@ -13,7 +13,6 @@ use std::collections::HashMap;
 
 use gimli::{AttributeValue, Operation};
 
-use super::go::{GO_GENERAL, GO_VECTORS};
 use super::parts::{Parts, Piece, Whereabouts};
 use super::passing::Passed;
 use super::{Declared, ParameterPlace, Prototype, ValueType};
@@ -24,6 +23,10 @@ use crate::sections::{Slice, UnitOf};
 
 /// The argument registers by DWARF's numbers: rdi, rsi, rdx, rcx, r8, r9.
 pub(crate) const GENERAL: [u16; 6] = [5, 4, 1, 2, 8, 9];
+/// Go's: rax, rbx, rcx, rdi, rsi, r8, r9, r10, r11.
+pub(crate) const GO_GENERAL: [u16; 9] = [0, 3, 2, 5, 4, 8, 9, 10, 11];
+/// xmm0 to xmm14.
+pub(super) const GO_VECTORS: u16 = 15;
 /// xmm0, and how many vector registers hold arguments.
 const VECTOR: u16 = 17;
 const VECTORS: u16 = 8;

@@ -9,16 +9,12 @@
 //! locations count. Does not: know the older way, by the stack alone;
 //! such units do not say "regabi".
 
-use super::entry::{AtEntry, Rules};
+use super::entry::{AtEntry, GO_GENERAL, GO_VECTORS, Rules};
 use super::parts::{Layout, MOST_BYTES, Parts, Piece, Whereabouts};
 use super::{Declared, DeclaredParameter, LaidOut, ParameterPlace, Prototype, ValueType};
 use crate::debuginfo::DebugInfo;
 use crate::entries::{At, Entry, MAX_CHAIN};
 
-/// Go's argument registers by DWARF's numbers: rax, rbx, rcx, rdi, rsi, r8, r9, r10, r11.
-pub(crate) const GO_GENERAL: [u16; 9] = [0, 3, 2, 5, 4, 8, 9, 10, 11];
-/// xmm0 to xmm14.
-pub(super) const GO_VECTORS: u16 = 15;
 /// Parts of one value that are looked at; no value in registers has more.
 const MOST_PARTS: usize = GO_GENERAL.len() + GO_VECTORS as usize;
 /// Name of the parameter by which a generic function is given its types. Optimized code does not declare it. Source:
@@ -26,8 +22,9 @@ const MOST_PARTS: usize = GO_GENERAL.len() + GO_VECTORS as usize;
 const DICTIONARY: &str = ".dict";
 /// The first version 1.n that declares parameters without a name, too.
 const DECLARES_BLANK: u32 = 22;
-/// The kind of a type, as Go's linker notes it.
-const KIND: gimli::DwAt = gimli::DwAt(0x2900);
+
+/// Types within one that are looked at; more are forged.
+const MOST_LOOKED_AT: u32 = 1000;
 
 /// A part of a value that one register holds: where it is in the value, its bytes, and whether it is a float.
 type Part = (u64, u64, bool);
@@ -74,7 +71,7 @@ impl DebugInfo {
         let mut shapes = Vec::new();
         for one in &declared {
             let mut parts = Vec::new();
-            let fits = self.parts_in_go(one.of, 0, &mut parts, 0)?;
+            let fits = self.parts_in_go(one.of, 0, &mut parts)?;
             shapes.push((fits, parts));
         }
         let name = self.source(entry)?.name()?.unwrap_or_default();
@@ -96,18 +93,8 @@ impl DebugInfo {
         let (value, value_parts) = self.returned_by_go(&results)?;
         Ok(Some(Prototype { parameters: parameters?, value, value_parts }))
     }
-    /// How the types of what a function returns are spelled: `(int, error)`.
-    pub(crate) fn results_spelled(&self, entry: &Entry<'_>) -> gimli::Result<String> {
-        let results = self.results(entry)?.into_iter().map(|(_, of)| self.spelled(of, 0));
-        let spelled = results.collect::<gimli::Result<Vec<String>>>()?;
-        Ok(match &spelled[..] {
-            [] => "void".to_owned(),
-            [one] => one.clone(),
-            all => format!("({})", all.join(", ")),
-        })
-    }
     /// What a function returns, in the order of its declaration.
-    fn results<'u>(&'u self, entry: &Entry<'u>) -> gimli::Result<Vec<(String, At<'u>)>> {
+    pub(crate) fn results<'u>(&'u self, entry: &Entry<'u>) -> gimli::Result<Vec<(String, At<'u>)>> {
         let mut results = Vec::new();
         for child in self.source(entry)?.children()? {
             if is_result(&child)? {
@@ -135,7 +122,7 @@ impl DebugInfo {
         let (mut members, mut pieces, mut begin) = (Vec::new(), Vec::new(), 0);
         for (name, of) in results {
             let mut parts = Vec::new();
-            let own = match self.parts_in_go(*of, begin, &mut parts, 0)? {
+            let own = match self.parts_in_go(*of, begin, &mut parts)? {
                 Fits::Yes => taken.take(&parts),
                 Fits::No | Fits::Unknown => None,
             };
@@ -166,10 +153,18 @@ impl DebugInfo {
             }
         })
     }
-    fn parts_in_go(&self, of: At<'_>, offset: u64, parts: &mut Vec<Part>, depth: u32) -> gimli::Result<Fits> {
-        if depth > MAX_CHAIN {
-            return Ok(Fits::Unknown);
-        }
+    /// Appends the parts of a value that begins at an offset.
+    fn parts_in_go(&self, of: At<'_>, offset: u64, parts: &mut Vec<Part>) -> gimli::Result<Fits> {
+        self.parts_of((of, offset), parts, (0, &mut { MOST_LOOKED_AT }))
+    }
+    fn parts_of(
+        &self,
+        (of, offset): (At<'_>, u64),
+        parts: &mut Vec<Part>,
+        (depth, left): (u32, &mut u32),
+    ) -> gimli::Result<Fits> {
+        let Some(rest) = left.checked_sub(1).filter(|_| depth <= MAX_CHAIN) else { return Ok(Fits::Unknown) };
+        *left = rest;
         if parts.len() > MOST_PARTS {
             return Ok(Fits::No);
         }
@@ -178,7 +173,7 @@ impl DebugInfo {
             _ if entry.is_record() => {
                 for member in self.members(&entry)? {
                     let at = offset.saturating_add(member.offset);
-                    match self.parts_in_go(member.of, at, parts, depth + 1)? {
+                    match self.parts_of((member.of, at), parts, (depth + 1, left))? {
                         Fits::Yes => {}
                         other => return Ok(other),
                     }
@@ -188,7 +183,7 @@ impl DebugInfo {
             (gimli::DW_TAG_array_type, _) => {
                 match (self.dimensions(&entry)?[..].first(), self.type_of(&entry)?) {
                     (Some(0), _) => Ok(Fits::Yes),
-                    (Some(1), Some(of)) => self.parts_in_go(of, offset, parts, depth + 1),
+                    (Some(1), Some(of)) => self.parts_of((of, offset), parts, (depth + 1, left)),
                     (Some(_), _) => Ok(Fits::No),
                     _ => Ok(Fits::Unknown),
                 }
@@ -199,7 +194,7 @@ impl DebugInfo {
             }
             (_, ValueType::Other(_) | ValueType::Void | ValueType::Unknown) => match is_complex(&entry)? {
                 true => {
-                    parts.extend([(offset, bytes / 2, true), (offset + bytes / 2, bytes / 2, true)]);
+                    parts.extend([offset, offset.saturating_add(bytes / 2)].map(|at| (at, bytes / 2, true)));
                     Ok(Fits::Yes)
                 }
                 false => Ok(Fits::Unknown),
@@ -330,17 +325,6 @@ pub(super) fn is_result(entry: &Entry<'_>) -> gimli::Result<bool> {
 fn is_complex(entry: &Entry<'_>) -> gimli::Result<bool> {
     let encoding = entry.value(gimli::DW_AT_encoding)?;
     Ok(matches!(encoding, Some(gimli::AttributeValue::Encoding(gimli::DW_ATE_complex_float))))
-}
-
-/// How Go spells a type that it gave a kind: `[]int`, `*main.T`.
-pub(crate) fn spelled(entry: &Entry<'_>) -> gimli::Result<Option<String>> {
-    if entry.number(KIND)?.is_none() { Ok(None) } else { entry.name() }
-}
-
-/// The same for values: `string` of each string, whatever its type is called.
-pub(super) fn called(entry: &Entry<'_>) -> gimli::Result<Option<String>> {
-    const STRING: u64 = 24;
-    if entry.number(KIND)? == Some(STRING) { Ok(Some("string".to_owned())) } else { spelled(entry) }
 }
 
 #[cfg(test)]

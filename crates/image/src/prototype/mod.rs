@@ -14,8 +14,7 @@ mod passing;
 mod passing_aarch64;
 
 pub use btf::Btf;
-pub(crate) use entry::GENERAL;
-pub(crate) use go::{GO_GENERAL, spelled as spelled_by_go};
+pub(crate) use entry::{GENERAL, GO_GENERAL};
 pub use parts::{LaidOut, Layout, MOST_BYTES, Parts, Piece, Whereabouts};
 
 /// Type of a value, as far as it matters for showing the value.
