@@ -26,6 +26,12 @@ pub(crate) enum OutputError {
         /// The reason.
         source: io::Error,
     },
+    /// Signals cannot be caught.
+    #[error("cannot catch the signals that end a run: {source}{}", trapline::remedy(source))]
+    Signals {
+        /// The reason.
+        source: io::Error,
+    },
     /// A write failed.
     #[error("cannot write to {file}: {source}; make room or choose another file with -o")]
     Write {

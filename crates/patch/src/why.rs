@@ -79,7 +79,7 @@ impl fmt::Display for Why {
                 write!(f, "{found:02x?} in memory, {file:02x?} in the file; ")?;
                 match found.first() {
                     Some(0xe9 | 0xe8 | 0xeb | 0xff) => {
-                        write!(f, "already patched with a jump by another tool?")
+                        write!(f, "already patched with a jump by another tool, or another trapline?")
                     }
                     Some(0xcc) => write!(f, "a breakpoint or kernel uprobe of another tool?"),
                     _ => write!(f, "already patched by another tool?"),

@@ -120,7 +120,7 @@ pub enum TargetError {
         why: String,
     },
     /// A kernel request failed.
-    #[error("cannot {what} (process {pid}): {source}")]
+    #[error("cannot {what} (process {pid}): {source}{}", remedy(source))]
     System {
         /// The pid or tid.
         pid: u32,
@@ -211,6 +211,16 @@ impl TargetError {
     #[must_use]
     pub const fn is_gone(&self) -> bool {
         matches!(self, Self::Gone { .. } | Self::NoProcess { .. } | Self::Zombie { .. })
+    }
+}
+
+/// What to do about an error of the kernel's, to follow its text; empty where that is not known.
+#[must_use]
+pub fn remedy(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EMFILE) => "; the limit is the tracer's own: raise it with `ulimit -n`",
+        Some(libc::ENFILE) => "; the limit is the machine's: fs.file-max",
+        _ => "",
     }
 }
 

@@ -4,11 +4,12 @@
 //! a file is taken for the mapped one only if device and inode are equal. Does not: read the files.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::TargetError;
+use crate::error::{TargetError, remedy};
 use crate::maps::{DELETED, FileId, FileOf, Mapping};
 use crate::process::Process;
 
@@ -56,8 +57,12 @@ impl Process {
         // A file without a name cannot be replaced by another file of that name.
         let replaced = on_disk.is_none() && !is_memfd(mapping);
         let link = mapping.map_files_path(self.pid());
-        if let Ok(file) = File::open(&link) {
-            return Ok(FileOf { file, path: on_disk.unwrap_or(link), replaced });
+        let failed = |error: io::Error| fail(format!("{error}{}", remedy(&error)));
+        match File::open(&link) {
+            Ok(file) => return Ok(FileOf { file, path: on_disk.unwrap_or(link), replaced }),
+            // No other way leads further.
+            Err(error) if !remedy(&error).is_empty() => return Err(failed(error)),
+            Err(_) => {}
         }
         let path = on_disk.ok_or_else(|| {
             let why = if replaced {
@@ -67,7 +72,7 @@ impl Process {
             };
             fail(why.into())
         })?;
-        let file = File::open(&path).map_err(|e| fail(e.to_string()))?;
+        let file = File::open(&path).map_err(failed)?;
         Ok(FileOf { file, path, replaced })
     }
     /// A path of the target's, in the form in which we can open it.

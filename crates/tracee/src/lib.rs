@@ -78,7 +78,7 @@ pub use arrivals::{Arrival, Arrivals};
 pub use batch::{Batch, BatchOptions, BatchReport, Event, RemoteCaller, Served, StopReport, StoppedAll};
 pub use bell::Bell;
 pub use clock::{TickClock, time_of_day};
-pub use error::TargetError;
+pub use error::{TargetError, remedy};
 pub use features::CpuFeatures;
 pub use find::{busiest, by_mapped_file, by_name, users_of};
 pub use follow::{Followed, Follower};

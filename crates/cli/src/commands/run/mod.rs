@@ -115,8 +115,7 @@ impl<'a> Request<'a> {
 
 /// Catches the signals that end a run.
 pub(crate) fn interrupts() -> Result<Interrupts, OutputError> {
-    let failed = |source| OutputError::Open { file: "the signals that end a run".to_owned(), source };
-    Interrupts::new().map_err(failed)
+    Interrupts::new().map_err(|source| OutputError::Signals { source })
 }
 
 /// The command line, for reports that show it.

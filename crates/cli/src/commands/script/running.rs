@@ -61,8 +61,7 @@ struct Running<'a> {
 
 /// Runs a program to its end.
 pub(super) fn run(args: &Script, program: Program, style: Style, pid: Option<u32>) -> Result<i32, Stop> {
-    let interrupts = Interrupts::with_user()
-        .map_err(|source| OutputError::Open { file: "the signals that end a run".to_owned(), source })?;
+    let interrupts = Interrupts::with_user().map_err(|source| OutputError::Signals { source })?;
     let sink = Sink { output: args.output.clone(), ..Sink::default() };
     let output = Output::reserve(&sink, false)?;
     let program = Rc::new(program);
