@@ -76,6 +76,9 @@ fn methods_conditions_and_fields_of_go() {
     let mut victim = Running::start(&or_skip!(victims::go_unoptimized("values")), &[]);
     let (report, _) = tracing::traced(&mut victim, "trace", &["main.(*counter).add(c->hits, by)"], 1);
     assert_eq!(values(&report, "main.(*counter).add"), [json!(40), json!(2)], "{}", report.errors);
+    let texts = "main.(*counter).add(c->label, c->raw, c->empty, c.next.label)";
+    let (report, _) = tracing::traced(&mut victim, "trace", &[texts], 1);
+    assert_eq!(values(&report, "main.(*counter).add"), ["label", "raw", "", "next"], "{}", report.errors);
     for (condition, hits) in [("g == 7 && k > 10 && i < 10", 1), ("g == 8", 0), ("k == 10", 0)] {
         let words = ["--if", condition, "main.many"];
         let (report, _) = tracing::traced(&mut victim, "trace", &words, 1);

@@ -18,7 +18,13 @@ type pair struct {
 }
 type large struct{ Items [4]int }
 type named string
-type counter struct{ hits int }
+type counter struct {
+	hits  int
+	label string
+	raw   []byte
+	empty string
+	next  *counter
+}
 
 var failed = errors.New("failed")
 
@@ -78,7 +84,7 @@ func main() {
 		sum += many(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 		sum += stacked(large{[4]int{1, 2, 3, 4}}, 6)
 		sum += blank(1, "two", 3) + unused(70, 71)
-		sum += (&counter{40}).add(2)
+		sum += (&counter{40, "label", []byte("rawest")[:3], "", &counter{label: "next"}}).add(2)
 		sum += first([]string{"a"}, "or", true, 7) + first(nil, 1.5, true, 8)
 		n, err := either(9)
 		m, other := either(-3)

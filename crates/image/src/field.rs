@@ -146,6 +146,9 @@ pub(crate) type Placed<'a> = (PathPart<'a>, Range<usize>);
 /// Offsets, type of the value, and how many bytes of it are read.
 pub(crate) type FieldAccess = (Vec<i32>, ValueType, u8);
 
+/// What is read at the end of a walk.
+type EndOf<'a> = &'a dyn Fn(&DebugInfo, Walk<'_>, &str) -> gimli::Result<Result<FieldAccess, NoField>>;
+
 /// State of a walk along a path.
 #[derive(Clone, Debug)]
 pub(crate) struct Walk<'u> {
@@ -215,13 +218,22 @@ impl DebugInfo {
     /// # Errors
     /// What is wrong with the path, and where.
     pub fn field(&self, function: Svma, path: &str) -> Result<Field, Misplaced> {
+        self.field_by(function, path, &Self::value_at)
+    }
+    /// The same of a string of Go's, or a slice of bytes: where the address of the bytes is. Their number is in the word
+    /// behind it. `None` if the path leads to nothing of that kind.
+    #[must_use]
+    pub fn counted_field(&self, function: Svma, path: &str) -> Option<Field> {
+        self.field_by(function, path, &Self::counted_at).ok()
+    }
+    fn field_by(&self, function: Svma, path: &str, end: EndOf<'_>) -> Result<Field, Misplaced> {
         let whole = |why| Misplaced { at: 0..path.len(), why };
         let prototype = self.prototype(function).ok_or_else(|| whole(NoField::NothingNoted))?;
         let (name, steps) = steps(path)?;
         let entry = self.function(function).ok().flatten();
         let declared = entry.as_ref().and_then(|entry| self.parameters(entry).ok());
         let parameters = declared.ok_or_else(|| whole(NoField::NothingNoted))?;
-        self.walk(&parameters, &prototype, path, (name, &steps))
+        self.walk(&parameters, &prototype, path, (name, &steps), end)
     }
     fn walk(
         &self,
@@ -229,6 +241,7 @@ impl DebugInfo {
         prototype: &Prototype,
         path: &str,
         (name, steps): (&str, &[Placed<'_>]),
+        end: EndOf<'_>,
     ) -> Result<Field, Misplaced> {
         let at_name = |why| Misplaced { at: 0..name.len(), why };
         let numbered =
@@ -241,15 +254,24 @@ impl DebugInfo {
         let ParameterPlace::General(register) = prototype.parameters[nth].place else {
             return Err(at_name(NoField::Elsewhere(name.to_owned())));
         };
-        let (offsets, of, bytes) = self.walked(Walk::new(parameters[nth].of), path, (name, steps))?;
+        let (offsets, of, bytes) = self.ended(Walk::new(parameters[nth].of), path, (name, steps), end)?;
         Ok(Field { register, offsets, of, bytes })
     }
     /// The value at the end of a path, of which the walk is at the beginning.
     pub(crate) fn walked<'u>(
         &'u self,
+        walk: Walk<'u>,
+        path: &str,
+        named: (&str, &[Placed<'_>]),
+    ) -> Result<FieldAccess, Misplaced> {
+        self.ended(walk, path, named, &Self::value_at)
+    }
+    fn ended<'u>(
+        &'u self,
         mut walk: Walk<'u>,
         path: &str,
         (name, steps): (&str, &[Placed<'_>]),
+        end: EndOf<'_>,
     ) -> Result<FieldAccess, Misplaced> {
         let mut reached = name.len();
         for (step, at) in steps {
@@ -259,7 +281,7 @@ impl DebugInfo {
             reached = at.end;
         }
         let last = steps.last().map_or(0..name.len(), |(_, at)| at.clone());
-        let done = self.value_at(walk, path).unwrap_or(Err(NoField::NothingNoted));
+        let done = end(self, walk, path).unwrap_or(Err(NoField::NothingNoted));
         done.map_err(|why| Misplaced { at: last, why })
     }
     fn step_into<'u>(
@@ -318,6 +340,13 @@ impl DebugInfo {
         };
         walk.is_bits = is_bits;
         Ok(walk.add(offset, of))
+    }
+    /// The address of bytes at the end of the walk, if their number stands behind it.
+    fn counted_at(&self, walk: Walk<'_>, path: &str) -> gimli::Result<Result<FieldAccess, NoField>> {
+        let called = self.bare(walk.of)?.called_by_go()?.unwrap_or_default();
+        let is_counted = ["string", "[]uint8"].contains(&&*called) && !walk.offsets.is_empty();
+        let other = || NoField::NotAValue { of: path.to_owned(), what: called.clone() };
+        Ok(is_counted.then(|| (walk.offsets.clone(), ValueType::Pointer, 8)).ok_or_else(other))
     }
     /// The value at the end of the walk, and how many bytes of it are read.
     fn value_at(&self, mut walk: Walk<'_>, path: &str) -> gimli::Result<Result<FieldAccess, NoField>> {

@@ -18,6 +18,7 @@ pub use trapline_image::{
     ParameterPlace, Parts, Piece, Prototype, RecordShape, Shape, ValueType, Whereabouts,
 };
 
+use crate::calls::{FieldRead, TEXT_BYTES};
 use crate::choose::{Chosen, choose};
 use crate::declaration::NotesByFile;
 use crate::files::Files;
@@ -84,6 +85,20 @@ impl ProbedFunction {
     #[must_use]
     pub fn record(&self, name: &str) -> Option<RecordShape> {
         self.debug.as_ref()?.record_shape(name, self.at)
+    }
+    /// The bytes of a string of Go's, or of a slice of bytes, to which a path leads, and how many there are; `None` if it
+    /// leads to nothing of that kind.
+    #[must_use]
+    pub fn counted_field(&self, path: &str) -> Option<(FieldRead, FieldRead)> {
+        let debug = self.debug.as_ref().filter(|_| self.prototype.is_some() && self.inside.is_none())?;
+        let Field { register, offsets, .. } = debug.counted_field(self.at, path)?;
+        let mut number = offsets.clone();
+        *number.last_mut()? = offsets.last()?.checked_add(8)?;
+        let text = offsets.into_iter().chain([0]).collect();
+        Some((
+            FieldRead { register, offsets: text, bytes: TEXT_BYTES as u8 },
+            FieldRead { register, offsets: number, bytes: 8 },
+        ))
     }
     /// Resolves a field of what an argument points to: `req->next->len`.
     ///

@@ -247,7 +247,7 @@ impl Of {
             Type::Str => Self::Str,
             Type::Buf(length) => Self::Buf(*length),
             Type::BufReturned => Self::BufReturned,
-            Type::Whole(_) | Type::Opaque => Self::Opaque,
+            Type::Whole(_) | Type::BufField(_) | Type::Opaque => Self::Opaque,
             Type::Unknown => Self::Unknown,
             Type::Void => Self::Void,
         }

@@ -48,9 +48,17 @@ pub(crate) fn read<'a>(call: &'a Call, parameter: &Parameter) -> Option<Read<'a>
         Type::Buf(length) => {
             call.arguments.get(usize::from(length)).and_then(|&len| usize::try_from(len).ok())
         }
+        Type::BufField(length) => number_in(call, length),
         _ => return None,
     };
     Some(part(text, pointer, wanted))
+}
+
+/// The number in a field; `None` if it was not read.
+fn number_in(call: &Call, field: u8) -> Option<usize> {
+    let field = call.fields.get(usize::from(field)).filter(|field| field.reading == ReadOutcome::Whole)?;
+    let word = field.bytes.first_chunk().copied().map(i64::from_le_bytes)?;
+    Some(usize::try_from(word).unwrap_or(0))
 }
 
 /// What the returned value points to, if that is shown as text.

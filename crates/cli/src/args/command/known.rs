@@ -15,7 +15,7 @@ impl Parameter {
             (ArgumentPlace::General(n), _, Type::Float(float)) => Known::FloatArgument(n, *float),
             (ArgumentPlace::Kept { argument, .. }, Some(int), _) => Known::Argument(argument, int),
             // The field of a text is the text.
-            (ArgumentPlace::Field(_), _, Type::Str | Type::Buf(_)) => return None,
+            (ArgumentPlace::Field(_), _, Type::Str | Type::Buf(_) | Type::BufField(_)) => return None,
             (ArgumentPlace::Field(n), Some(int), _) => Known::Field(n, int),
             (ArgumentPlace::Field(n), _, Type::Float(float)) => Known::FloatField(n, *float),
             (ArgumentPlace::Vector(n), _, Type::Float(float)) => Known::Float(n, *float),

@@ -33,6 +33,8 @@ pub(crate) enum Type {
     Str,
     /// The bytes that it points to; the argument in this register is their number. Only for arguments.
     Buf(u8),
+    /// The bytes to which a field leads; the field of this index is their number.
+    BufField(u8),
     /// The bytes that it points to when the call returns; the returned value is their number. Only for arguments.
     BufReturned,
     /// More than one value, or more bytes than a register has.
@@ -237,7 +239,7 @@ impl Type {
             Self::Signed(bits) => Int { bits: *bits, signed: true },
             Self::Unsigned(bits) => Int { bits: *bits, signed: false },
             Self::Bool | Self::Char => Int { bits: 8, signed: false },
-            Self::Hex | Self::Str | Self::Buf(_) | Self::BufReturned => Int::U64,
+            Self::Hex | Self::Str | Self::Buf(_) | Self::BufField(_) | Self::BufReturned => Int::U64,
             Self::Enum(of) => of.int,
             Self::Float(_) | Self::Whole(_) | Self::Opaque | Self::Unknown | Self::Void => return None,
         })
@@ -266,7 +268,9 @@ impl Type {
     /// A register's value, as text.
     pub(crate) fn show(&self, raw: u64) -> String {
         match self {
-            Self::Hex | Self::Str | Self::Buf(_) | Self::BufReturned => format!("{raw:#x}"),
+            Self::Hex | Self::Str | Self::Buf(_) | Self::BufField(_) | Self::BufReturned => {
+                format!("{raw:#x}")
+            }
             Self::Bool => (raw as u8 != 0).to_string(),
             Self::Char => format!("'{}'", (raw as u8).escape_ascii()),
             Self::Enum(of) => match self.label(raw) {

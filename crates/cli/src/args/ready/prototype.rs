@@ -234,7 +234,19 @@ fn selected(
             let why = format!("this is one field too many; {PATHS} can be read");
             return Err(wrong(Misread { at: 0..word.len(), why }));
         }
-        let field = find(all.as_ref().and_then(|all| all.noted.as_deref()), word).map_err(wrong)?;
+        let noted = all.as_ref().and_then(|all| all.noted.as_deref());
+        if let Some((text, number)) = noted.and_then(|noted| noted.counted_field(word))
+            && fields.len() + 2 <= PATHS
+        {
+            let nth = fields.len() as u8;
+            fields.push(FieldOf { path: format!("{word}.len"), read: number, shown: Type::Signed(64) });
+            let shown = Type::BufField(nth);
+            let place = ArgumentPlace::Field(nth + 1);
+            parameters.push(Parameter { name: word.clone(), shown: shown.clone(), place });
+            fields.push(FieldOf { path: word.clone(), read: text, shown });
+            continue;
+        }
+        let field = find(noted, word).map_err(wrong)?;
         let place = ArgumentPlace::Field(fields.len() as u8);
         parameters.push(Parameter { name: word.clone(), shown: field.shown.clone(), place });
         fields.push(field);
