@@ -134,3 +134,32 @@ fn small_structures_that_are_returned_are_shown() {
     }
     assert_eq!(report.calls_of("one_vector").len() as u64, TIMES);
 }
+
+/// The first register holds some members whole. The others are unknown, whatever the record's word holds behind them.
+#[test]
+fn of_larger_structures_that_are_returned_the_first_register_is_shown() {
+    let path = or_skip!(victims::c("by_value", Variant::Plain));
+    let mut victim = Running::start(&path, &[]);
+    let functions = ["two_registers", "vector_first", "three_ints", "letter_first", "three_floats"];
+    let (report, _) = tracing::traced(&mut victim, "trace", &functions, TIMES);
+    for nth in 0..TIMES {
+        let n = nth as i64 + 1;
+        let letter = i64::from(b'a') + n;
+        // arm64 has each float of such a structure in a register of its own.
+        let floats = if cfg!(target_arch = "x86_64") {
+            json!({ "x": n as f64, "y": -n as f64, "z": null })
+        } else {
+            Value::Null
+        };
+        let expected = [
+            json!({ "first": n, "second": null }),
+            json!({ "d": n as f64 / 2.0, "n": null }),
+            json!({ "a": n, "b": -n, "c": null }),
+            json!({ "c": letter, "n": null }),
+            floats,
+        ];
+        for (function, expected) in functions.iter().zip(expected) {
+            assert_eq!(report.calls_of(function)[nth as usize]["ret"], expected, "{function}");
+        }
+    }
+}

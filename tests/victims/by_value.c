@@ -11,6 +11,9 @@ union either { unsigned long n; unsigned half[2]; };
 enum state { OFF, ON = 7 };
 struct inner { struct pair p; enum state e; unsigned short last; };
 struct one { long n; };
+struct longs { long first, second; };
+struct ints { int a, b, c; };
+struct letter { char c; long n; };
 struct unnamed { short tag; struct { short low, high; }; };
 
 static volatile u64 sink;
@@ -33,6 +36,13 @@ PROBED u64 behind(long a, long b, long c, long d, long e, struct mixed f, struct
 PROBED struct pair one_register(int n) { return (struct pair){ n, -n }; }
 PROBED struct floats one_vector(int n) { return (struct floats){ (float)n, (float)-n / 2 }; }
 
+/* Of these a record holds the first register. */
+PROBED struct longs two_registers(int n) { return (struct longs){ n, -n }; }
+PROBED struct mixed vector_first(int n) { return (struct mixed){ n * 0.5, n }; }
+PROBED struct ints three_ints(int n) { return (struct ints){ n, -n, n * 2 }; }
+PROBED struct letter letter_first(int n) { return (struct letter){ (char)('a' + n), n }; }
+PROBED struct three three_floats(int n) { return (struct three){ (float)n, (float)-n, (float)n / 2 }; }
+
 static void run(u64 times) {
     u64 sum = 0;
     for (u64 n = 0; n < times; n++) {
@@ -43,7 +53,8 @@ static void run(u64 times) {
         bigs((struct big){ { i, 2, -3, i * 4 }, "abc" }, i, (struct big){ { 5, 6, 7, -i }, "seven77" });
         wides(-(__int128)i << 70, (unsigned __int128)i << 100 | 5, i);
         behind(1, 2, 3, 4, 5, (struct mixed){ i * 0.5, i }, (struct inner){ { i, i + 1 }, i % 2 ? ON : OFF, 200 }, i, (struct one){ -i });
-        sum += (u64)one_register(i).a + (u64)one_vector(i).x;
+        sum += (u64)one_register(i).a + (u64)one_vector(i).x + (u64)two_registers(i).second + (u64)vector_first(i).n;
+        sum += (u64)three_ints(i).c + (u64)letter_first(i).n + (u64)three_floats(i).z;
     }
     TELL("calls", times);
     TELL("checksum", sum + sink);
