@@ -312,6 +312,26 @@ pub fn go_before_1_22(name: &str) -> Result<PathBuf, String> {
     go_by(go, &[], native::GO, name, "GoOld", ["0", ""])
 }
 
+/// A Go victim that has one location for each parameter, wherever it is within the function.
+///
+/// # Errors
+/// See [`c`].
+pub fn go_without_lists(name: &str) -> Result<PathBuf, String> {
+    go_built(&[WITHOUT_LISTS], native::GO, name, "GoUnlisted", ["0", ""])
+}
+
+/// The same by Debian's Go.
+///
+/// # Errors
+/// See [`go_before_1_22`].
+pub fn go_old_without_lists(name: &str) -> Result<PathBuf, String> {
+    let go = Path::new("/usr/lib/go-1.19/bin/go");
+    go.exists().then_some(()).ok_or("there is no Go 1.19")?;
+    go_by(go, &[WITHOUT_LISTS], native::GO, name, "GoOldUnlisted", ["0", ""])
+}
+
+const WITHOUT_LISTS: &str = "-gcflags=-dwarflocationlists=false";
+
 /// A Go victim with threads that the C library creates. It must import something that needs the C library
 /// (`os/user`). It has a folder of its own.
 ///

@@ -79,6 +79,8 @@ fn methods_conditions_and_fields_of_go() {
     let texts = "main.(*counter).add(c->label, c->raw, c->empty, c.next.label)";
     let (report, _) = tracing::traced(&mut victim, "trace", &[texts], 1);
     assert_eq!(values(&report, "main.(*counter).add"), ["label", "raw", "", "next"], "{}", report.errors);
+    let (report, _) = tracing::traced(&mut victim, "trace", &["main.seventh(in->hits, in->label, f)"], 1);
+    assert_eq!(values(&report, "main.seventh"), [json!(41), json!("seventh"), json!(6)], "{}", report.errors);
     for (condition, hits) in [("g == 7 && k > 10 && i < 10", 1), ("g == 8", 0), ("k == 10", 0)] {
         let words = ["--if", condition, "main.many"];
         let (report, _) = tracing::traced(&mut victim, "trace", &words, 1);
@@ -86,4 +88,36 @@ fn methods_conditions_and_fields_of_go() {
     }
     let (report, _) = tracing::traced(&mut victim, "hist", &["h", "main.many"], 1);
     assert_eq!(report.hits("main.many"), 1, "{}", report.errors);
+}
+
+/// Without lists of locations, debug information names the place of a parameter that the function fills later. What
+/// lies there at the first instruction is an earlier call's.
+#[test]
+fn a_place_that_is_filled_later_is_not_read() {
+    if !native::KNOWS_GO {
+        skip!("Go's arguments are not known on this processor");
+    }
+    for path in
+        [or_skip!(victims::go_without_lists("values")), or_skip!(victims::go_old_without_lists("values"))]
+    {
+        let mut victim = Running::start(&path, &[]);
+        let functions = ["numbers", "texts", "many", "unused", "stacked"];
+        let probes = functions.map(|name| format!("{}:main.{name}", path.display()));
+        let probes: Vec<&str> = probes.iter().map(String::as_str).collect();
+        let (report, _) = tracing::traced(&mut victim, "trace", &probes, 3);
+        let [numbers, texts, many, unused, stacked] =
+            functions.map(|name| values(&report, &format!("main.{name}")));
+        let expected = [json!(-1), json!(200), json!(1), json!(2.5), Value::Null, json!(-7)];
+        let many_are = (1..=11).map(Value::from).collect();
+        for (all, expected) in [
+            (numbers, expected.to_vec()),
+            (texts, ["short", "named", "bytes"].map(Value::from).to_vec()),
+            (many, many_are),
+            (unused[unused.len() - 1..].to_vec(), vec![json!(71)]),
+            (stacked, vec![json!({ "Items": [1, 2, 3, 4] }), json!(6)]),
+        ] {
+            let is_right = |(value, expected): (&Value, &Value)| value.is_null() || value == expected;
+            assert!(all.iter().zip(&expected).all(is_right), "{all:?} {expected:?}");
+        }
+    }
 }

@@ -54,6 +54,9 @@ func blank(_ int, _ string, last int) int { return last }
 func unused(_ int, second int) int { return 1 }
 
 //go:noinline
+func seventh(a, b, c, d, e, f int, in *counter) int { return a + b + c + d + e + f + in.hits }
+
+//go:noinline
 func (c *counter) add(by int) int { return c.hits + by }
 
 //go:noinline
@@ -84,6 +87,7 @@ func main() {
 		sum += many(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 		sum += stacked(large{[4]int{1, 2, 3, 4}}, 6)
 		sum += blank(1, "two", 3) + unused(70, 71)
+		sum += seventh(1, 2, 3, 4, 5, 6, &counter{hits: 41, label: "seventh"})
 		sum += (&counter{40, "label", []byte("rawest")[:3], "", &counter{label: "next"}}).add(2)
 		sum += first([]string{"a"}, "or", true, 7) + first(nil, 1.5, true, 8)
 		n, err := either(9)

@@ -18,6 +18,7 @@ pub use trapline_image::{
     ParameterPlace, Parts, Piece, Prototype, RecordShape, Shape, ValueType, Whereabouts,
 };
 
+use crate::beyond;
 use crate::calls::{FieldRead, TEXT_BYTES};
 use crate::choose::{Chosen, choose};
 use crate::declaration::NotesByFile;
@@ -92,6 +93,7 @@ impl ProbedFunction {
     pub fn counted_field(&self, path: &str) -> Option<(FieldRead, FieldRead)> {
         let debug = self.debug.as_ref().filter(|_| self.prototype.is_some() && self.inside.is_none())?;
         let Field { register, offsets, .. } = debug.counted_field(self.at, path)?;
+        let register = self.read_from(register)?;
         let mut number = offsets.clone();
         *number.last_mut()? = offsets.last()?.checked_add(8)?;
         let text = offsets.into_iter().chain([0]).collect();
@@ -112,7 +114,20 @@ impl ProbedFunction {
             let not_named = || FieldError { at: 0..path.len(), why: NoField::NotNamed(path.to_owned()) };
             return Err(wrong.unwrap_or_else(not_named));
         }
-        debug.field(self.at, path)
+        let mut field = debug.field(self.at, path)?;
+        let elsewhere = || FieldError { at: 0..path.len(), why: NoField::Elsewhere(path.to_owned()) };
+        field.register = self.read_from(field.register).ok_or_else(elsewhere)?;
+        Ok(field)
+    }
+    /// How the target reads the general argument register of this number: records hold six.
+    fn read_from(&self, nth: u8) -> Option<u8> {
+        const RECORDED: u8 = 6;
+        const BYTES: u8 = 8;
+        match nth {
+            0..RECORDED => Some(nth),
+            _ if self.is_go => Some(beyond::go_argument(nth, BYTES)?.register),
+            _ => Some(beyond::argument_register(nth, BYTES)?.register),
+        }
     }
 }
 

@@ -23,8 +23,8 @@ const DICTIONARY: &str = ".dict";
 /// The first version 1.n that declares parameters without a name, too.
 const DECLARES_BLANK: u32 = 22;
 
-/// Types within one that are looked at; more are forged.
-const MOST_LOOKED_AT: u32 = 1000;
+/// Types and members that are looked at for one function; more are forged.
+const MOST_LOOKED_AT: u32 = 10_000;
 
 /// A part of a value that one register holds: where it is in the value, its bytes, and whether it is a float.
 type Part = (u64, u64, bool);
@@ -68,14 +68,14 @@ impl DebugInfo {
         };
         let (declared, results) = (self.parameters(entry)?, self.results(entry)?);
         let noted = self.compiled(entry, &declared, (at, false, Rules::Go))?.parameters;
-        let mut shapes = Vec::new();
+        let (mut shapes, mut left) = (Vec::new(), MOST_LOOKED_AT);
         for one in &declared {
             let mut parts = Vec::new();
-            let fits = self.parts_in_go(one.of, 0, &mut parts)?;
+            let fits = self.parts_of((one.of, 0), &mut parts, (0, &mut left))?;
             shapes.push((fits, parts));
         }
         let name = self.source(entry)?.name()?.unwrap_or_default();
-        let is_noted = declared.first().is_some_and(|one| one.name == DICTIONARY);
+        let is_noted = declared.iter().any(|one| one.name == DICTIONARY);
         let hidden: &[Option<usize>] = match name.split_once("[go.shape.").filter(|_| !is_noted) {
             Some((_, behind)) if behind.ends_with(']') => &[None, Some(0)],
             // A method, or a function within one.
@@ -84,9 +84,19 @@ impl DebugInfo {
         };
         let mut possible = hidden.iter().filter_map(|hidden| assigned(&shapes, &noted, *hidden));
         let is_clear = minor_version(&producer).is_some_and(|minor| minor >= DECLARES_BLANK);
-        let found = possible.next().filter(|_| is_clear && possible.next().is_none());
-        let located = || shapes.iter().zip(&noted).map(|((_, parts), noted)| noted.holding(parts)).collect();
-        let places = declared.iter().zip(found.unwrap_or_else(located));
+        let found = possible.next().filter(|_| possible.next().is_none());
+        let located = shapes.iter().zip(&noted).map(|((fits, parts), noted)| noted.holding(*fits, parts));
+        let places: Vec<Whereabouts> = match found {
+            Some(found) if is_clear => found,
+            // What the rules have on the stack is there. Parameters that are not declared take still more registers.
+            Some(found) => {
+                let is_stack = |one: &Whereabouts| matches!(one, Whereabouts::Stack(_));
+                let both = found.into_iter().zip(located);
+                both.map(|(rule, located)| if is_stack(&rule) { rule } else { located }).collect()
+            }
+            None => located.collect(),
+        };
+        let places = declared.iter().zip(places);
         let parameters: gimli::Result<Vec<DeclaredParameter>> = places
             .map(|(Declared { name, of, .. }, at)| self.declared_in_go(name.clone(), *of, at))
             .collect();
@@ -120,9 +130,10 @@ impl DebugInfo {
     fn returned_by_go(&self, results: &[(String, At<'_>)]) -> gimli::Result<(ValueType, Option<Parts>)> {
         let mut taken = Taken::default();
         let (mut members, mut pieces, mut begin) = (Vec::new(), Vec::new(), 0);
+        let mut left = MOST_LOOKED_AT;
         for (name, of) in results {
             let mut parts = Vec::new();
-            let own = match self.parts_in_go(*of, begin, &mut parts)? {
+            let own = match self.parts_of((*of, begin), &mut parts, (0, &mut left))? {
                 Fits::Yes => taken.take(&parts),
                 Fits::No | Fits::Unknown => None,
             };
@@ -154,16 +165,15 @@ impl DebugInfo {
         })
     }
     /// Appends the parts of a value that begins at an offset.
-    fn parts_in_go(&self, of: At<'_>, offset: u64, parts: &mut Vec<Part>) -> gimli::Result<Fits> {
-        self.parts_of((of, offset), parts, (0, &mut { MOST_LOOKED_AT }))
-    }
     fn parts_of(
         &self,
         (of, offset): (At<'_>, u64),
         parts: &mut Vec<Part>,
         (depth, left): (u32, &mut u32),
     ) -> gimli::Result<Fits> {
-        let Some(rest) = left.checked_sub(1).filter(|_| depth <= MAX_CHAIN) else { return Ok(Fits::Unknown) };
+        let children = u32::try_from(self.bare(of)?.children()?.len()).unwrap_or(u32::MAX);
+        let rest = left.checked_sub(children.saturating_add(1)).filter(|_| depth <= MAX_CHAIN);
+        let Some(rest) = rest else { return Ok(Fits::Unknown) };
         *left = rest;
         if parts.len() > MOST_PARTS {
             return Ok(Fits::No);
@@ -258,14 +268,20 @@ impl AtEntry {
                     said.iter().zip(pieces).all(|(said, piece)| said.is_none_or(|said| said == piece.place))
                 })
             }
-            Self::Behind(_) => false,
-            Self::In(_) | Self::Apart | Self::Nowhere => true,
+            // On the stack there is room for it, which the function fills later; or it is passed there, as assembly does.
+            Self::Behind(_) | Self::In(_) => false,
+            Self::Apart | Self::Nowhere => true,
         }
     }
     /// Where it says itself that all parts of a value are.
-    fn holding(&self, parts: &[Part]) -> Whereabouts {
+    fn holding(&self, fits: Fits, parts: &[Part]) -> Whereabouts {
         let places = match (self, parts) {
-            (Self::In(ParameterPlace::Stack(offset)), _) => return Whereabouts::Stack(*offset),
+            // What no registers can hold was put there by the caller.
+            (Self::In(ParameterPlace::Stack(offset)), _) => {
+                let is_passed =
+                    fits == Fits::No || fits == Fits::Yes && Taken::default().take(parts).is_none();
+                return if is_passed { Whereabouts::Stack(*offset) } else { Whereabouts::Unknown };
+            }
             (Self::In(place), [_]) => vec![Some(*place)],
             (Self::Pieces(noted), _) => {
                 let ranges: Vec<(u64, u64)> =

@@ -230,14 +230,14 @@ fn selected(
             parameters.push(Parameter { name: word.clone(), shown, place });
             continue;
         }
-        if fields.len() == PATHS {
-            let why = format!("this is one field too many; {PATHS} can be read");
+        let noted = all.as_ref().and_then(|all| all.noted.as_deref());
+        let counted = noted.and_then(|noted| noted.counted_field(word));
+        if fields.len() + usize::from(counted.is_some()) >= PATHS {
+            let why =
+                format!("this is one field too many; {PATHS} can be read, and a string of Go's takes two");
             return Err(wrong(Misread { at: 0..word.len(), why }));
         }
-        let noted = all.as_ref().and_then(|all| all.noted.as_deref());
-        if let Some((text, number)) = noted.and_then(|noted| noted.counted_field(word))
-            && fields.len() + 2 <= PATHS
-        {
+        if let Some((text, number)) = counted {
             let nth = fields.len() as u8;
             fields.push(FieldOf { path: format!("{word}.len"), read: number, shown: Type::Signed(64) });
             let shown = Type::BufField(nth);
