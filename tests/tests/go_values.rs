@@ -105,9 +105,11 @@ fn a_place_that_is_filled_later_is_not_read() {
         let probes = functions.map(|name| format!("{}:main.{name}", path.display()));
         let probes: Vec<&str> = probes.iter().map(String::as_str).collect();
         let (report, _) = tracing::traced(&mut victim, "trace", &probes, 3);
-        let [numbers, texts, many, unused, stacked] =
+        let [mut numbers, texts, many, unused, stacked] =
             functions.map(|name| values(&report, &format!("main.{name}")));
-        let expected = [json!(-1), json!(200), json!(1), json!(2.5), Value::Null, json!(-7)];
+        let address = numbers.remove(4);
+        assert!(address.is_null() || is_address(&address), "{address}");
+        let expected = [json!(-1), json!(200), json!(1), json!(2.5), json!(-7)];
         let many_are = (1..=11).map(Value::from).collect();
         for (all, expected) in [
             (numbers, expected.to_vec()),

@@ -345,7 +345,17 @@ fn is_complex(entry: &Entry<'_>) -> gimli::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ParameterPlace, matched, minor_version};
+    use super::{AtEntry, Fits, ParameterPlace, Piece, Whereabouts, matched, minor_version};
+
+    #[test]
+    fn what_registers_can_hold_is_not_looked_for_on_the_stack() {
+        let stack = AtEntry::In(ParameterPlace::Stack(8));
+        assert_eq!(stack.holding(Fits::Yes, &[(0, 8, false)]), Whereabouts::Unknown);
+        assert_eq!(stack.holding(Fits::Unknown, &[]), Whereabouts::Unknown);
+        assert_eq!(stack.holding(Fits::No, &[]), Whereabouts::Stack(8));
+        assert_eq!(stack.holding(Fits::Yes, &[(0, 8, false); 10]), Whereabouts::Stack(8));
+        assert!(!stack.is_in(&[Piece { place: ParameterPlace::General(0), offset: 0, bytes: 8 }]));
+    }
 
     #[test]
     fn pieces_belong_to_parts_with_padding_and_without() {
