@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use trapline_tests::debugger::arguments;
 use trapline_tests::running::Running;
 use trapline_tests::victims::{self, Variant};
-use trapline_tests::{or_skip, tracing};
+use trapline_tests::{native, or_skip, tracing};
 
 const TIMES: u64 = 6;
 const FUNCTIONS: [&str; 4] = ["pairs", "bigs", "wides", "behind"];
@@ -146,7 +146,7 @@ fn of_larger_structures_that_are_returned_the_first_register_is_shown() {
         let n = nth as i64 + 1;
         let letter = i64::from(b'a') + n;
         // arm64 has each float of such a structure in a register of its own.
-        let floats = if cfg!(target_arch = "x86_64") {
+        let floats = if native::PACKS_FLOATS {
             json!({ "x": n as f64, "y": -n as f64, "z": null })
         } else {
             Value::Null

@@ -28,8 +28,10 @@ fn go_passes_values_in_registers_of_its_own_and_on_the_stack() {
     if !native::KNOWS_GO {
         skip!("Go's arguments are not known on this processor");
     }
-    let mut paths = vec![or_skip!(victims::go("values")), or_skip!(victims::go_unoptimized("values"))];
-    paths.extend(victims::go_before_1_22("values").inspect_err(|why| println!("without an older Go: {why}")));
+    let mut paths = vec![or_skip!(victims::go("go_values")), or_skip!(victims::go_unoptimized("go_values"))];
+    paths.extend(
+        victims::go_before_1_22("go_values").inspect_err(|why| println!("without an older Go: {why}")),
+    );
     for path in paths {
         let mut victim = Running::start(&path, &[]);
         let probe = format!("{}:main.*", path.display());
@@ -73,7 +75,7 @@ fn methods_conditions_and_fields_of_go() {
     if !native::KNOWS_GO {
         skip!("Go's arguments are not known on this processor");
     }
-    let mut victim = Running::start(&or_skip!(victims::go_unoptimized("values")), &[]);
+    let mut victim = Running::start(&or_skip!(victims::go_unoptimized("go_values")), &[]);
     let (report, _) = tracing::traced(&mut victim, "trace", &["main.(*counter).add(c->hits, by)"], 1);
     assert_eq!(values(&report, "main.(*counter).add"), [json!(40), json!(2)], "{}", report.errors);
     let texts = "main.(*counter).add(c->label, c->raw, c->empty, c.next.label)";
@@ -97,9 +99,10 @@ fn a_place_that_is_filled_later_is_not_read() {
     if !native::KNOWS_GO {
         skip!("Go's arguments are not known on this processor");
     }
-    for path in
-        [or_skip!(victims::go_without_lists("values")), or_skip!(victims::go_old_without_lists("values"))]
-    {
+    for path in [
+        or_skip!(victims::go_without_lists("go_values")),
+        or_skip!(victims::go_old_without_lists("go_values")),
+    ] {
         let mut victim = Running::start(&path, &[]);
         let functions = ["numbers", "texts", "many", "unused", "stacked"];
         let probes = functions.map(|name| format!("{}:main.{name}", path.display()));
