@@ -302,8 +302,11 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
         }
         let bytes = bytes_of(&of);
         let (place, read) = match place {
-            ParameterPlace::General(n) if n < RECORDED => (ArgumentPlace::General(n), None),
-            ParameterPlace::Vector(n) if n < RECORDED_FLOATS => (ArgumentPlace::Vector(n), None),
+            // Values of USDT probes and variables are numbered on.
+            ParameterPlace::General(n) if n < RECORDED || !noted.is_go => (ArgumentPlace::General(n), None),
+            ParameterPlace::Vector(n) if n < RECORDED_FLOATS || !noted.is_go => {
+                (ArgumentPlace::Vector(n), None)
+            }
             place => (ArgumentPlace::Unseen, bytes.and_then(|bytes| further(place, bytes, noted.is_go))),
         };
         let is_seen = place != ArgumentPlace::Unseen || read.is_some();
