@@ -7,6 +7,9 @@ use trapline_plan::Read;
 use crate::arch::{FIRST_ON_STACK, GENERAL_ARGUMENTS, REGISTERS};
 use crate::calls::FieldRead;
 
+/// Number of integer arguments in registers that a record holds.
+pub const RECORDED: u8 = 6;
+
 /// Number of registers that hold integer arguments, in C: six on x86-64, eight on arm64. Records hold the first six.
 pub const ARGUMENT_REGISTERS: u8 = GENERAL_ARGUMENTS;
 

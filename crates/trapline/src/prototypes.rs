@@ -119,12 +119,11 @@ impl ProbedFunction {
         field.register = self.read_from(field.register).ok_or_else(elsewhere)?;
         Ok(field)
     }
-    /// How the target reads the general argument register of this number: records hold six.
+    /// How the target reads the general argument register of this number.
     fn read_from(&self, nth: u8) -> Option<u8> {
-        const RECORDED: u8 = 6;
         const BYTES: u8 = 8;
         match nth {
-            0..RECORDED => Some(nth),
+            0..beyond::RECORDED => Some(nth),
             _ if self.is_go => Some(beyond::go_argument(nth, BYTES)?.register),
             _ => Some(beyond::argument_register(nth, BYTES)?.register),
         }

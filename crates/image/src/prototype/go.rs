@@ -3,11 +3,10 @@
 //! In: DWARF and a function's entry. Out: a [`Prototype`], in which general registers are counted in Go's own order
 //! ([`GO_GENERAL`]). Each part of a parameter that is one number takes one register, in order. A parameter for whose
 //! parts too few registers are left is on the stack as a whole. What is returned is assigned likewise, from the first
-//! register on. Source: "Go internal ABI specification", cmd/compile/abi-internal.md. Before 1.22,
-//! parameters without a name are not declared, so that those behind them are in later registers. Invariant: PRO-7 where
+//! register on. Source: "Go internal ABI specification", cmd/compile/abi-internal.md. Go before 1.22 does not declare
+//! parameters without a name. Those behind them are then in later registers than the rules say. Invariant: PRO-7 where
 //! the rules do not say for certain where parameters are, or a location at the first instruction contradicts them, only
-//! locations count. Does not: know the older way, by the stack alone;
-//! such units do not say "regabi".
+//! locations count. Does not: know the older way, by the stack alone; such units do not say "regabi".
 
 use super::entry::{AtEntry, GO_GENERAL, GO_VECTORS, Rules};
 use super::parts::{Layout, MOST_BYTES, Parts, Piece, Whereabouts};
@@ -217,8 +216,8 @@ impl DebugInfo {
     }
 }
 
-/// Where parameters are; `None` if a location contradicts that. `hidden`: how many parameters stand before one that is not
-/// declared, the dictionary of a generic function.
+/// Where parameters are by the rules; `None` if a location contradicts them. `hidden`: how many parameters stand before
+/// the dictionary of a generic function, where that is not declared.
 fn assigned(
     shapes: &[(Fits, Vec<Part>)],
     noted: &[AtEntry],

@@ -5,6 +5,8 @@
 
 use std::rc::Rc;
 
+use trapline::ProbeSpec;
+use trapline::beyond::{self, RECORDED};
 use trapline::calls::FieldRead;
 use trapline::filter::Misread;
 use trapline::probes::{Pattern, ProbeKind};
@@ -12,7 +14,6 @@ use trapline::prototypes::{
     DeclaredParameter, MOST_BYTES, NoField, ParameterPlace, Parts, Piece, ProbedFunction, Prototype,
     ValueType, Whereabouts,
 };
-use trapline::{ProbeSpec, beyond};
 
 use super::error::UsageError;
 use super::fields::{PATHS, find, is_path, stacked};
@@ -24,8 +25,7 @@ use crate::args::command::whole::registers;
 use crate::args::typed::Common;
 use crate::report::format::Format;
 
-/// General and vector registers that records hold.
-const RECORDED: u8 = 6;
+/// Number of floats in registers that a record holds.
 const RECORDED_FLOATS: u8 = 8;
 
 /// A function that reads the debug information of a run's files and processes, probe by probe. In tests it
@@ -341,14 +341,13 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
     }
 }
 
-/// Values beyond those that a record holds: how the target reads them. The convention says where they are.
+/// How the target reads a value that no record holds; `None` if it cannot.
 fn further(place: ParameterPlace, bytes: u8, is_go: bool) -> Option<FieldRead> {
     match (place, is_go) {
         (ParameterPlace::General(nth), true) => beyond::go_argument(nth, bytes),
-        (ParameterPlace::General(nth), false) => beyond::argument_register(nth, bytes),
         (ParameterPlace::Stack(offset), true) => beyond::on_go_stack(offset, bytes),
         (ParameterPlace::Stack(offset), false) => Some(beyond::on_stack(offset, bytes)),
-        (ParameterPlace::Vector(_) | ParameterPlace::Elsewhere, _) => None,
+        (ParameterPlace::General(_) | ParameterPlace::Vector(_) | ParameterPlace::Elsewhere, _) => None,
     }
 }
 
