@@ -8,7 +8,5 @@ pub const HAS_ARCH_PRCTL: bool = false;
 
 /// Whether code reads a mark's arguments.
 pub const READS_MARKS: bool = false;
-/// Whether one vector register has two floats of a structure.
-pub const PACKS_FLOATS: bool = false;
 /// Whether arguments of Go's functions are known without a signature.
 pub const KNOWS_GO: bool = false;

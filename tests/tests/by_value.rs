@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use trapline_tests::debugger::arguments;
 use trapline_tests::running::Running;
 use trapline_tests::victims::{self, Variant};
-use trapline_tests::{native, or_skip, tracing};
+use trapline_tests::{or_skip, tracing};
 
 const TIMES: u64 = 6;
 const FUNCTIONS: [&str; 4] = ["pairs", "bigs", "wides", "behind"];
@@ -135,31 +135,39 @@ fn small_structures_that_are_returned_are_shown() {
     assert_eq!(report.calls_of("one_vector").len() as u64, TIMES);
 }
 
-/// The first register holds some members whole. The others are unknown, whatever the record's word holds behind them.
 #[test]
-fn of_larger_structures_that_are_returned_the_first_register_is_shown() {
+fn structures_that_several_registers_return_are_shown() {
     let path = or_skip!(victims::c("by_value", Variant::Plain));
-    let mut victim = Running::start(&path, &[]);
-    let functions = ["two_registers", "vector_first", "three_ints", "letter_first", "three_floats"];
-    let (report, _) = tracing::traced(&mut victim, "trace", &functions, TIMES);
-    for nth in 0..TIMES {
-        let n = nth as i64 + 1;
-        let letter = i64::from(b'a') + n;
-        // arm64 has each float of such a structure in a register of its own.
-        let floats = if native::PACKS_FLOATS {
-            json!({ "x": n as f64, "y": -n as f64, "z": null })
-        } else {
-            Value::Null
-        };
-        let expected = [
-            json!({ "first": n, "second": null }),
-            json!({ "d": n as f64 / 2.0, "n": null }),
-            json!({ "a": n, "b": -n, "c": null }),
-            json!({ "c": letter, "n": null }),
-            floats,
-        ];
-        for (function, expected) in functions.iter().zip(expected) {
-            assert_eq!(report.calls_of(function)[nth as usize]["ret"], expected, "{function}");
+    let functions = [
+        "two_registers",
+        "vector_first",
+        "three_ints",
+        "letter_first",
+        "three_floats",
+        "longs_float",
+        "wide_result",
+    ];
+    // The second way: both records of a call wait for the return, which decides.
+    for condition in [&[][..], &["--if", "dur >= 0"]] {
+        let mut victim = Running::start(&path, &[]);
+        let words = [&functions[..], condition].concat();
+        let (report, _) = tracing::traced(&mut victim, "trace", &words, TIMES);
+        for nth in 0..TIMES {
+            let n = nth as i64 + 1;
+            let letter = i64::from(b'a') + n;
+            let real = |of: f64| json!(of);
+            let expected = [
+                json!({ "first": n, "second": -n }),
+                json!({ "d": n as f64 / 2.0, "n": n }),
+                json!({ "a": n, "b": -n, "c": n * 2 }),
+                json!({ "c": letter, "n": n }),
+                json!({ "x": real(n as f64), "y": real(-n as f64), "z": real(n as f64 / 2.0) }),
+                json!({ "n": n, "f": real(n as f64 / 4.0) }),
+                json!((-i128::from(n) << 70).to_string()),
+            ];
+            for (function, expected) in functions.iter().zip(expected) {
+                assert_eq!(report.calls_of(function)[nth as usize]["ret"], expected, "{function}");
+            }
         }
     }
 }

@@ -64,9 +64,33 @@ fn go_passes_values_in_registers_of_its_own_and_on_the_stack() {
             let expected = [("or", or), ("unused", json!(1)), ("n", n)];
             assert_eq!(all, expected.map(|(name, value)| (name.to_owned(), value)), "{name}");
         }
-        let returned: Vec<&Value> = report.calls_of("main.either").iter().map(|call| &call["ret"]).collect();
-        assert_eq!(returned.len(), 2);
+        what_was_returned(&report);
+        // Where returns decide, both records of a call wait for its return.
+        let mut victim = Running::start(&path, &[]);
+        let (report, _) = tracing::traced(&mut victim, "trace", &[&probe, "--if", "dur >= 0"], 1);
+        what_was_returned(&report);
     }
+}
+
+fn what_was_returned(report: &Report) {
+    // A call that begins once more on a larger stack has not returned the first time.
+    let returned = |function| {
+        let mut calls = report.calls_of(function);
+        calls.retain(|call| call["how"] == "returned");
+        calls
+    };
+    let results = returned("main.results");
+    let [results] = results[..] else { panic!("one call: {results:?}") };
+    let ret = &results["ret"];
+    assert_eq!([&ret["a"], &ret["half"], &ret["last"]], [&json!(4), &json!(2.0), &json!(1)], "{ret}");
+    assert_eq!((&ret["name"]["len"], &ret["list"]["len"]), (&json!(4), &json!(4)), "{ret}");
+    assert!(ret["list"]["cap"].as_u64() >= Some(5) && is_address(&ret["err"]["data"]), "{ret}");
+    let either = returned("main.either");
+    let either: Vec<_> =
+        either.iter().map(|call| (&call["ret"]["~r0"], &call["ret"]["~r1"]["tab"])).collect();
+    let [(nine, none), (three, failed)] = either[..] else { panic!("two calls: {either:?}") };
+    assert_eq!((nine, none, three), (&json!(9), &json!(0), &json!(3)));
+    assert!(is_address(failed), "{failed}");
 }
 
 /// A method's name has a star, which is no wildcard; conditions and fields know Go's registers.

@@ -14,6 +14,7 @@ struct one { long n; };
 struct longs { long first, second; };
 struct ints { int a, b, c; };
 struct letter { char c; long n; };
+struct longs_float { long n; float f; };
 struct unnamed { short tag; struct { short low, high; }; };
 
 static volatile u64 sink;
@@ -36,12 +37,15 @@ PROBED u64 behind(long a, long b, long c, long d, long e, struct mixed f, struct
 PROBED struct pair one_register(int n) { return (struct pair){ n, -n }; }
 PROBED struct floats one_vector(int n) { return (struct floats){ (float)n, (float)-n / 2 }; }
 
-/* Of these a record holds the first register. */
+/* These are returned in several registers. */
 PROBED struct longs two_registers(int n) { return (struct longs){ n, -n }; }
 PROBED struct mixed vector_first(int n) { return (struct mixed){ n * 0.5, n }; }
 PROBED struct ints three_ints(int n) { return (struct ints){ n, -n, n * 2 }; }
 PROBED struct letter letter_first(int n) { return (struct letter){ (char)('a' + n), n }; }
 PROBED struct three three_floats(int n) { return (struct three){ (float)n, (float)-n, (float)n / 2 }; }
+
+PROBED struct longs_float longs_float(int n) { return (struct longs_float){ n, (float)n / 4 }; }
+PROBED __int128 wide_result(int n) { return -(__int128)n << 70; }
 
 static void run(u64 times) {
     u64 sum = 0;
@@ -55,6 +59,7 @@ static void run(u64 times) {
         behind(1, 2, 3, 4, 5, (struct mixed){ i * 0.5, i }, (struct inner){ { i, i + 1 }, i % 2 ? ON : OFF, 200 }, i, (struct one){ -i });
         sum += (u64)one_register(i).a + (u64)one_vector(i).x + (u64)two_registers(i).second + (u64)vector_first(i).n;
         sum += (u64)three_ints(i).c + (u64)letter_first(i).n + (u64)three_floats(i).z;
+        sum += (u64)longs_float(i).n + (u64)(wide_result(i) >> 64);
     }
     TELL("calls", times);
     TELL("checksum", sum + sink);

@@ -76,6 +76,13 @@ func either(n int) (int, error) {
 	return -n, failed
 }
 
+// Nine registers for integers, and one for a float.
+//
+//go:noinline
+func results(n int) (a int, name string, half float64, err error, list []byte, last bool) {
+	return n, "name", float64(n) / 2, failed, []byte("bytes")[:n], n > 3
+}
+
 func main() {
 	fmt.Println("ready")
 	lines := bufio.NewScanner(os.Stdin)
@@ -95,6 +102,8 @@ func main() {
 		if err != nil || other == nil {
 			break
 		}
+		a, _, half, _, list, _ := results(4)
+		sum += a + int(half) + len(list)
 		fmt.Printf("sum=%d wrong=0\n", sum+n+m)
 	}
 }

@@ -95,10 +95,10 @@ const fn record(role: Action) -> (u32, u32) {
             return (LEAST_SLOT, room_for_copy(bytes));
         }
         Action::Record { values, texts, floats, fields, .. } => {
-            let (texts, floats) = (texts.count_ones() as usize, floats.arguments.count_ones() as usize);
-            let all = RingArea::slot_with_floats(values as usize, texts, floats + fields as usize);
-            // An exit's record has one value.
-            if all > RingArea::slot_for(1) { all } else { RingArea::slot_for(1) }
+            let (texts, vectors) = (texts.count_ones() as usize, floats.arguments.count_ones() as usize);
+            let all = RingArea::slot_with_floats(values as usize, texts, vectors + fields as usize);
+            let exit = RingArea::slot_for(floats.results.words());
+            if all > exit { all } else { exit }
         }
         Action::RecordAt(..) => RingArea::slot_for(0),
         Action::RecordMark(_, fields) => RingArea::slot_with_floats(6, 0, fields as usize),

@@ -56,7 +56,8 @@ pub use plan::{
 pub use preview::preview;
 pub use refusal::{NoTrampoline, PlanError, Refusal};
 pub use request::{
-    Action, ActionRequest, Floats, Hold, KeptPointer, KeptText, LatencyInput, Operand, Read, Scope, Unwind,
+    Action, ActionRequest, Floats, Hold, KeptPointer, KeptText, LatencyInput, Operand, Read, Results, Scope,
+    Unwind,
 };
 pub use space::{AddressSpace, CodeRegion};
 pub use system_calls::{SystemCall, system_calls};

@@ -24,20 +24,53 @@ pub enum Unwind {
     Copy(u32),
 }
 
-/// Which floats a record holds: the low 64 bits of vector registers.
+/// Which registers a record holds besides those of integer arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Floats {
-    /// Bit `n`: the record of an entry holds argument register `n` of eight (System V ABI, 3.2.3).
+    /// Bit `n`: the record of an entry holds the low 64 bits of vector register `n` of the eight for arguments (System V
+    /// ABI, 3.2.3).
     pub arguments: u8,
-    /// The returned value is a float, and is recorded in place of the integer.
-    pub returned: bool,
+    /// What the record of a return holds.
+    pub results: Results,
 }
 
 impl Floats {
-    /// The floats of both.
+    /// The registers of both. Of two that return differently, the one that returns more than an integer counts.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self { arguments: self.arguments | other.arguments, returned: self.returned || other.returned }
+    pub fn and(self, other: Self) -> Self {
+        let results = if self.results == Results::INTEGER { other.results } else { self.results };
+        Self { arguments: self.arguments | other.arguments, results }
+    }
+}
+
+/// Registers in which a function returns, from the first of each kind on. A record has them in this order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Results {
+    /// How many general registers: on x86-64 of rax and rdx, in Go of rax, rbx, rcx, rdi, rsi, r8, r9, r10 and r11; on arm64
+    /// from x0 on.
+    pub general: u8,
+    /// Behind them the low 64 bits of so many vector registers.
+    pub vectors: u8,
+}
+
+impl Default for Results {
+    fn default() -> Self {
+        Self::INTEGER
+    }
+}
+
+impl Results {
+    /// One integer.
+    pub const INTEGER: Self = Self { general: 1, vectors: 0 };
+    /// One float.
+    pub const FLOAT: Self = Self { general: 0, vectors: 1 };
+    /// Upper bound of the words of all of them.
+    pub const MOST: u8 = trapline_record::ring::MAX_VALUES as u8;
+
+    /// Number of words in a record.
+    #[must_use]
+    pub const fn words(self) -> usize {
+        self.general as usize + self.vectors as usize
     }
 }
 

@@ -4,7 +4,7 @@
 
 use trapline_plan::Read;
 
-use crate::arch::{FIRST_ON_STACK, GENERAL_ARGUMENTS, REGISTERS};
+use crate::arch::{FIRST_ON_STACK, GENERAL_ARGUMENTS, GO_RETURNED, REGISTERS, RETURNED};
 use crate::calls::FieldRead;
 
 /// Number of integer arguments in registers that a record holds.
@@ -12,6 +12,13 @@ pub const RECORDED: u8 = 6;
 
 /// Number of registers that hold integer arguments, in C: six on x86-64, eight on arm64. Records hold the first six.
 pub const ARGUMENT_REGISTERS: u8 = GENERAL_ARGUMENTS;
+
+/// Number of general registers in which a function returns, and which the record of its return can hold
+/// ([`Results`](crate::calls::Results)).
+#[must_use]
+pub const fn returned_registers(is_go: bool) -> u8 {
+    if is_go { GO_RETURNED } else { RETURNED }
+}
 
 /// The integer argument of this number, counted from 0, if it is in a register but not in the record.
 #[must_use]

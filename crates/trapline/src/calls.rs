@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Which floats and which memory records hold, if requested.
 pub use trapline_plan::filter::{FloatArguments, OPERANDS};
-pub use trapline_plan::{Floats, KeptPointer, KeptText, Read as FieldRead};
+pub use trapline_plan::{Floats, KeptPointer, KeptText, Read as FieldRead, Results};
 pub use trapline_record::ring::TEXT_BYTES;
 
 use trapline_record::calls::{FAILED, FAULT, MOST_BYTES, text_words};
@@ -61,8 +61,11 @@ pub struct Call {
     /// Texts that the call kept for its return, in the order of [`Filter::keeps`](crate::filter::Filter::keeps);
     /// `argument` is the index there. None of a call that has not returned.
     pub kept: Vec<Text>,
-    /// Returned value; for a float, its bits if requested.
+    /// First word of the returned value; for a float, its bits if requested.
     pub returned: Option<u64>,
+    /// What the call returned, in the registers that were asked for ([`Results`]): general ones, then vector registers.
+    /// Nothing where one general register was asked for, and in recordings.
+    pub results: Vec<u64>,
     /// Duration; for a call that ended by a jump to another function, until that jump.
     pub took: Option<Duration>,
     /// How it ended.

@@ -15,7 +15,7 @@ use trapline_record::ring::{
     FIRST_TEXT, FIRST_VALUE, MAX_VALUES, Record, RecordKind, TEXT_WORDS, first_float,
 };
 
-use crate::calls::{Call, CallEnd, FloatArguments, OPERANDS, Text};
+use crate::calls::{Call, CallEnd, FloatArguments, OPERANDS, Results, Text};
 use crate::filter::Filter;
 use crate::pairing::{FoundRecord, Paired, Pairing};
 use crate::quick::InTurn;
@@ -135,6 +135,8 @@ pub(crate) struct ProbeFacts {
     /// Its exits are recorded, so entries wait for them.
     pub(crate) waits: bool,
     pub(crate) shape: Option<Shape>,
+    /// What the records of its returns hold.
+    pub(crate) results: Results,
     pub(crate) values: Values,
     /// It is a library's, and calls are reported only if they come from the program.
     pub(crate) is_libcall: bool,
@@ -189,6 +191,12 @@ impl ProbeFacts {
             fields: beside.fields,
             kept: beside.kept,
             returned: exit.filter(|exit| exit.kind == RecordKind::Return).map(|exit| exit.values[0]),
+            results: match (exit.filter(|exit| exit.kind == RecordKind::Return), self.results) {
+                (Some(exit), results) if results != Results::INTEGER => {
+                    exit.values.into_iter().take(results.words()).collect()
+                }
+                _ => Vec::new(),
+            },
             // A difference of times as they are reported, so that rounding lets no call end after its caller.
             took: exit.map(|exit| since_start(exit.ticks).saturating_sub(at)),
             how,

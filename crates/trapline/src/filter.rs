@@ -20,7 +20,7 @@ pub use trapline_plan::filter::{
 
 use trapline_plan::filter::Late;
 use trapline_plan::hit::{HitClock, HitProgram, NAMES, input};
-use trapline_plan::{Action, Floats, KeptText, Operand, Read, Unwind, filter};
+use trapline_plan::{Action, Floats, KeptText, Operand, Read, Results, Unwind, filter};
 
 use crate::arch::{FILTERS_ROWS_BY_NAME, held_in_go};
 use crate::calls::{Call, Text};
@@ -338,7 +338,7 @@ impl Filter {
                 && self.fits(&late)
                 && self.arguments() <= values
                 && needed.arguments & !floats.arguments == 0
-                && needed.returned <= floats.returned
+                && [Results::INTEGER, floats.results].contains(&needed.results)
         };
         (self.late.is_some() || self.keeps_texts()) && self.rest().is_none_or(known)
     }

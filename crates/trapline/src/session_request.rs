@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use trapline_image::ProbeSpec;
 use trapline_patch::{Durations, Options};
-use trapline_plan::{Action, Floats, Unwind};
+use trapline_plan::{Action, Floats, Results, Unwind};
 use trapline_record::Svma;
 
 use crate::everyone::Everyone;
@@ -206,7 +206,7 @@ impl HitAction {
 /// Registers hold six arguments; only USDT probes have more.
 const fn recorded(values: u8, returns: bool, stack: Unwind) -> Action {
     let values = if values > 6 { 6 } else { values };
-    let floats = Floats { arguments: 0, returned: false };
+    let floats = Floats { arguments: 0, results: Results::INTEGER };
     Action::Record { values, returns, valued: false, texts: 0, ended: 0, floats, fields: 0, stack }
 }
 

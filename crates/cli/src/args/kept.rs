@@ -217,7 +217,7 @@ impl Kept {
             fields: self.fields.iter().map(field).collect::<Result<_, KeptError>>()?,
             // They were read when the call was recorded.
             kept: Vec::new(),
-            value_in_vector: false,
+            value_in: Vec::new(),
             returned_text: self.returned_text,
             noted: None,
         })

@@ -135,7 +135,7 @@ impl<'a> Shown<'a> {
             call.tid.to_string(),
             call.site.probe.clone(),
             how(call.how).to_owned(),
-            number(returned.map(|returned| value.value(returned).cell())),
+            number(returned.map(|raw| returned_of(call, raw, signature).cell())),
             number(call.took.map(|took| nanos(took).to_string())),
         ];
         let parameters = signature.map_or(&[][..], |signature| &signature.parameters);
@@ -208,7 +208,10 @@ pub(super) fn returned_value(
     let Some(returned) = returned else { return out.push(b'?') };
     match text::returned(call, signature.and_then(|signature| signature.returned_text)) {
         Some(read) => out.extend_from_slice(text::shown(&read).as_bytes()),
-        None => shown(out, value, Some(returned), || value.show(returned)),
+        None => shown(out, value, Some(returned), || match signature {
+            Some(signature) => signature.show_returned(call, returned),
+            None => value.show(returned),
+        }),
     }
 }
 
@@ -222,7 +225,7 @@ pub(super) fn members(call: &Call, signature: Option<&Signature>) -> Option<Stri
     };
     let value = value_type(signature);
     let returned = call.returned.filter(|_| *value != Type::Void);
-    let returned = returned.map(|returned| ("return".to_owned(), value.value(returned)));
+    let returned = returned.map(|raw| ("return".to_owned(), returned_of(call, raw, signature)));
     let all = parameters.iter().enumerate().map(named).chain(returned);
     let text = |(name, value): (String, Value)| {
         // A name and a value are JSON.
@@ -328,7 +331,7 @@ fn json(call: &Call, signature: Option<&Signature>) -> String {
         tid: call.tid,
         probe: &call.site.probe,
         args: arguments.iter().map(|parameter| argument(call, parameter)).collect(),
-        ret: returned.map(|returned| ret_text.unwrap_or_else(|| value.value(returned))),
+        ret: returned.map(|raw| ret_text.unwrap_or_else(|| returned_of(call, raw, signature))),
         ret_cut: read.as_ref().is_some_and(|read| read.cut),
         ret_fault: read.as_ref().and_then(|read| read.fault),
         ret_name: returned.and_then(|returned| value.label(returned)),
@@ -350,6 +353,11 @@ const fn how(how: CallEnd) -> &'static str {
 /// The type by which a returned value is shown.
 pub(super) fn value_type(signature: Option<&Signature>) -> &Type {
     signature.and_then(|signature| signature.value.as_ref()).unwrap_or(&Type::Hex)
+}
+
+/// What a call returned; `raw` is its first word.
+fn returned_of(call: &Call, raw: u64, signature: Option<&Signature>) -> Value {
+    signature.map_or_else(|| Type::Hex.value(raw), |signature| signature.returned(call, raw))
 }
 
 fn argument<'a>(call: &Call, parameter: &'a Parameter) -> Argument<'a> {
@@ -410,6 +418,7 @@ mod tests {
             kept: Vec::new(),
             stack: None,
             returned: Some(0xffff_ffff),
+            results: Vec::new(),
             took: Some(Duration::from_nanos(20)),
             how: CallEnd::Returned,
         };
@@ -418,6 +427,7 @@ mod tests {
             texts: Vec::new(),
             fields: Vec::new(),
             returned: None,
+            results: Vec::new(),
             took: None,
             how: CallEnd::Unfinished,
             ..open.clone()

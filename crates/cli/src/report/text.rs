@@ -151,6 +151,7 @@ mod tests {
             kept: Vec::new(),
             stack: None,
             returned: None,
+            results: Vec::new(),
             took: None,
             how: CallEnd::Entered,
         }

@@ -9,7 +9,7 @@
 //! locations count. Does not: know the older way, by the stack alone; such units do not say "regabi".
 
 use super::entry::{AtEntry, GO_GENERAL, GO_VECTORS, Rules};
-use super::parts::{Layout, MOST_BYTES, Parts, Piece, Whereabouts};
+use super::parts::{Layout, Parts, Piece, Whereabouts};
 use super::{Declared, DeclaredParameter, LaidOut, ParameterPlace, Prototype, ValueType};
 use crate::debuginfo::DebugInfo;
 use crate::entries::{At, Entry, MAX_CHAIN};
@@ -24,6 +24,8 @@ const DECLARES_BLANK: u32 = 22;
 
 /// Types and members that are looked at for one function; more are forged.
 const MOST_LOOKED_AT: u32 = 10_000;
+/// Bytes of everything that registers return, each result from a word of its own on.
+const MOST_RETURNED: u64 = 8 * MOST_PARTS as u64;
 
 /// A part of a value that one register holds: where it is in the value, its bytes, and whether it is a float.
 type Part = (u64, u64, bool);
@@ -143,7 +145,7 @@ impl DebugInfo {
             members.push(LaidOut { name: name.clone(), offset: begin, bits: None, of: layout });
             // Each begins in a register of its own, and so a word of its own.
             begin = begin.saturating_add(self.size(*of)?).next_multiple_of(8);
-            if begin > MOST_BYTES {
+            if begin > MOST_RETURNED {
                 return Ok((ValueType::Unknown, None));
             }
         }

@@ -219,6 +219,7 @@ pub(crate) fn measure(rounds: usize) {
                 texts: 0,
                 ended: 0,
                 floats: Floats::default(),
+                by_go: false,
                 valued: false,
                 fields: &[],
                 marks: None,

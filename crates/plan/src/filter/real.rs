@@ -10,7 +10,7 @@ use std::cmp::Ordering;
 use super::error::Why;
 use super::float::Float;
 use super::tree::{Binary, Known, Tree, Unary};
-use crate::request::Floats;
+use crate::request::{Floats, Results};
 
 impl Float {
     /// The keys next below and above a constant; the same one twice if the type has it.
@@ -161,7 +161,7 @@ impl Tree {
         let mut floats = Floats::default();
         self.each_known(&mut |known| match known {
             Known::Float(index, _) => floats.arguments |= 1 << (index % 8),
-            Known::FloatReturned(_) => floats.returned = true,
+            Known::FloatReturned(_) => floats.results = Results::FLOAT,
             _ => {}
         });
         floats

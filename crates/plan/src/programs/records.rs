@@ -171,7 +171,7 @@ pub(crate) enum ValuePlace {
     Vector(u8),
     /// A word of the fields that the stub has copied.
     Field(u16),
-    /// The general register of returned values.
+    /// The first general register of returned values.
     Returned,
     /// A word of the texts; all of them are one behind the other.
     Text(u16),
@@ -290,14 +290,14 @@ fn words(values: u16, publish: Option<Publish>) -> Result<Program, Unsound> {
     builder.store(word(0), ids);
     builder.store(word(1), time);
     let key = builder.input(input::KEY);
-    let values: Vec<Value> = (0..values).map(|nth| builder.input(input::VALUE + nth)).collect();
     let used = publish.filter(|publish| publish.is_long).map(|_| builder.input(input::USED));
     builder.store(word(2), key);
     if let Some(used) = used {
         builder.store(word(USED), used);
     }
-    for (nth, value) in (FIRST_VALUE..).zip(values) {
-        builder.store(word(nth), value);
+    for nth in 0..values {
+        let value = builder.input(input::VALUE + nth);
+        builder.store(word(FIRST_VALUE + u64::from(nth)), value);
     }
     let Some(publish) = publish else { return builder.finish(None) };
     let ring = builder.pointer(input::RING, Memory::Mine);

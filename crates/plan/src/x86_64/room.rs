@@ -26,7 +26,7 @@ const DEFERRED_BYTES: u64 = 768;
 /// Upper bound of the code bytes that copy one text into a call's memory.
 const KEPT_BYTES: u64 = 256;
 /// Bytes of code that store one float.
-const FLOAT_BYTES: u64 = 8;
+const FLOAT_BYTES: u64 = 10;
 /// Bytes kept free for code that the batch needs itself.
 pub(super) const SPARE: u64 = PAGE;
 /// Bytes for the gate through which consumers are called. Most of them save the extended state component by
@@ -63,8 +63,11 @@ pub(super) fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let texts = input.requests.iter().map(|request| texts(request.action)).max().unwrap_or(0);
     let tallied = |filter: &TargetFilter| filter.tally.as_ref().map_or(0, |tally| tally.texts().count_ones());
     let texts = texts.max(input.filters.iter().flatten().map(tallied).max().unwrap_or(0));
+    // An entry has floats, and an exit has further results.
     let floats = |request: &ActionRequest| match request.action {
-        Action::Record { floats, .. } => floats.arguments.count_ones(),
+        Action::Record { floats, .. } => {
+            floats.arguments.count_ones().max(floats.results.words().saturating_sub(1) as u32)
+        }
         _ => 0,
     };
     let floats = u64::from(input.requests.iter().map(floats).max().unwrap_or(0)) * FLOAT_BYTES;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use trapline_plan::Floats;
 use trapline_plan::x86_64::stub::{Liveness, Rings, ThreadId, Traced, Waits};
+use trapline_plan::{Floats, Results};
 use trapline_record::calls::{Behind, CallRecord, Found, Reading, SEQUENCE, WAITERS, WORD, text_words};
 use trapline_record::ring::{RecordKind, RingArea};
 
@@ -121,7 +121,10 @@ fn word_1_values_are_what_was_there() {
     let Some(machine) = with_rseq() else { return };
     let _one = ONE.lock();
     let mut random = Random(0x5151_1234_9876_0003);
-    let floats = |arguments, returned| Floats { arguments, returned };
+    let floats = |arguments, is_float: bool| {
+        let results = if is_float { Results::FLOAT } else { Results::default() };
+        Floats { arguments, results }
+    };
     let site = Liveness { red_zone_live: true, ..Liveness::default() };
     for (kind, values, (texts, ended), floats, valued) in [
         (RecordKind::Entry, 1, (0, 0), floats(0, false), false),
@@ -194,7 +197,7 @@ fn word_1_values_are_what_was_there() {
                     all
                 }
                 RecordKind::Return if !valued => vec![],
-                RecordKind::Return if floats.returned => vectors(1),
+                RecordKind::Return if floats.results == Results::FLOAT => vectors(1),
                 RecordKind::Return => vec![before.regs[0]],
                 RecordKind::Tail => vec![],
             };

@@ -109,6 +109,7 @@ impl Set {
             texts: 0,
             ended: 0,
             floats: Default::default(),
+            by_go: false,
             valued: false,
             fields: &[],
             marks: None,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, ThreadId, Traced, trace};
-use trapline_plan::{Floats, Stacks, Unwind};
+use trapline_plan::{Floats, Results, Stacks, Unwind};
 use trapline_record::ring::{HEAD, Record, RecordKind, RingArea, first_float};
 use trapline_record::view::View;
 
@@ -89,6 +89,7 @@ pub(crate) fn every_hit<'a>(machine: &'a Machine, rings: &'a Rings, dropped: u64
         texts: 0,
         ended: 0,
         floats: Floats::default(),
+        by_go: false,
         valued: false,
         fields: &[],
         marks: None,
@@ -120,27 +121,34 @@ fn records_hold_what_was_there_and_state_is_kept() {
 
 fn records_hold_what_was_there(machine: &Machine) {
     let mut random = Random(0x5151_1234_9876_0001);
-    let floats = |arguments, returned| Floats { arguments, returned };
-    let none = Floats::default();
-    for (kind, values, slot, floats) in [
-        (RecordKind::Entry, 0, 64, none),
-        (RecordKind::Entry, 5, 64, none),
-        (RecordKind::Entry, 6, 128, none),
-        (RecordKind::Entry, 2, 64, floats(0b101, true)),
-        (RecordKind::Entry, 5, 128, floats(0b1111_1111, false)),
-        (RecordKind::Return, 1, 64, none),
-        (RecordKind::Return, 1, 64, floats(0b11, true)),
-        (RecordKind::Tail, 0, 64, floats(0b11, true)),
+    let floats = |arguments, (general, vectors)| Floats { arguments, results: Results { general, vectors } };
+    let (one, float) = ((1, 0), (0, 1));
+    for (kind, values, slot, floats, by_go) in [
+        (RecordKind::Entry, 0, 64, floats(0, one), false),
+        (RecordKind::Entry, 5, 64, floats(0, one), true),
+        (RecordKind::Entry, 6, 128, floats(0, one), false),
+        (RecordKind::Entry, 2, 64, floats(0b101, float), false),
+        (RecordKind::Entry, 5, 128, floats(0b1111_1111, one), false),
+        (RecordKind::Return, 1, 64, floats(0, one), false),
+        (RecordKind::Return, 1, 64, floats(0b11, float), false),
+        (RecordKind::Return, 1, 64, floats(0, (2, 2)), false),
+        (RecordKind::Return, 1, 64, floats(0, (0, 4)), false),
+        (RecordKind::Return, 1, 128, floats(0, (9, 4)), true),
+        (RecordKind::Tail, 0, 64, floats(0b11, float), false),
     ] {
-        if floats != none && !sets_vectors() {
+        if (floats.arguments != 0 || floats.results.vectors > 0) && !sets_vectors() {
             continue;
         }
+        // In their order: rax, rdx; Go's rax, rbx, rcx, rdi, rsi, r8, r9, r10, r11.
+        let results = if by_go { &[0, 3, 1, 7, 6, 8, 9, 10, 11][..] } else { &[0, 2] };
         let mut arena = Arena::new();
         // As small as a ring can be: most hits find it full until it is read.
         let rings = rings_for(&arena, machine, 2 * slot, slot);
         let dropped = arena.word(0);
         for site in sites() {
-            let traced = Traced { site, floats, ..every_hit(machine, &rings, dropped) };
+            // No result is dead at a return.
+            let site = if kind == RecordKind::Entry { site } else { Liveness { dead: 0, ..site } };
+            let traced = Traced { site, floats, by_go, ..every_hit(machine, &rings, dropped) };
             let code = built(&mut arena, &traced, kind, values, &back());
             let mut reader = Reader::new(&rings);
             for ring in 0..rings.area.rings {
@@ -165,8 +173,11 @@ fn records_hold_what_was_there(machine: &Machine) {
                         assert_eq!(first_float(values, 0), (3 + values) as u64);
                         integers.chain(vectors).collect()
                     }
-                    RecordKind::Return if floats.returned => vec![vector(0)],
-                    RecordKind::Return => vec![before.regs[0]],
+                    RecordKind::Return => {
+                        let Results { general, vectors } = floats.results;
+                        let integers = results.iter().take(general.into()).map(|&reg| before.regs[reg]);
+                        integers.chain((0..vectors.into()).map(vector)).collect()
+                    }
                     RecordKind::Tail => vec![],
                 };
                 assert_eq!(

@@ -2,9 +2,9 @@
 //! language lets pass, with entry and exit beside each other. Written, dropped, filtered and not ended add up
 //! to the begun calls, exactly.
 
-use trapline_plan::Floats;
 use trapline_plan::filter::{Facts, Float, Int, Known, Late, Symbol, TargetFilter, Tree, parse, registers};
 use trapline_plan::x86_64::stub::{Filtered, Latency, Liveness, Machine, Rings, Traced, trace};
+use trapline_plan::{Floats, Results};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
 use trapline_record::ring::{Record, RecordKind, RingArea, TEXT_BYTES, TEXT_WORDS, first_float};
 
@@ -115,7 +115,10 @@ fn returns_decide(machine: &Machine) {
         let mut arena = Arena::new();
         // Two kinds: entries that store many floats, and few.
         let arguments = if sets_vectors() { [0b1111_1111, 0b0100_1010][(round & 1) as usize] } else { 0 };
-        let floats = Floats { arguments, returned: false };
+        let vectors = if sets_vectors() { 1 } else { 0 };
+        let by_go = round % 3 > 0;
+        let results = [Results::default(), Results { general: if by_go { 9 } else { 2 }, vectors }];
+        let floats = Floats { arguments, results: results[(round >> 1 & 1) as usize] };
         let mut known = true;
         condition.each_known(&mut |one| {
             known &= !matches!(one, Known::Float(n, _) if arguments >> n & 1 == 0);
@@ -130,7 +133,7 @@ fn returns_decide(machine: &Machine) {
         let site = Liveness { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
         let go = [None, Some(None), Some(Some(&GOROUTINE))][(round % 3) as usize].map(runs);
         let marks = Some(Latency { go, ..arena.deferred(slot) });
-        let traced = Traced { site, floats, marks, ..traced(&arena, machine, &rings, &filter) };
+        let traced = Traced { site, floats, by_go, marks, ..traced(&arena, machine, &rings, &filter) };
         let kind = if round % 5 == 4 { RecordKind::Tail } else { RecordKind::Return };
         let end = exit(&mut arena, &traced, (kind, 6), &back());
         let code = entry(&mut arena, &traced, 6, &[], end);
@@ -144,6 +147,11 @@ fn returns_decide(machine: &Machine) {
                 vector[0] = float(&mut random);
             }
             let integer = state.regs[0];
+            let registers = if by_go { &[0, 3, 1, 7, 6, 8, 9, 10, 11][..] } else { &[0, 2] };
+            let Results { general, vectors } = floats.results;
+            let integers = registers.iter().take(general.into()).map(|&reg| state.regs[reg]);
+            let returned: Vec<u64> =
+                integers.chain((0..vectors.into()).map(|n: usize| state.zmm[n][0])).collect();
             let mut facts = Facts {
                 arguments: [7, 6, 2, 1, 8, 9].map(|reg: usize| state.regs[reg]),
                 floats: core::array::from_fn(|n| state.zmm[n][0]),
@@ -180,7 +188,7 @@ fn returns_decide(machine: &Machine) {
             let behind = first.values[6..].iter().copied();
             all.zip(behind).for_each(|(expected, is)| assert_eq!(is, expected));
             if kind == RecordKind::Return {
-                assert_eq!(last.values[0], integer);
+                assert_eq!(last.values[..returned.len()], returned);
             }
         }
         assert_eq!(arena.counted(0), 0, "nothing was dropped");

@@ -2,7 +2,7 @@
 
 use trapline_plan::aarch64::stub::{Code as _, Traced, trace};
 use trapline_plan::filter::{Int, Known, Symbol, TargetFilter, parse};
-use trapline_plan::{Floats, ThreadId, Unwind};
+use trapline_plan::{Floats, Results, ThreadId, Unwind};
 use trapline_record::ring::{Record, RecordKind};
 
 use super::records::{Bench, kept, machines, on_cpu, view};
@@ -54,10 +54,12 @@ fn floats_are_what_vectors_hold() {
     for machine in machines(by_hand) {
         on_cpu(2);
         for (kind, floats, values, slot) in [
-            (RecordKind::Entry, Floats { arguments: 0b1111_1111, returned: true }, 2, 128),
-            (RecordKind::Entry, Floats { arguments: 0b101, returned: false }, 2, 64),
-            (RecordKind::Return, Floats { arguments: 0b101, returned: true }, 2, 64),
-            (RecordKind::Return, Floats { arguments: 0b101, returned: false }, 2, 64),
+            (RecordKind::Entry, Floats { arguments: 0b1111_1111, results: Results::FLOAT }, 2, 128),
+            (RecordKind::Entry, Floats { arguments: 0b101, results: Results::default() }, 2, 64),
+            (RecordKind::Return, Floats { arguments: 0b101, results: Results::FLOAT }, 2, 64),
+            (RecordKind::Return, Floats { arguments: 0b101, results: Results::default() }, 2, 64),
+            (RecordKind::Return, Floats { arguments: 0, results: Results { general: 2, vectors: 3 } }, 2, 64),
+            (RecordKind::Return, Floats { arguments: 0, results: Results { general: 0, vectors: 4 } }, 2, 64),
         ] {
             let mut bench = Bench::new(machine, 2 * slot, slot, kept());
             let traced = Traced { floats, ..bench.traced(Unwind::None) };
@@ -73,8 +75,11 @@ fn floats_are_what_vectors_hold() {
                 .collect();
             let expected = match kind {
                 RecordKind::Entry => [&[40, 41], &all[..]].concat(),
-                _ if floats.returned => vec![0.5_f64.to_bits()],
-                _ => vec![40],
+                _ => {
+                    let Results { general, vectors } = floats.results;
+                    let vectors = (0..vectors).map(|n| (f64::from(n) + 0.5).to_bits());
+                    [40, 41].into_iter().take(general.into()).chain(vectors).collect()
+                }
             };
             assert_eq!(record.values[..expected.len()], expected, "{kind:?} {floats:?} {machine:?}");
         }

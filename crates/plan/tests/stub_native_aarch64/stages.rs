@@ -11,7 +11,7 @@ use trapline_plan::aarch64::stub::{Code as _, Filtered, Latency, Machine, Traced
 use trapline_plan::filter::{
     Facts, Float, Int, Known, Late, MAX_TEMPORARIES, Symbol, Tally, TargetFilter, Tree, parse, registers,
 };
-use trapline_plan::{Buckets, Floats, Read, ThreadId, Unwind};
+use trapline_plan::{Buckets, Floats, Read, Results, ThreadId, Unwind};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
 use trapline_record::latency as words;
 use trapline_record::ring::{Record, RecordKind, RingArea};
@@ -231,7 +231,8 @@ fn returns_decide_as_the_language_says() {
         let (machine, id) = (machines[round as usize % machines.len()], ids[round as usize / 2 % ids.len()]);
         let slot = RingArea::slot_with_floats(6, 0, 8);
         let mut calls = Calls::new(machine, (1 << 12, slot), id, late(condition.clone()));
-        calls.floats = Floats { arguments, returned: false };
+        let results = [Results::default(), Results { general: 5, vectors: 4 }];
+        calls.floats = Floats { arguments, results: results[round as usize >> 1 & 1] };
         let kind = if round % 5 == 4 { RecordKind::Tail } else { RecordKind::Return };
         let code = calls.whole(6, &[], kind);
         on_cpu(round % 8);
@@ -265,7 +266,9 @@ fn returns_decide_as_the_language_says() {
             let all = (0..8).filter(|n| left >> n & 1 == 1).map(|n| facts.floats[n]);
             all.zip(&first.values[6..]).for_each(|(expected, is)| assert_eq!(*is, expected, "{what}"));
             if kind == RecordKind::Return {
-                assert_eq!(last.values[0], arguments[0], "{what}");
+                let Results { general, vectors } = calls.floats.results;
+                let returned = [&arguments[..general.into()], &facts.floats[..vectors.into()]].concat();
+                assert_eq!(last.values[..returned.len()], returned, "{what}");
             }
         }
         passed += 10 - late;

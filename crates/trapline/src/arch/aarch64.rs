@@ -5,6 +5,10 @@ pub(crate) const CAN_WAIT: bool = false;
 
 /// Number of registers that hold integer arguments, in C.
 pub(crate) const GENERAL_ARGUMENTS: u8 = 8;
+/// General registers in which functions return, as far as records hold them.
+pub(crate) const RETURNED: u8 = 8;
+/// The same for functions of Go's.
+pub(crate) const GO_RETURNED: u8 = 8;
 /// Hardware numbers of the first six of them.
 pub(crate) const ARGUMENTS: [u8; 6] = [0, 1, 2, 3, 4, 5];
 /// Distance from the stack pointer at a function's entry to the first argument there.

@@ -9,6 +9,10 @@ pub(crate) const CAN_WAIT: bool = true;
 
 /// Number of registers that hold integer arguments, in C.
 pub(crate) const GENERAL_ARGUMENTS: u8 = 6;
+/// General registers in which functions return.
+pub(crate) const RETURNED: u8 = 2;
+/// The same for functions of Go's.
+pub(crate) const GO_RETURNED: u8 = 9;
 /// Hardware numbers of the first six of them.
 pub(crate) const ARGUMENTS: [u8; 6] = [7, 6, 2, 1, 8, 9];
 /// Distance from the stack pointer at a function's entry to the first argument there: behind the return address.

@@ -46,6 +46,7 @@ pub(super) fn table() -> Vec<u8> {
             site,
             waits,
             shape,
+            results: trapline_plan::Results::INTEGER,
             values: Values::AsRecorded,
             is_libcall: matches!(probe, 7 | 8),
             late: None,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use trapline_image::MARK_ARGUMENTS;
-use trapline_plan::KeptText;
 use trapline_plan::filter::{Float, Int};
+use trapline_plan::{KeptText, Results};
 
 use super::frame::{Get, HEAD, Kind, MAGIC, Put, VERSION};
 use crate::decode::{Clock, ProbeFacts, Probes, Shape};
@@ -172,6 +172,7 @@ impl Table {
                     site,
                     waits: bits & 1 == 1,
                     shape,
+                    results: Results::INTEGER,
                     values,
                     is_libcall: bits & 4 != 0,
                     late: None,

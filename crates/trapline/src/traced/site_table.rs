@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use trapline_patch::{Attached, Segment};
-use trapline_plan::Action;
+use trapline_plan::{Action, Results};
 use trapline_record::FileOffset;
 use trapline_tracee::FileId;
 
@@ -128,6 +128,10 @@ impl Tracked {
             site: Arc::clone(&self.site),
             waits: matches!(self.action, Action::Record { returns: true, .. }),
             shape: self.shape(returns_decide, is_compact),
+            results: match self.action {
+                Action::Record { floats, .. } if !is_compact => floats.results,
+                _ => Results::INTEGER,
+            },
             values: self.values.clone(),
             is_libcall: self.is_libcall,
             late: late.filter(Filter::is_late).map(Arc::new),

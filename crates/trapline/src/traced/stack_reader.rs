@@ -58,6 +58,7 @@ impl SeenHit {
             fields: Vec::new(),
             kept: Vec::new(),
             returned: None,
+            results: Vec::new(),
             took: None,
             how: CallEnd::Entered,
             stack: Some(self.stack),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use trapline::Call;
-use trapline::calls::{FieldRead, Floats, KeptText};
+use trapline::calls::{FieldRead, Floats, KeptText, Results};
 use trapline::filter::{Float, Int};
 use trapline::prototypes::{Layout, ProbedFunction, ValueType};
 
@@ -107,8 +107,8 @@ pub(crate) struct Signature {
     pub(crate) fields: Vec<FieldOf>,
     /// The texts that calls keep for their return.
     pub(crate) kept: Vec<KeptText>,
-    /// The value is in a vector register, though it is no float.
-    pub(crate) value_in_vector: bool,
+    /// The registers of a returned value of several parts.
+    pub(crate) value_in: Vec<RegisterPart>,
     /// The one of them to which the returned value points, if that is shown as text.
     pub(crate) returned_text: Option<u8>,
     /// Debug information in which further fields are found.
@@ -151,7 +151,7 @@ impl Signature {
             |parameter: &Parameter| if let ArgumentPlace::General(n) = parameter.place { 1 << n } else { 0 };
         self.parameters.iter().filter(ends).map(bit).fold(0, |all, one: u16| all | one)
     }
-    /// The values that are floats.
+    /// The values that are floats, and the registers of the returned value.
     pub(crate) fn floats(&self) -> Floats {
         let bit = |parameter: &Parameter| match parameter.place {
             ArgumentPlace::Vector(n) => 1 << n,
@@ -162,7 +162,26 @@ impl Signature {
             _ => 0,
         };
         let arguments = self.parameters.iter().map(bit).fold(0, |all, one: u8| all | one);
-        Floats { arguments, returned: self.value_in_vector || matches!(self.value, Some(Type::Float(_))) }
+        let results = match &self.value {
+            Some(Type::Float(_)) => Results::FLOAT,
+            Some(Type::Whole(_)) => whole::results(&self.value_in),
+            _ => Results::INTEGER,
+        };
+        Floats { arguments, results }
+    }
+    /// What a call returned, as text; `raw` is its first word.
+    pub(crate) fn show_returned(&self, call: &Call, raw: u64) -> String {
+        match &self.value {
+            Some(Type::Whole(layout)) => whole::show(layout, &whole::returned(call, &self.value_in)),
+            value => value.as_ref().unwrap_or(&Type::Hex).show(raw),
+        }
+    }
+    /// The same for machines.
+    pub(crate) fn returned(&self, call: &Call, raw: u64) -> Value {
+        match &self.value {
+            Some(Type::Whole(layout)) => whole::value(layout, &whole::returned(call, &self.value_in)),
+            value => value.as_ref().unwrap_or(&Type::Hex).value(raw),
+        }
     }
     /// The number of general registers that hold arguments, up to the last one that is named.
     pub(crate) fn registers(&self) -> u8 {

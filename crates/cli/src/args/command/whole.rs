@@ -4,7 +4,7 @@
 //! there for is unknown (`?`, JSON `null`). Does not: know where the bytes come from.
 
 use trapline::Call;
-use trapline::calls::ReadOutcome;
+use trapline::calls::{ReadOutcome, Results};
 use trapline::prototypes::{LaidOut, Layout, ParameterPlace, Piece, ValueType};
 
 use super::types::{Type, Value};
@@ -24,6 +24,9 @@ pub(crate) struct RegisterPart {
     pub(crate) bytes: u8,
 }
 
+/// Vector registers that a record can hold.
+const VECTORS: u8 = 8;
+
 /// The registers of a value; `None` if there are more than a record holds, or one is not known.
 pub(crate) fn registers(pieces: &[Piece], recorded: u8) -> Option<[Option<RegisterPart>; MOST]> {
     let mut all = [None; MOST];
@@ -31,15 +34,63 @@ pub(crate) fn registers(pieces: &[Piece], recorded: u8) -> Option<[Option<Regist
         return None;
     }
     for (to, piece) in all.iter_mut().zip(pieces) {
+        *to = Some(RegisterPart::of(piece, recorded)?);
+    }
+    Some(all)
+}
+
+/// The registers of a returned value, up to one that no record holds; `recorded`: of so many general registers.
+pub(crate) fn returned_in(pieces: &[Piece], recorded: u8) -> Vec<RegisterPart> {
+    let mut parts = Vec::new();
+    for piece in pieces {
+        let Some(part) = RegisterPart::of(piece, recorded) else { break };
+        parts.push(part);
+        if results(&parts).words() > usize::from(Results::MOST) {
+            parts.pop();
+            break;
+        }
+    }
+    parts
+}
+
+/// The registers that a record must hold for these parts.
+pub(crate) fn results(parts: &[RegisterPart]) -> Results {
+    let many = |vector: bool| {
+        parts.iter().filter(|part| part.vector == vector).map(|part| part.nth + 1).max().unwrap_or(0)
+    };
+    Results { general: many(false), vectors: many(true) }
+}
+
+/// The bytes of a value that a call returned in these registers, up to what was not recorded.
+pub(crate) fn returned(call: &Call, parts: &[RegisterPart]) -> Vec<u8> {
+    let general = results(parts).general;
+    let first = call.returned.filter(|_| call.results.is_empty());
+    let words = if let Some(first) = &first { std::slice::from_ref(first) } else { &call.results[..] };
+    let mut bytes = Vec::new();
+    for part in parts {
+        let nth = usize::from(if part.vector { general + part.nth } else { part.nth });
+        let Some(word) = words.get(nth) else { break };
+        part.put(*word, &mut bytes);
+    }
+    bytes
+}
+
+impl RegisterPart {
+    /// `None` if no record holds it.
+    fn of(piece: &Piece, recorded: u8) -> Option<Self> {
         let (vector, nth) = match piece.place {
             ParameterPlace::General(nth) if nth < recorded => (false, nth),
-            ParameterPlace::Vector(nth) if nth < 8 => (true, nth),
+            ParameterPlace::Vector(nth) if nth < VECTORS => (true, nth),
             _ => return None,
         };
         // Of a vector register the low half is recorded.
-        *to = Some(RegisterPart { vector, nth, offset: piece.offset, bytes: piece.bytes.min(8) });
+        (piece.bytes <= 8).then_some(Self { vector, nth, offset: piece.offset, bytes: piece.bytes })
     }
-    Some(all)
+    /// Adds its bytes behind those of the parts before it.
+    fn put(&self, word: u64, bytes: &mut Vec<u8>) {
+        bytes.resize(bytes.len().max(usize::from(self.offset)), 0);
+        bytes.extend(&word.to_le_bytes()[..usize::from(self.bytes)]);
+    }
 }
 
 /// The bytes of a value that argument registers held.
@@ -52,8 +103,7 @@ pub(crate) fn bytes_of(call: &Call, parts: &[Option<RegisterPart>; MOST]) -> Opt
             false if call.unseen >> (part.nth & 15) & 1 == 1 => return None,
             false => *call.arguments.get(nth)?,
         };
-        bytes.resize(bytes.len().max(usize::from(part.offset)), 0);
-        bytes.extend(&word.to_le_bytes()[..usize::from(part.bytes)]);
+        part.put(word, &mut bytes);
     }
     Some(bytes)
 }

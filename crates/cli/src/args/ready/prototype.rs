@@ -21,7 +21,7 @@ use super::run::run;
 use super::signature::{self, SignatureError};
 use crate::args::command::Run;
 use crate::args::command::types::{ArgumentPlace, FieldOf, Parameter, Signature, Type};
-use crate::args::command::whole::registers;
+use crate::args::command::whole::{RegisterPart, registers, returned_in};
 use crate::args::typed::Common;
 use crate::report::format::Format;
 
@@ -181,11 +181,10 @@ pub(super) fn refuse_kept(probes: &[(ProbeSpec, Option<Signature>)]) -> Result<(
 /// The typed signature, with the noted type of the returned value unless one was typed.
 fn valued(typed: &Signature, noted: ProbedFunction) -> Signature {
     let all = noted.prototype.is_some().then(|| signature_of(Rc::new(noted)));
-    let value_in_vector = typed.value.is_none() && all.as_ref().is_some_and(|all| all.value_in_vector);
-    Signature {
-        value: typed.value.clone().or(all.and_then(|all| all.value)),
-        value_in_vector,
-        ..typed.clone()
+    let noted = all.filter(|_| typed.value.is_none());
+    match noted {
+        Some(Signature { value, value_in, .. }) => Signature { value, value_in, ..typed.clone() },
+        None => typed.clone(),
     }
 }
 
@@ -251,10 +250,10 @@ fn selected(
         parameters.push(Parameter { name: word.clone(), shown: field.shown.clone(), place });
         fields.push(field);
     }
-    let value_in_vector = typed.value.is_none() && all.as_ref().is_some_and(|all| all.value_in_vector);
-    let (value, noted) = all.map_or((None, None), |all| (all.value, all.noted));
+    let (value, value_in, noted) =
+        all.map_or((None, Vec::new(), None), |all| (all.value, all.value_in, all.noted));
     let value = typed.value.clone().or(value);
-    Ok(Signature { parameters, value, value_in_vector, selected: Vec::new(), fields, noted, ..typed.clone() })
+    Ok(Signature { parameters, value, value_in, selected: Vec::new(), fields, noted, ..typed.clone() })
 }
 
 /// Whether a variable exists at a place inside a function, but has no place there that is known.
@@ -282,7 +281,7 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
             selected: Vec::new(),
             fields: Vec::new(),
             kept: Vec::new(),
-            value_in_vector: false,
+            value_in: Vec::new(),
             returned_text: None,
             noted: Some(noted),
         };
@@ -321,16 +320,14 @@ fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
         }
     };
     let parameters = parameters.into_iter().map(parameter).collect();
-    let parts = value_parts.and_then(|parts| returned(&parts));
-    let value_in_vector = parts.as_ref().is_some_and(|(_, in_vector)| *in_vector);
-    let value = match (value, parts) {
-        (ValueType::Other(_), Some((whole, _))) => whole,
-        // It is returned in several registers, or at a place that the caller passed.
-        (ValueType::Other(_), None) => Type::Void,
-        (value, _) => Type::from(value),
+    let (value, value_in) = match (value, value_parts.and_then(|parts| returned(&parts, noted.is_go))) {
+        (ValueType::Other(_), Some(whole)) => whole,
+        // It is returned at a place that the caller passed, or nobody knows where.
+        (ValueType::Other(_), None) => (Type::Void, Vec::new()),
+        (value, _) => (Type::from(value), Vec::new()),
     };
     Signature {
-        value_in_vector,
+        value_in,
         parameters,
         value: Some(value),
         selected: Vec::new(),
@@ -395,14 +392,12 @@ fn whole(name: String, parts: Parts, noted: &ProbedFunction, fields: &mut Vec<Fi
     }
 }
 
-/// How a returned value of several parts is shown, and whether a vector register holds its first word. Of the further
-/// words nothing is recorded, and the first one must have none of their bytes.
-fn returned(parts: &Parts) -> Option<(Type, bool)> {
+/// How a returned value of several parts is shown, and the registers that hold it, up to one that no record holds. `None` if
+/// no record holds the first one.
+fn returned(parts: &Parts, is_go: bool) -> Option<(Type, Vec<RegisterPart>)> {
     let Whereabouts::Registers(pieces) = &parts.at else { return None };
-    let (first, further) = pieces.split_first()?;
-    let is_apart = first.offset == 0 && further.iter().all(|piece| piece.offset >= 8);
-    let in_vector = is_apart.then_some(matches!(first.place, ParameterPlace::Vector(_)))?;
-    Some((Type::Whole(Rc::new(parts.layout.clone())), in_vector))
+    let registers = returned_in(pieces, beyond::returned_registers(is_go));
+    (!registers.is_empty()).then(|| (Type::Whole(Rc::new(parts.layout.clone())), registers))
 }
 
 /// Bytes of a value that a register could hold; `None` for any other type.

@@ -46,7 +46,7 @@ pub(super) fn value_alone(value: &str) -> Result<Signature, SignatureError> {
         selected,
         fields,
         kept,
-        value_in_vector: false,
+        value_in: Vec::new(),
         returned_text,
         noted: None,
     })
@@ -92,9 +92,9 @@ pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), Signature
     };
     let returned_text = (!text.is_empty()).then_some(kept.len() as u8);
     kept.extend(text);
-    let value_in_vector = false;
+    let value_in = Vec::new();
     let signature =
-        Signature { parameters, value, selected, fields, kept, value_in_vector, returned_text, noted: None };
+        Signature { parameters, value, selected, fields, kept, value_in, returned_text, noted: None };
     Ok((probe.trim().to_owned(), Some(signature)))
 }
 

@@ -31,6 +31,7 @@ fn call(name: &str, tid: u32, begin: u64, end: u64) -> Call {
         kept: Vec::new(),
         stack: None,
         returned: None,
+        results: Vec::new(),
         took: Some(Duration::from_nanos(end - begin)),
         how: CallEnd::Returned,
     }

@@ -216,7 +216,9 @@ impl<'a> Timeline<'a> {
         }
         let shown = value_type(signature);
         if let Some(returned) = call.returned.filter(|_| *shown != Type::Void) {
-            add("return", value(shown, returned));
+            let whole = signature.filter(|_| matches!(shown, Type::Whole(_)));
+            let whole = whole.map(|signature| Shown::Text(signature.show_returned(call, returned)));
+            add("return", whole.unwrap_or_else(|| value(shown, returned)));
         }
         match call.how {
             CallEnd::TailCall => add("end", Shown::Text("tail call".to_owned())),

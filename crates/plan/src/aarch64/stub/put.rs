@@ -31,7 +31,7 @@ use super::stack::Walk;
 use super::text::Texts;
 use crate::machine::{Stacks, ThreadId};
 use crate::programs::records::{Behind, Compact, Part, Publish, Texts as PackedTexts};
-use crate::request::Floats;
+use crate::request::{Floats, Results};
 
 /// Where records go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,8 +92,8 @@ impl RingWriter<'_> {
         [Part::NO_CPU, Part::NO_ROOM, Part::SWITCH]
             .map(|outcome| leave.iter().find(|(other, _)| *other == outcome).map(|(_, fix)| *fix))
     }
-    /// What stands behind a record in a compact ring; `values` as for [`Self::copies`]. An exit has its value only if it is
-    /// `valued`.
+    /// What stands behind a record in a compact ring; `values` as for [`Self::copies`]. An exit has the first word of its value,
+    /// and only if it is `valued`.
     pub(super) fn behind(&self, values: usize, valued: bool) -> Behind {
         let floats = self.floats;
         match self.kind {
@@ -104,7 +104,9 @@ impl RingWriter<'_> {
                 returned: false,
                 texts: PackedTexts::of(self.texts.texts, self.texts.ended),
             },
-            RecordKind::Return if valued && floats.returned => Behind { floats: 1, ..Behind::default() },
+            RecordKind::Return if valued && floats.results.general == 0 => {
+                Behind { floats: 1, ..Behind::default() }
+            }
             RecordKind::Return => Behind { returned: valued, ..Behind::default() },
             RecordKind::Tail => Behind::default(),
         }
@@ -183,8 +185,8 @@ impl RingWriter<'_> {
     pub(super) fn words(&self, asm: &mut Asm, values: usize, key: RecordKey, publish: Option<Publish>) {
         let all = match self.kind {
             RecordKind::Entry => values.min(ARGUMENTS),
-            RecordKind::Return if !self.floats.returned => 1,
-            RecordKind::Return | RecordKind::Tail => 0,
+            RecordKind::Return => self.floats.results.general.into(),
+            RecordKind::Tail => 0,
         };
         let values = all.min(self.rings.area.values()) as u8;
         self.inputs(key).append(asm, Part::Words { values, publish });
@@ -192,8 +194,12 @@ impl RingWriter<'_> {
     /// Copies into the record at `SLOT` what no program can: texts, fields and floats. Uses `A`.
     pub(super) fn copies(&self, asm: &mut Asm, values: usize) {
         let (kind, texts) = (self.kind, self.texts);
-        if kind == RecordKind::Return && self.floats.returned {
-            asm.store_vector(0, SLOT, FIRST_VALUE as u32 * 8);
+        if kind == RecordKind::Return {
+            let Results { general, vectors } = self.floats.results;
+            let words = FIRST_VALUE as u32 + u32::from(general)..self.rings.area.slot / 8;
+            for (vector, word) in (0..vectors.into()).zip(words) {
+                asm.store_vector(vector, SLOT, word * 8);
+            }
         }
         let first = first_float(values.min(ARGUMENTS), texts.count() as usize);
         texts.fill(asm, first as u32 + self.floats.arguments.count_ones());

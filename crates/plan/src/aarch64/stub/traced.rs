@@ -46,7 +46,7 @@ pub struct Traced<'a> {
     pub texts: u8,
     /// In a compact ring: those of them that end at a 0.
     pub ended: u8,
-    /// Floats. The record holds them behind arguments and texts; at a return, in place of the value.
+    /// Floats, which the record of an entry holds behind arguments and texts; and what the record of a return holds.
     pub floats: Floats,
     /// In a compact ring: the record of a return holds the value.
     pub valued: bool,

@@ -137,8 +137,20 @@ impl Setting<'_> {
         let fields = self.env.reads(probe);
         let plain = self.plain(rings, probe, placed.dead);
         let trampolines = self.trampolines();
-        let traced =
-            Traced { texts, ended, floats, valued, fields, marks, unwind, at_entry, trampolines, ..plain };
+        let by_go = self.env.is_go_at(placed.at);
+        let traced = Traced {
+            texts,
+            ended,
+            floats,
+            by_go,
+            valued,
+            fields,
+            marks,
+            unwind,
+            at_entry,
+            trampolines,
+            ..plain
+        };
         Some(stub::trace(out, here, &traced, kind, values.into()))
     }
 

@@ -157,6 +157,7 @@ impl Setting<'_> {
             texts: 0,
             ended: 0,
             floats: Floats::default(),
+            by_go: false,
             valued: false,
             fields: &[],
             marks: None,

@@ -33,7 +33,7 @@ use super::text::{PageNotes, Texts};
 use super::wait::Waits;
 use crate::machine::{Stacks, ThreadId};
 use crate::programs::records::{Behind, Compact, Part, Publish, Texts as PackedTexts};
-use crate::request::Floats;
+use crate::request::{Floats, Results};
 
 /// Where records go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,6 +83,8 @@ pub(super) struct RingWriter<'a> {
     /// What was copied for the record.
     pub(super) texts: Texts<'a>,
     pub(super) floats: Floats,
+    /// The function is Go's, and returns in Go's registers.
+    pub(super) by_go: bool,
     /// The record holds a stack, and no values.
     pub(super) stack: bool,
     /// By how many bytes the stack pointer is below the program's, without the copies.
@@ -117,7 +119,8 @@ impl RingWriter<'_> {
         };
         let area = self.machine.rseq.map_or(0, |rseq| rseq.offset);
         let behind = Behind::default();
-        RecordInputs { rings: self.rings.base, area, kind: self.kind, ids, key, depth, behind }
+        let (rings, kind, by_go) = (self.rings.base, self.kind, self.by_go);
+        RecordInputs { rings, area, kind, ids, key, depth, by_go, behind }
     }
     /// Writes a record, and publishes it. The registers are those behind `find` or `lock`.
     pub(super) fn write(&self, asm: &mut Asm<'_>, values: usize, walk: Option<Walk>) {
@@ -194,8 +197,8 @@ impl RingWriter<'_> {
         [Part::NO_CPU, Part::NO_ROOM, Part::SWITCH]
             .map(|outcome| leave.iter().find(|(other, _)| *other == outcome).map(|(_, fix)| *fix))
     }
-    /// What stands behind a record in a compact ring; `values` as for [`Self::copies`]. An exit has its value only if it is
-    /// `valued`.
+    /// What stands behind a record in a compact ring; `values` as for [`Self::copies`]. An exit has the first word of its value,
+    /// and only if it is `valued`.
     pub(super) fn behind(&self, values: usize, valued: bool) -> Behind {
         let floats = self.floats;
         match self.kind {
@@ -206,7 +209,9 @@ impl RingWriter<'_> {
                 returned: false,
                 texts: PackedTexts::of(self.texts.texts, self.texts.ended),
             },
-            RecordKind::Return if valued && floats.returned => Behind { floats: 1, ..Behind::default() },
+            RecordKind::Return if valued && floats.results.general == 0 => {
+                Behind { floats: 1, ..Behind::default() }
+            }
             RecordKind::Return => Behind { returned: valued, ..Behind::default() },
             RecordKind::Tail => Behind::default(),
         }
@@ -229,8 +234,8 @@ impl RingWriter<'_> {
     ) {
         let all = match self.kind {
             RecordKind::Entry => values.min(ARGUMENTS),
-            RecordKind::Return if !self.floats.returned => 1,
-            RecordKind::Return | RecordKind::Tail => 0,
+            RecordKind::Return => self.floats.results.general.into(),
+            RecordKind::Tail => 0,
         };
         let values = all.min(self.rings.area.values()) as u8;
         self.inputs(placed).append(asm, Part::Words { values, publish });
@@ -238,8 +243,10 @@ impl RingWriter<'_> {
     /// Copies into the record at r10 what no program can: texts, fields and floats. Uses rdx.
     pub(super) fn copies(&self, asm: &mut Asm<'_>, values: usize) {
         let word = |n: u64| Mem::At(R10, n as i32 * 8);
-        if self.kind == RecordKind::Return && self.floats.returned {
-            asm.store_vector(word(FIRST_VALUE), 0);
+        if self.kind == RecordKind::Return {
+            let Results { general, vectors } = self.floats.results;
+            let words = FIRST_VALUE + u64::from(general)..u64::from(self.rings.area.slot) / 8;
+            (0..vectors).zip(words).for_each(|(vector, n)| asm.store_vector(word(n), vector));
         }
         let first = first_float(values.min(ARGUMENTS), self.texts.count() as usize);
         if self.texts.depth() > 0 {

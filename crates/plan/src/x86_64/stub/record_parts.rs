@@ -8,7 +8,7 @@
 //!   Find      fs:[area + CPU_ID]                   r11 = ring, rax = head          r10, flags
 //!   Slot      r11, rax                             r10 = slot                      flags
 //!   Words     r11, r10, rdx = time; rcx = used     [r11 + HEAD] += length          rax, rdx, flags
-//!             arguments, [rsp + saved] (`saves`)
+//!             arguments or results, [rsp + saved] (`saves`)
 //!
 //!   of a compact ring (`programs::calls`):
 //!   FindCompact   fs:[area + CPU_ID]             r11 = ring                      rax, r10, flags
@@ -26,10 +26,10 @@ use trapline_code::x86_64::{Frame, Inputs, Piece, allocate, emit};
 use trapline_record::calls::{PROBE_SHIFT, VALUES};
 use trapline_record::ring::{RecordKind, TEXT_WORDS};
 
-use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX, RCX, RDX, RSP, Reg, Shift};
+use super::asm::{Alu, Asm, Fix, Mem, R8, R9, R10, R11, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::filter::ARGUMENT;
 use super::rseq::CPU_ID;
-use super::saves::{SAVED_RAX, SAVED_RDX};
+use super::saves::{SAVED_R10, SAVED_R11, SAVED_RAX, SAVED_RDX, SAVED_RSI};
 use super::text::ANSWER;
 use super::threads;
 use crate::machine::ThreadId;
@@ -45,8 +45,29 @@ struct Made {
     pieces: Pieces<Piece>,
 }
 
-/// The part, whether it is an entry's, where the rings and the areas are, what stands behind a record.
-type Question = (Part, bool, u64, i32, Behind);
+/// The part, where its values are, where the rings and the areas are, what stands behind a record.
+type Question = (Part, ValuesAt, u64, i32, Behind);
+
+/// Where the values of a record are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ValuesAt {
+    /// In the registers of arguments.
+    Arguments,
+    /// In these registers, but for what is saved.
+    Results([Reg; 9], Saved),
+}
+
+/// Which of them are saved, and where.
+type Saved = &'static [(Reg, i32)];
+
+/// The registers in which functions return integers, in their order. C's have two.
+const RESULTS: [Reg; 9] = [RAX, RDX, RAX, RAX, RAX, RAX, RAX, RAX, RAX];
+const GO_RESULTS: [Reg; 9] = [RAX, RBX, RCX, RDI, RSI, R8, R9, R10, R11];
+/// What a record's code overwrites of them.
+const SAVED: Saved = &[(RAX, SAVED_RAX), (RDX, SAVED_RDX), (R10, SAVED_R10), (R11, SAVED_R11)];
+/// The same where rsi holds the call's cell.
+const SAVED_AND_RSI: Saved =
+    &[(RAX, SAVED_RAX), (RDX, SAVED_RDX), (R10, SAVED_R10), (R11, SAVED_R11), (RSI, SAVED_RSI)];
 
 /// Words for variables while the copies are there, for programs that run before the record: `text` has used them up.
 const WORDS: [Mem; packed::WORDS] = [
@@ -107,6 +128,8 @@ pub(super) struct RecordInputs {
     pub(super) key: (Reg, i32),
     /// By how many bytes the stack pointer is lower than where it was saved.
     pub(super) depth: i32,
+    /// What is returned is in Go's registers.
+    pub(super) by_go: bool,
     /// What stands behind a record in a compact ring.
     pub(super) behind: Behind,
 }
@@ -123,7 +146,7 @@ impl RecordInputs {
             Part::Packed(_) => &[RDX, RAX, R10, R11],
         };
         let words = if let Part::Packed(_) = part { WORDS.len() } else { 0 };
-        let question = (part, self.kind == RecordKind::Entry, self.rings, self.area, self.behind);
+        let question = (part, self.values_at(), self.rings, self.area, self.behind);
         let appended = MADE.with_borrow_mut(|made| {
             let make = || {
                 let allocated = allocate(part.program()?, registers, words, self)?;
@@ -145,12 +168,24 @@ impl RecordInputs {
             Err(at) => asm.load(to, Mem::At(RSP, self.depth + at)),
         }
     }
-    /// The saved register of a value, unless the value is where it was.
+    fn values_at(&self) -> ValuesAt {
+        let saved = if self.key.0 == RSI { SAVED_AND_RSI } else { SAVED };
+        match (self.kind, self.by_go) {
+            (RecordKind::Entry, _) => ValuesAt::Arguments,
+            (_, true) => ValuesAt::Results(GO_RESULTS, saved),
+            (_, false) => ValuesAt::Results(RESULTS, saved),
+        }
+    }
+    /// The register of a value, or where that was saved.
     fn saved(&self, nth: u16) -> Result<Reg, i32> {
-        match (self.kind, ARGUMENT[usize::from(nth) % ARGUMENT.len()]) {
-            (RecordKind::Entry, RDX) => Err(SAVED_RDX),
-            (RecordKind::Entry, argument) => Ok(argument),
-            _ => Err(SAVED_RAX),
+        let nth = usize::from(nth);
+        let (register, saved) = match self.values_at() {
+            ValuesAt::Arguments => (ARGUMENT[nth % ARGUMENT.len()], &[(RDX, SAVED_RDX)][..]),
+            ValuesAt::Results(registers, saved) => (registers[nth % registers.len()], saved),
+        };
+        match saved.iter().find(|(of, _)| *of == register) {
+            Some((_, at)) => Err(*at),
+            None => Ok(register),
         }
     }
 }
@@ -191,7 +226,7 @@ impl Inputs for RecordInputs {
                     asm.load(to, Mem::At(RSP, ANSWER + 8 * (texts + i32::from(word))));
                 }
                 ValuePlace::Vector(vector) => asm.load_of_vector(to, vector),
-                ValuePlace::Returned => asm.load(to, Mem::At(RSP, self.depth + SAVED_RAX)),
+                ValuePlace::Returned => self.load_saved(asm, 0, to),
             },
             (input::THREAD, Ids::Compact(id, _) | Ids::Of(id, _)) => threads::load(id, asm, to, self.depth),
             (input::IDS, Ids::Of(ThreadId::Unknown, probe)) => asm.mov_imm32(to, probe),

@@ -40,6 +40,8 @@ pub(super) const SAVED_RDX: i32 = -24;
 // `stack` saves.
 pub(super) const SAVED_R11: i32 = -80;
 pub(super) const SAVED_R10: i32 = -88;
+/// Of a call with a deferred record: while rsi is its cell.
+pub(super) const SAVED_RSI: i32 = -112;
 
 /// All that the code of one record saves.
 #[derive(Clone, Copy, Debug)]

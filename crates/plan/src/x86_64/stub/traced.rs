@@ -44,8 +44,10 @@ pub struct Traced<'a> {
     pub texts: u8,
     /// In a compact ring: those of them that end at a 0.
     pub ended: u8,
-    /// Floats. The record holds them behind arguments and texts; at a return, in place of the value.
+    /// Floats, which the record of an entry holds behind arguments and texts; and what the record of a return holds.
     pub floats: Floats,
+    /// The function is Go's, and returns in Go's registers.
+    pub by_go: bool,
     /// In a compact ring: the record of a return holds the value.
     pub valued: bool,
     /// What is read from memory at an entry. The record holds it behind the floats.
@@ -119,6 +121,7 @@ impl<'a> Traced<'a> {
             kind,
             texts: self.texts(kind),
             floats: self.floats,
+            by_go: self.by_go,
             stack: self.holds_stack(kind),
             step: self.saves(kind).step(),
         }

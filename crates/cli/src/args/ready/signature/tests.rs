@@ -1,7 +1,7 @@
 //! Signatures as they are typed: what each parameter is, where it lies, and what is wrong with some.
 
 use trapline::beyond;
-use trapline::calls::{KeptPointer, KeptText};
+use trapline::calls::{KeptPointer, KeptText, Results};
 use trapline::filter::Float;
 
 use super::{SignatureError, split};
@@ -58,7 +58,7 @@ fn floats_have_registers_of_their_own() {
     assert_eq!(places, expected);
     assert_eq!(signature.parameters[3].shown, Type::Buf(3));
     assert_eq!(signature.value, Some(Type::Float(Float::Single)));
-    assert_eq!((signature.floats().arguments, signature.floats().returned), (0b111, true));
+    assert_eq!((signature.floats().arguments, signature.floats().results), (0b111, Results::FLOAT));
     assert_eq!((signature.registers(), signature.texts()), (4, 0b10));
     assert_eq!(split("f(double x, buf(len=x) p)"), Err(SignatureError::Length("x".into())));
     assert!(split(&format!("f({},a,b,c,d,e,f)", ["float"; 8].join(","))).is_ok());

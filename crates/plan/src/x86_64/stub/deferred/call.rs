@@ -37,10 +37,11 @@ use crate::x86_64::stub::latency::{Claim, Lookup, StampCell};
 use crate::x86_64::stub::machine::Machine;
 use crate::x86_64::stub::put::Placed;
 use crate::x86_64::stub::rseq::{self, Section};
+use crate::x86_64::stub::saves;
 use crate::x86_64::stub::traced::Traced;
 
 /// Offset of this save, below those of `trace`.
-pub(in crate::x86_64::stub) const SAVED_RSI: Mem = Mem::At(RSP, -112);
+pub(in crate::x86_64::stub) const SAVED_RSI: Mem = Mem::At(RSP, saves::SAVED_RSI);
 /// Where r8 is saved while a cell is looked for; no intermediate value of a condition lies there then.
 const SAVED_R8: Mem = Mem::At(RSP, -56);
 /// At an exit: the time, and later the nanoseconds that the call took.
