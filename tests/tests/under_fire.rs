@@ -11,7 +11,7 @@ use trapline_tests::{or_skip, setting, text, tracing, victims};
 
 fn cycle(pid: u32, probes: &[&str], verb: &str) {
     let mut command = std::process::Command::new(tracing::binary());
-    command.args([verb, "-d", "0.01", "-o", "/dev/null", "-p", &pid.to_string()]).args(probes);
+    command.args([verb, "-d", "0.01", "-p", &pid.to_string()]).args(probes);
     let output = command.stdin(Stdio::null()).output().expect("trapline starts");
     assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
 }
