@@ -47,6 +47,52 @@ pub fn shape(of: Shape) -> u32 {
     })
 }
 
+pub struct Tiny {
+    pub one: u8,
+    pub two: u16,
+    pub three: u8,
+}
+pub struct Metres(pub f64);
+
+#[inline(never)]
+pub fn pair(of: u64) -> (u64, i64) {
+    black_box((of, -(of as i64)))
+}
+#[inline(never)]
+pub fn mixed(of: u64) -> (f64, u32) {
+    black_box((of as f64 / 2.0, of as u32))
+}
+#[inline(never)]
+pub fn slice(of: &str) -> &str {
+    black_box(&of[1..])
+}
+#[inline(never)]
+pub fn tiny(of: u8) -> Tiny {
+    black_box(Tiny { one: of, two: 0x1234, three: of + 1 })
+}
+#[inline(never)]
+pub fn metres(of: u64) -> Metres {
+    black_box(Metres(of as f64))
+}
+#[inline(never)]
+pub fn wide(of: u64) -> u128 {
+    black_box(u128::from(of) << 70)
+}
+#[inline(never)]
+pub fn close(of: u32) -> (u32, u32) {
+    black_box((of, of + 1))
+}
+#[inline(never)]
+pub fn may_be(of: u64) -> Option<u64> {
+    black_box((of > 2).then_some(of))
+}
+
+/// What several registers return.
+fn returns(of: u64, line: &str) {
+    let (all, rest) = (pair(of), slice(line));
+    black_box((all, mixed(of), tiny(of as u8), metres(of), wide(of), close(of as u32), may_be(of), rest.len()));
+}
+
 fn main() {
     println!("ready");
     for line in stdin().lock().lines() {
@@ -61,6 +107,7 @@ fn main() {
         let longer = bytes(black_box(2), black_box(line.as_bytes()));
         let far = place(Point { x: below, y: black_box(9) });
         let sides = shape(black_box(if length > 2 { Shape::Square { side: 4 } } else { Shape::Round(1.5) }));
+        returns(number, &line);
         println!("{sum} {half} {many} {longer} {far} {sides} {below} {} {mode:?} {line}", number << 40);
         stdout().flush().expect("written");
     }

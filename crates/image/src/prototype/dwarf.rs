@@ -12,6 +12,7 @@ use trapline_record::Svma;
 
 use super::entry::{Rules, corrected};
 use super::passing::{Components, Passage, Passed, passed, places};
+use super::rust::is_returned_as_in_c;
 use super::{Declared, Prototype, ValueType, go, passing_aarch64};
 use crate::debuginfo::DebugInfo;
 use crate::entries::{At, Entry};
@@ -80,7 +81,12 @@ impl DebugInfo {
             None => Passage::VOID,
             // Rust's `()`.
             Some(of) if is_rust && self.size(of)? == 0 => Passage::VOID,
-            Some(of) => self.passage(of, is_cplus)?,
+            Some(of) => {
+                let mut value = self.passage(of, is_cplus)?;
+                let bytes = value.bytes;
+                value.layout = value.layout.filter(|layout| !is_rust || is_returned_as_in_c(layout, bytes));
+                value
+            }
         };
         let mut parameters = Vec::new();
         let declared = self.parameters(entry)?;

@@ -289,8 +289,8 @@ pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &
         }
     }
     // Every language returns a number as C does, unless the compiler changed the function.
-    let is_number = !matches!(prototype.value, ValueType::Other(_));
-    let keeps_value = if compiled.only_locations { is_number } else { !is_moved };
+    let as_in_c = !matches!(prototype.value, ValueType::Other(_)) || prototype.value_parts.is_some();
+    let keeps_value = if compiled.only_locations { as_in_c } else { !is_moved };
     if compiled.is_changed || compiled.may_lose_value || !keeps_value {
         prototype.value_parts = None;
         prototype.value = match prototype.value {

@@ -12,6 +12,7 @@ mod go;
 mod parts;
 mod passing;
 mod passing_aarch64;
+mod rust;
 
 pub use btf::Btf;
 pub(crate) use entry::{GENERAL, GO_GENERAL};
