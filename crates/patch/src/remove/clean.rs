@@ -28,7 +28,7 @@ use crate::space::SpaceError;
 use crate::space::change::{Direction, Outcome};
 use crate::space::remote::{Running, Seizure, Still};
 use crate::space::write::change;
-use crate::threads::quiesce::quiesce;
+use crate::threads::quiesce::{has_trap_waiting, quiesce};
 use crate::threads::still::move_out;
 
 /// How long a detach waits for another tracer to release the process.
@@ -217,7 +217,9 @@ fn write_covered_back(
     move_out(process, &mut stopped, seizure.guard)?;
     let result = change(&mut Still { process }, &entries, way, &mut Vec::new());
     stopped.resume()?;
-    result.map_err(SpaceError::into_error)
+    result.map_err(SpaceError::into_error)?;
+    // A thread may have trapped there before the stop.
+    quiesce(batch, seizure.guard)
 }
 
 /// Step R4b: entries of the program's handlers of faults, once no thread is in a copy that may fault. No byte of
@@ -242,7 +244,8 @@ fn hand_back(
         move_out(process, &mut stopped, &guard)?;
         // At a handler's first byte, its context may still show a copy.
         let in_code = |pc| is_covered(pc) || removals.iter().any(|removal| removal.found.is_code(pc));
-        let is_inside = |tid| stopped.regs(tid).is_ok_and(|regs| in_code(regs.pc()));
+        let is_inside =
+            |tid| has_trap_waiting(process, tid) || stopped.regs(tid).is_ok_and(|regs| in_code(regs.pc()));
         if left > 0 && stopped.threads().into_iter().any(is_inside) {
             stopped.resume()?;
             std::thread::sleep(Duration::from_millis(1));

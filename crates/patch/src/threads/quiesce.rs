@@ -91,7 +91,7 @@ fn is_unanswered(process: &Process, tid: u32) -> bool {
 
 /// Whether such a signal waits. One that is blocked was sent by a process: for a trap, the kernel unblocks
 /// it.
-fn has_trap_waiting(process: &Process, tid: u32) -> bool {
+pub(crate) fn has_trap_waiting(process: &Process, tid: u32) -> bool {
     process.thread_status(tid).is_ok_and(|status| {
         let deliverable = status.pending & !status.blocked;
         [SIGTRAP, SIGILL].iter().any(|&signal| ThreadStatus::has(deliverable, signal))
@@ -108,6 +108,7 @@ mod tests {
     use trapline_tracee::{Batch, BatchOptions, Process};
 
     use super::{is_unanswered, quiesce_within};
+    use crate::threads::still::move_out;
 
     /// Four threads that run one instruction all the time, in a program without a handler.
     const RUNNERS: &str = r#"
@@ -115,11 +116,45 @@ mod tests {
 #include <pthread.h>
 #include <unistd.h>
 extern char site[]; void run(void);
-__asm__(".globl run\n run: site: nop\n ret");
+__asm__(".globl run\n run: site: nop\n ret\n ret");
 static void *work(void *a) { for (;;) run(); }
 int main() { pthread_t t; for (int i = 0; i < 4; i++) pthread_create(&t, 0, work, 0);
  printf("%lx\n", (long)site); fflush(stdout); pause(); }
 "#;
+
+    /// Right behind the site is the next boundary, whose copy is right behind that.
+    #[test]
+    fn a_thread_behind_its_trap_is_not_at_the_next_boundary() {
+        let (mut runners, site) = start();
+        let process = Process::open(runners.0.id()).expect("traceable");
+        let guard = |addr: u64| (addr == site.0 || addr == site.0 + 1).then_some(addr + 1);
+        let mut met = 0;
+        for round in 0..200 {
+            Batch::run(&process, BatchOptions::default(), |batch| {
+                process.write_text(site, &[0xcc]).expect("written");
+                for _ in 0..10 {
+                    batch.serve(&guard).expect("served");
+                }
+                let mut stopped = batch.stop_all(&guard).expect("stopped");
+                let behind: Vec<u32> = stopped
+                    .threads()
+                    .into_iter()
+                    .filter(|&tid| super::has_trap_waiting(&process, tid))
+                    .collect();
+                move_out(&process, &mut stopped, &guard).expect("moved");
+                for tid in &behind {
+                    assert_eq!(stopped.regs(*tid).expect("alive").pc(), site.0 + 1, "round {round}");
+                }
+                met += behind.len();
+                process.write_text(site, &[0x90]).expect("written");
+                stopped.resume().expect("resumed");
+                quiesce_within(Duration::from_secs(1), batch, &guard).expect("quiet");
+            })
+            .expect("traced");
+            assert_eq!(runners.0.try_wait().expect("ours"), None, "round {round}");
+        }
+        assert!(met > 0, "no thread was stopped behind its trap");
+    }
 
     /// Killed when dropped.
     struct Runners(Child);

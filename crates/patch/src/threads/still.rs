@@ -15,6 +15,7 @@ use trapline_tracee::{Batch, Mapping, Process, StoppedAll, TargetError};
 
 use crate::error::PatchError;
 use crate::signals::TRAPS;
+use crate::threads::quiesce::has_trap_waiting;
 
 const PAGE: u64 = 4096;
 /// Upper bound of the memory that is read, perhaps while all threads are stopped: about a third of a second.
@@ -38,13 +39,17 @@ pub(crate) struct Word {
     pub(crate) next: [Option<u64>; 2],
 }
 
-/// Moves each thread that stands at a boundary to the copy.
+/// Moves each thread that stands at a boundary to the copy (PATCH-16). A thread that has trapped and not received the
+/// signal yet is left alone: its pc is behind the trap, maybe at the next boundary. It is moved when the trap is answered.
 pub(crate) fn move_out(
     process: &Process,
     stopped: &mut StoppedAll<'_, '_>,
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<(), PatchError> {
     for tid in stopped.threads() {
+        if has_trap_waiting(process, tid) {
+            continue;
+        }
         let moved = stopped.regs(tid).and_then(|mut regs| match guard(regs.pc()) {
             Some(resume) => {
                 regs.set_pc(resume);
