@@ -11,7 +11,7 @@
 //! `remove`, the steps; [`Attached`] and [`own`], what callers use. `x86_64` and `aarch64` hold what differs
 //! by processor.
 //!
-//! Invariants: PATCH-1 to PATCH-16, argued step by step in [`protocol`]; they keep SAFE-3, SAFE-4 and SAFE-5.
+//! Invariants: PATCH-1 to PATCH-15, and PATCH-17, argued step by step in [`protocol`]; they keep SAFE-3, SAFE-4 and SAFE-5.
 //! Does not: choose functions, plan windows, make code, print.
 #![forbid(unsafe_code)]
 

@@ -129,7 +129,7 @@
 //!
 //! A handler of the program's that blocks SIGTRAP itself must not stand at an interior boundary when the
 //! seizure ends, since then no tracer would put the action back. So if a thread blocks SIGTRAP or SIGILL
-//! behind I8, all threads stop once, and each that stands at a boundary goes on in the copy (PATCH-15, PATCH-16). A
+//! behind I8, all threads stop once, and each that stands at a boundary goes on in the copy (PATCH-15, PATCH-17). A
 //! thread that begins to block them later reaches no boundary any more, except by a frame that a signal left
 //! there: the frame's mask comes back with it. A frame with a mask that blocks traps (a handler that another
 //! signal interrupted just there) still loses to the kernel. Stated, not solved.
@@ -263,5 +263,5 @@
 //!   a time (`foreign`).
 //! - PATCH-15 a thread that blocks traps meets none at the end of a batch; if the program traps itself, all
 //!   threads are stopped while code changes.
-//! - PATCH-16 a stopped thread is moved from where it stands only if no trap of its own waits behind the stop: such a thread
+//! - PATCH-17 a stopped thread is moved from where it stands only if no trap of its own waits behind the stop: such a thread
 //!   has a pc behind the trap.

@@ -39,7 +39,7 @@ pub(crate) struct Word {
     pub(crate) next: [Option<u64>; 2],
 }
 
-/// Moves each thread that stands at a boundary to the copy (PATCH-16). A thread that has trapped and not received the
+/// Moves each thread that stands at a boundary to the copy (PATCH-17). A thread that has trapped and not received the
 /// signal yet is left alone: its pc is behind the trap, maybe at the next boundary. It is moved when the trap is answered.
 pub(crate) fn move_out(
     process: &Process,
