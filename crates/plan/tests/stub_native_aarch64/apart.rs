@@ -74,7 +74,7 @@ fn calls_are_grouped_as_the_language_says() {
         let key = tree(&mut random, 1 + round / 4 % 4, leaf_of_all);
         let fits = |tree: &Tree| {
             let floats = tree.floats();
-            let none = floats.arguments == 0 && !floats.returned;
+            let none = floats == trapline_plan::Floats::default();
             none && tree.temporaries() <= MAX_TEMPORARIES && tree.is_known_at_return() && is_timeless(tree)
         };
         if !fits(&value) || !fits(&key) {

@@ -101,7 +101,7 @@ fn values_fall_there_when_calls_return() {
         let late = if round & 1 == 0 { TRUE } else { tree(&mut random, 1 + round % 3, leaf_of_all) };
         let fits = |tree: &Tree| {
             let floats = tree.floats();
-            let none = floats.arguments == 0 && !floats.returned;
+            let none = floats == trapline_plan::Floats::default();
             none && tree.temporaries() <= MAX_TEMPORARIES && tree.is_known_at_return() && is_timeless(tree)
         };
         if !fits(&value) || !fits(&late) {
