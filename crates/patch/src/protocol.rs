@@ -263,5 +263,4 @@
 //!   a time (`foreign`).
 //! - PATCH-15 a thread that blocks traps meets none at the end of a batch; if the program traps itself, all
 //!   threads are stopped while code changes.
-//! - PATCH-17 a stopped thread is moved from where it stands only if no trap of its own waits behind the stop: such a thread
-//!   has a pc behind the trap.
+//! - PATCH-17 a stopped thread is moved only if no trap of its own is still unanswered, since its pc is behind that trap.

@@ -4,13 +4,14 @@
 //! to the next, and debug information does not say which functions are `extern "C"`. So a value has registers only where
 //! both ways agree (PRO-1). Does not: know parameters, whose locations count.
 //!
-//! | the value | Rust's way | C's way |
-//! |---|---|---|
-//! | one scalar | its register | the same |
-//! | two scalars, the second 8 bytes from the first | a register for each | the same |
-//! | two scalars within 8 bytes | a register for each | one for both |
-//! | up to 8 bytes of anything else, not only floats | one general register | the same |
-//! | more | memory or registers, by the compiler's version | by C's classes |
+//! ```text
+//!   the value                                       Rust's way                C's way
+//!   one scalar                                      its register              the same
+//!   two scalars, 8 bytes apart                      a register for each       the same
+//!   two scalars within 8 bytes                      a register for each       one for both
+//!   up to 8 bytes of anything else, with integers   one general register      the same
+//!   more                                            depends on the version    by C's classes
+//! ```
 //!
 //! Source: `fn_abi_adjust_for_abi` in rustc's ty_utils/src/abi.rs, `BackendRepr` in its abi crate.
 
