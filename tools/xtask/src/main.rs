@@ -9,6 +9,7 @@ mod arm64;
 mod arm64_system;
 mod arrows;
 mod book;
+mod browser;
 mod cargo;
 mod descendants;
 mod dist;
@@ -19,10 +20,10 @@ mod models;
 mod outcome;
 mod packages;
 mod perfetto;
+mod pictures;
 mod prose;
 mod python;
 mod redis;
-mod screenshot;
 mod storm;
 mod stress;
 mod tally;
@@ -53,7 +54,8 @@ cargo xtask COMMAND
   ids      each id of an invariant has one definition, each promise a test, documents that are named exist; --write writes
            docs/design/invariants.md and docs/promises-tests.md
   prose    how long documents, sentences and cells are
-  book     the documents as pages in target/book; what mdBook warns of and dead links are errors
+  book     the documents as pages in target/book; errors: what mdBook warns of, dead links, pictures that no page shows,
+           and a search that does not find what there is
   build    everything that tests need
   loom     models of the protocols between threads, in every interleaving [-- libtest's arguments]
   fuzz     hostile bytes through every parser [--seconds N]
@@ -61,7 +63,7 @@ cargo xtask COMMAND
   test     what the tests need, then every test, then what was skipped and why [-- libtest's arguments]
   python   the Python package's tests, which `test` runs too [pytest's arguments]
   arm64    the portable crates built for arm64, their tests under user-mode emulation [--runs N]
-  screenshot  draws docs/demo.txt, which `trapline demo` printed, as docs/demo.svg (not part of ci)
+  pictures the pictures in docs/pictures, of real runs on this machine: terminals, flame graphs, a page [NAME…] (not part of ci)
   a64-sweep  each of the 2^32 words of A64 against a second decoder (not part of ci, which looks at every 61st)
   arm64-system  a stock arm64 kernel under full emulation: count, lat, watch and the trap path, beside its own uprobes, with figures [PART…]
            (not part of ci)
@@ -117,7 +119,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         "ids" => ids::run(args),
         "book" => book::run(),
         "prose" => prose::run(),
-        "screenshot" => screenshot::run(),
+        "pictures" => pictures::run(args),
         "loom" => models::run(args),
         "fuzz" => fuzz::run(flag(args, "--seconds", 60)?),
         "programs" => fuzz::programs(flag(args, "--seconds", 60)?),

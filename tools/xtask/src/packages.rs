@@ -86,6 +86,16 @@ const DIST: &[Need] = &[
     Need { files: &["/usr/bin/qemu-aarch64-static"], package: "qemu-user-static" },
 ];
 
+/// What pictures show, and what draws a page.
+const PICTURES: &[Need] = &[
+    Need { files: &["/usr/bin/gcc"], package: "gcc" },
+    Need { files: &["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"], package: "redis-tools" },
+    Need { files: &["/usr/bin/redis-benchmark"], package: "redis-tools" },
+    Need { files: &["/usr/bin/chromium", "/usr/bin/google-chrome"], package: "chromium" },
+    // A page's own font would depend on the machine.
+    Need { files: &["/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"], package: "fonts-dejavu-core" },
+];
+
 /// Installs what the tests of this machine lack, as far as that is allowed.
 pub(crate) fn ensure() {
     for package in ensure_all(NEEDS, &[]) {
@@ -106,6 +116,11 @@ pub(crate) fn ensure_arm64_system() -> Vec<&'static str> {
 /// The same for what users install. Gives the packages that are still missing.
 pub(crate) fn ensure_dist() -> Vec<&'static str> {
     ensure_all(DIST, &[])
+}
+
+/// The same for the pictures of the documents.
+pub(crate) fn ensure_pictures() -> Vec<&'static str> {
+    ensure_all(PICTURES, &[])
 }
 
 fn ensure_all(needs: &[Need], foreign: &[&str]) -> Vec<&'static str> {

@@ -1,11 +1,13 @@
 //! The book: the repository's documents as pages for a browser.
 //!
 //! In: the documents, the chapters that docs/SUMMARY.md lists. Out: `target/book`, which needs no other file: sources that
-//! pages link to lie in it, too. What mdBook warns of is a fault, and so is a link or a heading that is not there.
+//! pages link to lie in it, too. What mdBook warns of is a fault, and so is a link or a heading that is not there, a picture
+//! that no page shows, and a search that does not find what there is.
 //! Does not: install mdBook for other uses. It is built once, into `target/tools`; where that fails, the step is skipped
 //! and says so.
 
 mod rendered;
+mod search;
 mod stage;
 mod tool;
 
@@ -27,7 +29,14 @@ pub(crate) fn run() -> Result<Outcome> {
     match tool::ensure(&target) {
         Ok(program) => {
             let warnings = tool::build(&program, &sources, &book)?;
-            faults.extend(if warnings.is_empty() { rendered::check(&book)? } else { warnings });
+            let is_built = warnings.is_empty();
+            faults.extend(if is_built { rendered::check(&book)? } else { warnings });
+            if is_built {
+                match search::check(&book, &target.join("book-profile")) {
+                    Ok(found) => faults.extend(found),
+                    Err(error) => skipped.push(format!("book: {error:#}")),
+                }
+            }
         }
         Err(error) => skipped.push(format!("book: {error:#}")),
     }

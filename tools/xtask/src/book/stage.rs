@@ -19,7 +19,9 @@ const SUMMARY: &str = "docs/SUMMARY.md";
 /// The book's settings.
 const SETTINGS: &str = "docs/book.toml";
 /// Files that a browser shows as they are.
-const SHOWN: &[&str] = &["svg", "txt"];
+const SHOWN: &[&str] = &["png", "svg", "txt"];
+/// Where pictures of real runs lie.
+const PICTURES: &str = "docs/pictures/";
 
 /// Which file lies where in the book.
 #[derive(Debug)]
@@ -49,12 +51,12 @@ impl Layout {
             fs::create_dir_all(to.parent().context("a folder")?)?;
             fs::write(&to, page).with_context(|| to.display().to_string())?;
         }
-        for path in linked {
-            let to = sources.join(self.place(&path));
+        for path in &linked {
+            let to = sources.join(self.place(path));
             fs::create_dir_all(to.parent().context("a folder")?)?;
-            fs::copy(root.join(&path), &to).with_context(|| path.clone())?;
+            fs::copy(root.join(path), &to).with_context(|| path.clone())?;
         }
-        Ok(self.left_out())
+        Ok(self.left_out().into_iter().chain(self.unseen(&linked)).collect())
     }
 
     /// Documents that no reader of the book would find.
@@ -63,6 +65,13 @@ impl Layout {
             self.tree.texts.keys().filter(|path| path.starts_with("docs/") && path.ends_with(".md"));
         let left_out = documents.filter(|path| *path != SUMMARY && !self.chapters.contains(*path));
         left_out.map(|path| format!("{path} is not in {SUMMARY}")).collect()
+    }
+
+    /// Pictures that no page of the book shows.
+    fn unseen(&self, linked: &BTreeSet<String>) -> Vec<String> {
+        let pictures = self.tree.paths.iter().filter(|path| path.starts_with(PICTURES));
+        let unseen = pictures.filter(|path| !linked.contains(*path));
+        unseen.map(|path| format!("{path} is shown by no page of the book")).collect()
     }
 
     /// A page with the book's links. Files that it links to and that are no chapters are added to `linked`.
@@ -149,5 +158,19 @@ mod tests {
     fn a_document_that_is_no_chapter_is_found() {
         let layout = layout(&[(SUMMARY, "[a](a.md)"), ("docs/a.md", ""), ("docs/b.md", ""), ("x.md", "")]);
         assert_eq!(layout.left_out(), ["docs/b.md is not in docs/SUMMARY.md"]);
+    }
+
+    #[test]
+    fn a_picture_that_no_page_shows_is_found() {
+        let layout = layout(&[
+            (SUMMARY, "[a](guide/a.md)"),
+            ("docs/guide/a.md", "![A](../pictures/a.svg) and `docs/pictures/b.png`"),
+            ("docs/pictures/a.svg", ""),
+            ("docs/pictures/b.png", ""),
+        ]);
+        let mut linked = BTreeSet::new();
+        let page = layout.page("docs/guide/a.md", &mut linked).expect("a page");
+        assert_eq!(page, "![A](../pictures/a.svg) and `docs/pictures/b.png`");
+        assert_eq!(layout.unseen(&linked), ["docs/pictures/b.png is shown by no page of the book"]);
     }
 }

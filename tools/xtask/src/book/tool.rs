@@ -1,7 +1,7 @@
 //! mdBook, in the one version that the book is checked with.
 //!
-//! In: the target folder. Out: the program, found or built; what it warns of. It is built without its server, without
-//! search and without optimization, which takes about a minute of one processor, once. As a dependency it would be built
+//! In: the target folder. Out: the program, found or built; what it warns of. It is built without its server
+//! and without optimization, which takes about a minute of one processor, once. As a dependency it would be built
 //! before each first `cargo xtask`, and stand in everyone's Cargo.lock.
 
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ const VERSION: &str = "0.5.4";
 
 /// The program: the one that is installed, or one of our own.
 pub(super) fn ensure(target: &Path) -> Result<PathBuf> {
-    let folder = target.join("tools");
+    // Not `tools` itself: an earlier one there has no search, and does not say so.
+    let folder = target.join("tools/book");
     let ours = folder.join("bin/mdbook");
     if let Some(found) = [Path::new("mdbook"), &ours].into_iter().find(|program| is_right(program)) {
         return Ok(found.to_owned());
@@ -26,7 +27,7 @@ pub(super) fn ensure(target: &Path) -> Result<PathBuf> {
     let build = folder.join("build");
     let status = Command::new(cargo_path())
         .args(["install", "mdbook", "--version", VERSION, "--locked", "--quiet"])
-        .args(["--no-default-features", "--debug", "--root"])
+        .args(["--no-default-features", "--features", "search", "--debug", "--root"])
         .arg(&folder)
         .envs([("CARGO_PROFILE_DEV_DEBUG", "0"), ("CARGO_INCREMENTAL", "0")])
         .env("CARGO_TARGET_DIR", &build)
