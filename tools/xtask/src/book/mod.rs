@@ -25,29 +25,32 @@ pub(crate) fn run() -> Result<Outcome> {
     let layout = stage::Layout::of(tree::read(&root)?)?;
     fs::remove_dir_all(&sources).or_else(is_absent).context("earlier sources")?;
     let mut faults = layout.write(&root, &sources)?;
-    let mut skipped = Vec::new();
+    let (mut is_built, mut skipped) = (false, Vec::new());
     match tool::ensure(&target) {
         Ok(program) => {
             let warnings = tool::build(&program, &sources, &book)?;
-            let is_built = warnings.is_empty();
-            faults.extend(if is_built { rendered::check(&book)? } else { warnings });
-            if is_built {
-                match search::check(&book, &target.join("book-profile")) {
-                    Ok(found) => faults.extend(found),
-                    Err(error) => skipped.push(format!("book: {error:#}")),
-                }
-            }
+            is_built = warnings.is_empty();
+            faults.extend(warnings);
         }
         Err(error) => skipped.push(format!("book: {error:#}")),
+    }
+    if is_built {
+        faults.extend(rendered::check(&book)?);
+        match search::check(&book, &target.join("book-profile")) {
+            Ok(found) => faults.extend(found),
+            Err(error) => skipped.push(format!("book: {error:#}")),
+        }
     }
     for fault in &faults {
         println!("book: {fault}");
     }
-    println!("book: {} chapters, {} faults, in {}", layout.chapters(), faults.len(), book.display());
-    if skipped.is_empty() || !faults.is_empty() {
-        return Ok(Outcome { skipped, ..Outcome::single(faults.is_empty()) });
+    for skip in &skipped {
+        println!("LOUD SKIP: {skip}");
     }
-    Ok(Outcome { skipped, ..Outcome::default() })
+    println!("book: {} chapters, {} faults, in {}", layout.chapters(), faults.len(), book.display());
+    let is_checked = is_built || !faults.is_empty();
+    let checked = if is_checked { Outcome::single(faults.is_empty()) } else { Outcome::default() };
+    Ok(Outcome { skipped, ..checked })
 }
 
 /// No error where nothing was there.
