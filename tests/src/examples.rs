@@ -1,5 +1,4 @@
-//! Checks of the example programs. They exist in Rust and in C under the same names, and both must print the
-//! same.
+//! Checks of the example programs that exist in Rust and in C under the same names. Both must print the same.
 
 use std::process::Command;
 

@@ -57,6 +57,10 @@
 // refused.
 #define TRAPLINE_OPTION_KERNEL_UPROBES 16
 
+// The words launch a program (`--`, or `-c` of `run`). It keeps the standard streams, and its status is the
+// command's.
+#define TRAPLINE_COMMAND_LAUNCHES 1
+
 // Result of a function. Numbers keep their meaning; later versions may have more of them.
 enum trapline_error
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -141,6 +145,14 @@ enum trapline_error
     TRAPLINE_ERROR_NO_MATCH = 53,
     // All that was found was refused.
     TRAPLINE_ERROR_ALL_REFUSED = 54,
+    // The command does not take these words.
+    TRAPLINE_ERROR_USAGE = 64,
+    // The command found nothing to probe, or all of it was refused.
+    TRAPLINE_ERROR_NOTHING_PROBED = 65,
+    // The command failed, or a script is wrong.
+    TRAPLINE_ERROR_FAILED = 66,
+    // The command cannot be started.
+    TRAPLINE_ERROR_NO_COMMAND = 67,
     // An error for which this interface has no number.
     TRAPLINE_ERROR_OTHER = 127,
 };
@@ -174,6 +186,38 @@ typedef uint32_t trapline_verdict;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// What a value is.
+enum trapline_kind
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // There is no value: the pointer is null.
+    TRAPLINE_KIND_NONE = 0,
+    // `null`: the value is not known, or there is none.
+    TRAPLINE_KIND_NULL = 1,
+    // `true` or `false`.
+    TRAPLINE_KIND_TRUTH = 2,
+    // A number, whole or with a fraction.
+    TRAPLINE_KIND_NUMBER = 3,
+    // A text.
+    TRAPLINE_KIND_TEXT = 4,
+    // Values in their order.
+    TRAPLINE_KIND_LIST = 5,
+    // Values with names.
+    TRAPLINE_KIND_OBJECT = 6,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum trapline_kind trapline_kind;
+#else
+typedef int32_t trapline_kind;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// A running command.
+typedef struct trapline_command trapline_command;
+
 // A registered consumer.
 typedef struct trapline_registration trapline_registration;
 
@@ -183,6 +227,9 @@ typedef struct trapline_report trapline_report;
 // Probes at work in other processes. Only the thread that started a session may use it: for the kernel, that
 // thread is the tracer.
 typedef struct trapline_session trapline_session;
+
+// A value of an object that the command wrote.
+typedef struct trapline_value trapline_value;
 
 // A thread's registers. At a function's entry the arguments are in rdi, rsi, rdx, rcx, r8, r9; at its return
 // the value is in rax.
@@ -371,6 +418,23 @@ typedef struct trapline_refusal_row {
     uint32_t reserved;
 } trapline_refusal_row;
 
+// What the command is to do.
+typedef struct trapline_command_options {
+    // sizeof; set by the caller.
+    size_t size;
+    // Path of the command; null: what the environment's TRAPLINE names, else `trapline` in PATH.
+    const char *program;
+    // A verb that writes JSON, and its words: "trace", "-p", "4711", "libc:getenv(str name) -> str". The options
+    // `--json` and `-o` are added.
+    const char *const *words;
+    // Number of words.
+    size_t words_len;
+    // TRAPLINE_COMMAND_LAUNCHES.
+    uint32_t flags;
+    // Zero.
+    uint32_t reserved;
+} trapline_command_options;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -467,6 +531,63 @@ const char *trapline_report_notice(const struct trapline_report *report, size_t 
 
 // Frees a report. Null is allowed, and does nothing.
 void trapline_report_free(struct trapline_report *report);
+
+// Starts the command `trapline` with a verb that writes JSON: count, lat, hist, graph, trace, stack, top, watch, list,
+// status, detach, doctor, or run. It is another process: this library starts it, and needs it to be installed.
+// trapline_command_end ends it.
+trapline_error trapline_command_start(const struct trapline_command_options *options,
+                                      struct trapline_command **command);
+
+// Waits for the next object. `object` is set to it, or to null when there will be none any more. It is alive until the
+// next call with this command.
+trapline_error trapline_command_next(struct trapline_command *command,
+                                     const struct trapline_value **object);
+
+// Sets `ready` to whether trapline_command_next would return at once. Waits for so many milliseconds at most, and
+// without an end if they are negative.
+trapline_error trapline_command_ready(struct trapline_command *command,
+                                      int32_t milliseconds,
+                                      bool *ready);
+
+// Asks the command to detach. Its last objects still come. Another thread may call this, and a signal's handler. Null
+// is allowed, and does nothing.
+void trapline_command_stop(const struct trapline_command *command);
+
+// Ends the command, and waits until it has detached. Objects that were not taken are gone. `status`, if not null, is set
+// to its exit status, or to 128 and the number of the signal that killed it. A command that failed by itself is an error
+// here.
+trapline_error trapline_command_end(struct trapline_command *command,
+                                    int32_t *status);
+
+// What a value is.
+trapline_kind trapline_value_kind(const struct trapline_value *value);
+
+// The field of an object; null if there is none with this name.
+const struct trapline_value *trapline_value_field(const struct trapline_value *value, const char *name);
+
+// How many items a list has, fields an object, bytes a text; else 0.
+size_t trapline_value_len(const struct trapline_value *value);
+
+// An item of a list, or the value of an object's field; null behind the last.
+const struct trapline_value *trapline_value_item(const struct trapline_value *value, size_t index);
+
+// The name of an object's field; null behind the last.
+const char *trapline_value_name(const struct trapline_value *value, size_t index);
+
+// A text, with a zero behind its trapline_value_len bytes; null if the value is none.
+const char *trapline_value_text(const struct trapline_value *value);
+
+// Sets `number` and returns true if the value is a whole number that fits.
+bool trapline_value_unsigned(const struct trapline_value *value, uint64_t *number);
+
+// Sets `number` and returns true if the value is a whole number that fits.
+bool trapline_value_signed(const struct trapline_value *value, int64_t *number);
+
+// Sets `number` and returns true if the value is a number. One that is no `double` is rounded to the nearest.
+bool trapline_value_double(const struct trapline_value *value, double *number);
+
+// Sets `truth` and returns true if the value is `true` or `false`.
+bool trapline_value_truth(const struct trapline_value *value, bool *truth);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -96,12 +96,21 @@ pub enum Error {
     /// All that was found was refused.
     AllRefused = 54,
 
+    /// The command does not take these words.
+    Usage = 64,
+    /// The command found nothing to probe, or all of it was refused.
+    NothingProbed = 65,
+    /// The command failed, or a script is wrong.
+    Failed = 66,
+    /// The command cannot be started.
+    NoCommand = 67,
+
     /// An error for which this interface has no number.
     Other = 127,
 }
 
 /// All errors, with a few words for each.
-pub(crate) const TEXTS: [(Error, &CStr); 40] = [
+pub(crate) const TEXTS: [(Error, &CStr); 44] = [
     (Error::None, c"no error"),
     (Error::NullPointer, c"a pointer is null"),
     (Error::StructSize, c"a structure's size is out of range"),
@@ -141,6 +150,10 @@ pub(crate) const TEXTS: [(Error, &CStr); 40] = [
     (Error::NobodyMaps, c"no process maps the file"),
     (Error::NoMatch, c"no probe found a function"),
     (Error::AllRefused, c"all that was found was refused"),
+    (Error::Usage, c"the command does not take these words"),
+    (Error::NothingProbed, c"the command found nothing to probe"),
+    (Error::Failed, c"the command failed"),
+    (Error::NoCommand, c"the command cannot be started"),
     (Error::Other, c"another error"),
 ];
 

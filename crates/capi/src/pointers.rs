@@ -93,12 +93,21 @@ unsafe fn size_at<T: Plain>(at: *const T) -> Result<usize, Fault> {
 /// # Safety
 /// `at` is null, or points to bytes that end in a zero.
 pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, Fault> {
+    // SAFETY: the caller promises the same.
+    let bytes = unsafe { bytes(at, what)? };
+    bytes.to_str().map_err(|error| Fault::new(Error::NotUtf8, format!("{what}: {error}")))
+}
+
+/// Takes a text from C that need not be UTF-8, such as a path.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn bytes<'a>(at: *const c_char, what: &str) -> Result<&'a CStr, Fault> {
     if at.is_null() {
         return Err(Fault::new(Error::NullPointer, format!("{what} is null")));
     }
     // SAFETY: `at` is not null, and the caller promises bytes that end in a zero.
-    let bytes = unsafe { CStr::from_ptr(at) };
-    bytes.to_str().map_err(|error| Fault::new(Error::NotUtf8, format!("{what}: {error}")))
+    Ok(unsafe { CStr::from_ptr(at) })
 }
 
 /// Takes an array from C.

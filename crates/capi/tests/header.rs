@@ -5,7 +5,8 @@ use std::process::Command;
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 /// In the order in which the header has them.
-const SOURCES: [&str; 5] = ["error", "inside", "session", "report", "functions"];
+const SOURCES: [&str; 8] =
+    ["error", "inside", "session", "report", "functions", "value", "command", "commands"];
 
 fn generated() -> String {
     let config =

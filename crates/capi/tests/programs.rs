@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use trapline_tests::{examples, or_skip};
+use trapline_tests::{examples, or_skip, tracing};
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -94,6 +94,25 @@ fn latency() {
     }
 }
 
+/// `calls`: what a shell looks up, as the shell shows it.
+#[test]
+fn calls() {
+    const ENVIRONMENT: &str = "libc:getenv(str name) -> str";
+    for link in BOTH {
+        let mut command = program("../trapline/examples/calls.c", C, link);
+        command.args([ENVIRONMENT, "--", "ls", "/proc/self/status"]);
+        command.env("TRAPLINE", tracing::binary()).env("LC_ALL", "C.UTF-8");
+        let output = command.output().expect("runs");
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+        let lines: Vec<&str> = stdout.lines().collect();
+        assert!(lines.contains(&"/proc/self/status"), "{stdout}");
+        let calls: Vec<&&str> =
+            lines.iter().filter(|line| line.contains("getenv(name=\"LC_ALL\")")).collect();
+        assert!(!calls.is_empty() && calls.iter().all(|line| line.ends_with(" = \"C.UTF-8\"")), "{stdout}");
+    }
+}
+
 #[test]
 fn the_interface_keeps_its_word() {
     for (compiler, link) in [(C, Link::Shared), (C, Link::Archive), ("c++ -x c++ -std=c++17", Link::Archive)]
@@ -103,6 +122,18 @@ fn the_interface_keeps_its_word() {
         assert!(output.status.success(), "{compiler}: {stdout}{}", String::from_utf8_lossy(&output.stderr));
         assert!(stdout.ends_with("done\n"), "{stdout}");
     }
+}
+
+/// Runs of the command: the program that is launched is the judge.
+#[test]
+fn commands_are_run_and_read() {
+    let output = program("tests/commands.c", C, Link::Shared)
+        .env("TRAPLINE", tracing::binary())
+        .output()
+        .expect("runs");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(stdout.ends_with("done\n"), "{stdout}");
 }
 
 /// Nothing else of the library can clash with a program's own names.

@@ -137,6 +137,8 @@ impl Output {
 
 impl ReportFile {
     fn open(path: &Path) -> io::Result<Self> {
+        // It is our reader's: a program that we launch and that lives on would keep it waiting.
+        inherited(path).map(trapline::withhold);
         let place = |file, is_new| Self { path: path.to_owned(), file, is_new };
         match File::create_new(path) {
             Ok(file) => Ok(place(file, true)),
@@ -158,6 +160,13 @@ impl ReportFile {
     }
 }
 
+/// The number of a descriptor that we were started with, if a path names one, beyond the standard streams.
+fn inherited(path: &Path) -> Option<i32> {
+    let path = path.to_str()?;
+    let number = path.strip_prefix("/proc/self/fd/").or_else(|| path.strip_prefix("/dev/fd/"))?;
+    number.parse().ok().filter(|number| *number > 2)
+}
+
 const EIO: i32 = 5;
 const EPIPE: i32 = 32;
 
@@ -170,4 +179,21 @@ fn write(to: &mut impl Write, text: &[u8]) -> io::Result<()> {
 /// anywhere.
 pub(crate) fn print_line(line: &str) {
     drop(writeln!(io::stderr().lock(), "{}", visible::lines(line)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::inherited;
+    use std::path::Path;
+
+    #[test]
+    fn only_descriptors_beyond_the_standard_streams_are_kept_back() {
+        let of = |path: &str| inherited(Path::new(path));
+        assert_eq!([of("/proc/self/fd/7"), of("/dev/fd/12")], [Some(7), Some(12)]);
+        for path in
+            ["/proc/self/fd/1", "/dev/fd/2", "/dev/fd/", "/dev/fd/7/x", "/dev/fd/-1", "7", "/dev/stdout"]
+        {
+            assert_eq!(of(path), None, "{path}");
+        }
+    }
 }

@@ -100,6 +100,7 @@ pub use renames::{Changed, NameWatcher};
 pub use shared::SharedMap;
 pub use shield::{Forks, LostTrap, Shield};
 pub use status::{InCall, Seccomp, ThreadStatus};
+pub use sys::fd::withhold;
 pub use watch::{Family, MapWatcher, NewMapping};
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::ExtendedState;

@@ -114,4 +114,4 @@ pub use target::Target;
 /// [`Builder::probe`] parses one; parse it yourself (`text.parse()`) to look at its parts first.
 pub use trapline_image::ProbeSpec;
 /// A way to wait for Ctrl-C: [`Session::wait`] takes the first and returns the second.
-pub use trapline_tracee::{Among, AmongError, Interrupt, Interrupts, remedy};
+pub use trapline_tracee::{Among, AmongError, Interrupt, Interrupts, remedy, withhold};

@@ -149,6 +149,12 @@ pub(crate) fn memfd(name: &std::ffi::CStr, sealing: bool) -> io::Result<OwnedFd>
     unsafe { owned(libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags)) }
 }
 
+/// Keeps a descriptor that we were started with from what we launch. A number that is not open changes nothing.
+pub fn withhold(number: i32) {
+    // SAFETY: two numbers. An error says that there is nothing to keep.
+    unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+}
+
 /// Our effective user and group.
 pub(crate) fn whoami() -> (u32, u32) {
     // SAFETY: these calls take nothing and cannot fail.

@@ -10,7 +10,7 @@ pub(super) struct Package {
     /// Other packages, as `Depends:` has them.
     pub(super) depends: Option<String>,
     /// Packages that it gains from.
-    pub(super) suggests: Option<&'static str>,
+    pub(super) suggests: Option<String>,
     /// One line, without a full stop.
     pub(super) summary: &'static str,
     /// Lines of the description.
@@ -39,7 +39,7 @@ pub(super) fn control(package: &Package, kibibytes: u64) -> String {
         text.extend(value.map(|value| format!("{name}: {value}\n")));
     };
     field("Depends", package.depends.as_deref());
-    field("Suggests", package.suggests);
+    field("Suggests", package.suggests.as_deref());
     field("Section", Some(package.section));
     field("Priority", Some("optional"));
     text.push_str(&format!("Description: {}\n", package.summary));

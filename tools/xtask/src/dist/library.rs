@@ -39,11 +39,14 @@ fn shared(built: &Path, root: &Path) -> Result<Package> {
         name: "libtrapline0",
         section: "libs",
         depends: Some(format!("libc6 (>= {glibc}), libgcc-s1 (>= 4.2)")),
-        suggests: None,
+        suggests: Some(format!("trapline (>= {VERSION})")),
         summary: "library that counts and times functions of programs",
         description: "\
 Functions for C programs that probe themselves or others, without traps: a
 probe's handler is called at each hit of a function.
+
+Calls with their values, histograms, stacks and scripts come from the command
+of the package trapline, which the library runs.
 
 This package holds the shared library.",
         control_files: vec![
@@ -69,7 +72,7 @@ fn development(built: &Path, root: &Path) -> Result<Package> {
         name: "libtrapline-dev",
         section: "libdevel",
         depends: Some(format!("libtrapline0 (= {VERSION}), libc6-dev")),
-        suggests: Some("pkgconf"),
+        suggests: Some("pkgconf".to_owned()),
         summary: "library that counts and times functions, for development",
         description: "\
 Functions for C programs that probe themselves or others, without traps: a

@@ -124,7 +124,7 @@ pub(super) fn libraries(files: &[PathBuf], folder: &Path) -> Outcome {
         copied(&chroot, files)?;
         chroot.run(&["sh", "-c", "dpkg -i /packages/*.deb"], 0)?;
         let examples = tree::root().join("crates/trapline/examples");
-        for name in ["self_trace", "count", "latency"] {
+        for name in ["self_trace", "count", "latency", "calls"] {
             chroot.copy(&examples.join(format!("{name}.c")), &format!("/examples/{name}.c"))?;
             chroot.run(&["sh", "-c", COMPILE, "sh", name, "--static", "-l:libtrapline.a"], 0)?;
             chroot.run(&["sh", "-c", COMPILE, "sh", name, ""], 0)?;
@@ -135,6 +135,9 @@ pub(super) fn libraries(files: &[PathBuf], folder: &Path) -> Outcome {
             .lines()
             .find_map(|line| line.trim().strip_suffix(" libc.so.6:write")?.trim().parse::<u64>().ok());
         ensure!(hits.is_some_and(|hits| hits > 0), "no hits of write:\n{counted}");
+        // It runs the command that was installed, and reads what that writes.
+        let calls = "LC_ALL=C.UTF-8 /examples/calls 'libc:getenv(str name) -> str' -- ls /";
+        says(&chroot.run(&["sh", "-c", calls], 0)?, "getenv(name=\"LC_ALL\") = \"C.UTF-8\"")?;
         println!("in a fresh Debian: the C examples compiled, with both libraries, and run");
         let wheels = super::wheel::of_host(folder);
         ensure!(!wheels.is_empty(), "no wheel was made");
