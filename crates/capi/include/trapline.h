@@ -215,7 +215,7 @@ typedef int32_t trapline_kind;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// A running command.
+// A running command. To stop it takes no lock, since a signal's handler may do that while another call goes on.
 typedef struct trapline_command trapline_command;
 
 // A registered consumer.

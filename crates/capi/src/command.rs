@@ -15,6 +15,7 @@ use std::io::{ErrorKind, Read as _, Seek as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -71,12 +72,18 @@ impl CommandOptions {
     }
 }
 
-/// A running command.
+/// A running command. To stop it takes no lock, since a signal's handler may do that while another call goes on.
 #[derive(Debug)]
 pub struct Command {
-    child: Child,
     /// Signals go to this very process, also after somebody else has waited for it.
     process: OwnedFd,
+    run: Mutex<Run>,
+}
+
+/// What it writes, and how it ends.
+#[derive(Debug)]
+pub(crate) struct Run {
+    child: Child,
     objects: File,
     /// What was read last: up to `taken` it was handed out, and from there to `looked` no line ends.
     held: Vec<u8>,
@@ -153,10 +160,31 @@ impl Command {
             drop(child.kill().and_then(|()| child.wait()));
             system("a descriptor of the command")(error.into())
         })?;
-        Ok(Self {
+        Ok(Self { process, run: Mutex::new(Run::new(child, File::from(objects), said)) })
+    }
+    /// Asks the command to detach and to write what is left.
+    pub(crate) fn stop(&self) {
+        // It may have ended by itself; then there is nothing to ask.
+        let _ = pidfd_send_signal(self.process.as_fd(), Signal::TERM);
+    }
+    /// For one call. A panic in another one has left a whole `Run`.
+    pub(crate) fn run(&self) -> MutexGuard<'_, Run> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Ends the run, and waits for that. Exit status of the command; 128 and the signal, if it was killed.
+    pub(crate) fn end(self) -> (i32, Option<Fault>) {
+        if !self.run().is_over {
+            self.stop();
+        }
+        self.run.into_inner().unwrap_or_else(PoisonError::into_inner).end()
+    }
+}
+
+impl Run {
+    const fn new(child: Child, objects: File, said: Option<File>) -> Self {
+        Self {
             child,
-            process,
-            objects: File::from(objects),
+            objects,
             held: Vec::new(),
             taken: 0,
             looked: 0,
@@ -165,7 +193,7 @@ impl Command {
             said,
             last: None,
             failed: None,
-        })
+        }
     }
     /// The next object, when it has come; nothing when there is none any more.
     pub(crate) fn next(&mut self) -> Result<Option<&Value>, Fault> {
@@ -206,16 +234,8 @@ impl Command {
         }
         Ok(true)
     }
-    /// Asks the command to detach and to write what is left.
-    pub(crate) fn stop(&self) {
-        // It may have ended by itself; then there is nothing to ask.
-        let _ = pidfd_send_signal(self.process.as_fd(), Signal::TERM);
-    }
-    /// Ends the run, and waits for that. Exit status of the command; 128 and the signal, if it was killed.
-    pub(crate) fn end(mut self) -> (i32, Option<Fault>) {
-        if !self.is_over {
-            self.stop();
-        }
+    /// Reads to the end, and waits for the process.
+    fn end(mut self) -> (i32, Option<Fault>) {
         // What is left is thrown away, but for the reason of a failure. A pipe that cannot be read is over.
         while !matches!(self.next(), Ok(None)) {}
         match self.child.wait() {

@@ -15,7 +15,7 @@ use std::ptr::{from_ref, null};
 
 use crate::command::{Command, CommandOptions};
 use crate::error::{Error, Fault, guard};
-use crate::pointers::{self, Plain, alone, bytes, leave, list};
+use crate::pointers::{self, Plain, alive, bytes, leave, list};
 use crate::value::{Kind, Value};
 
 // SAFETY: `repr(C)`, a size, addresses and numbers without padding.
@@ -60,8 +60,9 @@ unsafe fn start(options: *const CommandOptions) -> Result<Command, Fault> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_command_next(command: *mut Command, object: *mut *const Value) -> Error {
     guard(|| {
-        // SAFETY: the header demands null or a live command that nothing else uses.
-        let next = unsafe { alone(command, "command")? }.next()?;
+        // SAFETY: the header demands null or a live command.
+        let mut run = unsafe { alive(command.cast_const(), "command")? }.run();
+        let next = run.next()?;
         // SAFETY: the header demands null, or that it may be written.
         unsafe { leave(object, next.map_or(null(), from_ref), "object") }
     })
@@ -76,8 +77,8 @@ pub unsafe extern "C" fn trapline_command_ready(
     ready: *mut bool,
 ) -> Error {
     guard(|| {
-        // SAFETY: the header demands null or a live command that nothing else uses.
-        let is_ready = unsafe { alone(command, "command")? }.is_ready(milliseconds)?;
+        // SAFETY: the header demands null or a live command.
+        let is_ready = unsafe { alive(command.cast_const(), "command")? }.run().is_ready(milliseconds)?;
         // SAFETY: the header demands null, or that it may be written.
         unsafe { leave(ready, is_ready, "ready") }
     })
