@@ -1,7 +1,7 @@
 //! What runs beside the tests, which wait more than they compute: builds that later steps need, and steps that only
 //! compute.
 //!
-//! In: cargo commands that build and run nothing, names of steps, how nice they are. Out: each step's lines and outcome,
+//! In: cargo commands that build and run nothing, steps with their words, how nice they are. Out: each step's lines and outcome,
 //! when it is asked for. What fails to build fails again in its own step, and says why there. Beside tests all are as
 //! nice as can be, so that tests hardly notice. Builds have folders of their own; steps wait for cargo's lock where a test step builds, and
 //! tests never build. They are not left to idle processors alone, which on a busy machine never come.
@@ -52,7 +52,7 @@ impl Ahead {
 fn step(name: &str, niceness: u32) -> Ran {
     // Not its path: a build may have put another file there since.
     let mut command = Command::new(format!("/proc/{}/exe", std::process::id()));
-    command.arg(name);
+    command.args(name.split(' '));
     let (mut reader, writer) = std::io::pipe().context("a pipe")?;
     let mut nice = nice(&command, niceness);
     nice.stdin(Stdio::null()).stdout(writer.try_clone().context("a pipe")?).stderr(writer);

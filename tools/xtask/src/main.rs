@@ -152,7 +152,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
 }
 
 /// Steps that only compute: they run beside the tests.
-const BESIDE: &[&str] = &["clippy", "doc", "loom", "book", "programs"];
+const BESIDE: &[&str] = &["clippy", "doc", "loom", "book", "programs", "dist --smoke"];
 /// The step beside which arm64's tests run: it takes its time, whatever else runs.
 const LASTS: &str = "world";
 
@@ -201,7 +201,7 @@ fn ci() -> Result<Outcome> {
     }
     println!("\n=== summary");
     for (name, line, took) in table {
-        println!("{name:8} {line} in {}", seconds(took));
+        println!("{name:12} {line} in {}", seconds(took));
     }
     Ok(total)
 }

@@ -51,10 +51,14 @@ impl Machine {
             Self::Aarch64 => Some("aarch64-linux-gnu-gcc"),
         }
     }
-    /// Relocations in a form that takes a thirtieth of the space. On arm64 there are none.
-    fn link_flags(self) -> impl Iterator<Item = &'static str> {
-        let packed = ["-C", "link-arg=-Wl,-z,pack-relative-relocs"];
-        packed.into_iter().filter(move |_| self == Self::X86_64)
+    /// Relocations in a form that takes a thirtieth of the space (on arm64 there are none), and functions with the same
+    /// code kept once. The second needs the linker that comes with the compiler.
+    fn link_flags(self, own: Option<&Path>) -> Vec<String> {
+        let packed = (self == Self::X86_64).then(|| "-Wl,-z,pack-relative-relocs".to_owned());
+        let folded =
+            own.map(|own| [format!("-B{}", own.display()), "-fuse-ld=lld".into(), "-Wl,--icf=all".into()]);
+        let all = packed.into_iter().chain(folded.into_iter().flatten());
+        all.flat_map(|flag| ["-C".to_owned(), format!("link-arg={flag}")]).collect()
     }
     /// The binary's name among the packages.
     pub(super) fn file_name(self) -> String {
@@ -75,6 +79,16 @@ fn cargo_home() -> PathBuf {
     std::env::var_os("CARGO_HOME").map_or_else(home, PathBuf::from)
 }
 
+/// The folder of the linker that comes with the compiler. One from a distribution has none.
+fn own_linker() -> Option<PathBuf> {
+    let of = |what: &[&str]| printed(Command::new("rustc").args(what)).ok();
+    let version = of(&["-vV"])?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "))?;
+    let root = of(&["--print", "sysroot"])?;
+    Some(Path::new(root.trim()).join("lib/rustlib").join(host).join("bin/gcc-ld"))
+        .filter(|path| path.exists())
+}
+
 /// Has the compiler learn the target, if it can be had.
 pub(super) fn toolchain(machine: Machine) -> Result<()> {
     let triple = machine.triple();
@@ -92,7 +106,7 @@ pub(super) fn toolchain(machine: Machine) -> Result<()> {
 pub(super) fn builder(machine: Machine, root: &Path, target: &Path) -> Command {
     let triple = machine.triple();
     let mut flags = remapped(root, target, &cargo_home());
-    flags.extend(machine.link_flags().map(ToOwned::to_owned));
+    flags.extend(machine.link_flags(own_linker().as_deref()));
     let mut cargo = Command::new(cargo_path());
     cargo
         .current_dir(root)
@@ -196,6 +210,14 @@ mod tests {
                 "--remap-path-prefix=/t=target"
             ]
         );
+    }
+
+    #[test]
+    fn the_compilers_linker_is_used_where_it_is() {
+        let without = Machine::X86_64.link_flags(None);
+        assert_eq!(without, ["-C", "link-arg=-Wl,-z,pack-relative-relocs"]);
+        let with = Machine::Aarch64.link_flags(Some(Path::new("/own")));
+        assert_eq!(with.join(" "), "-C link-arg=-B/own -C link-arg=-fuse-ld=lld -C link-arg=-Wl,--icf=all");
     }
 
     #[test]
