@@ -1,11 +1,15 @@
 //! Compiles the sample program of `demo`, so that the command can run it where no compiler is.
 //!
-//! In: `src/demo/sample.rs`, and the target. Out: two programs in `OUT_DIR`. `sample-dynamic` uses the GNU C library, as
+//! In: `src/demo/sample.rs`, and the target. Out: two programs in `OUT_DIR`, compressed. `sample-dynamic` uses the GNU C library, as
 //! most programs of users do; `sample-static` uses the target's own, and musl is linked into it. A target without the
 //! first has an empty file in its place. Invariant: no path of this machine is in them.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
+
+use flate2::Compression;
+use flate2::write::DeflateEncoder;
 
 const SOURCE: &str = "src/demo/sample.rs";
 
@@ -41,7 +45,22 @@ fn main() {
     let gnu = target.replace("-musl", "-gnu");
     // Where only the target's own library is, the demo has one program.
     if gnu == target || compile(&gnu, &dynamic).is_err() {
-        std::fs::write(&dynamic, "").unwrap_or_else(|error| panic!("{}: {error}", dynamic.display()));
+        put(&dynamic, &[]);
+    } else {
+        compress(&dynamic);
     }
     compile(&target, &own).unwrap_or_else(|error| panic!("{SOURCE} for {target}: {error}"));
+    compress(&own);
+}
+
+/// Replaces a file by what is left of it without repetitions.
+fn compress(path: &Path) {
+    let program = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut to = DeflateEncoder::new(Vec::new(), Compression::best());
+    let compressed = to.write_all(&program).and_then(|()| to.finish());
+    put(path, &compressed.unwrap_or_else(|error| panic!("{}: {error}", path.display())));
+}
+
+fn put(path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }

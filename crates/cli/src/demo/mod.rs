@@ -4,14 +4,16 @@
 //! directory are gone when a [`Sample`] is dropped, unless `keep` is set.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read as _, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use flate2::read::DeflateDecoder;
+
 const SOURCE: &str = include_str!("sample.rs");
-/// The program, for the GNU C library if the command is built for another one, and for the command's own. The first that
+/// The program, compressed: for the GNU C library if the command is built for another one, and for the command's own. The first that
 /// runs here is taken: most programs of users have the GNU C library, so what it costs there is what they will see.
 const PROGRAMS: [&[u8]; 2] = [
     include_bytes!(concat!(env!("OUT_DIR"), "/sample-dynamic")),
@@ -44,7 +46,9 @@ impl Sample {
         ))
     }
     /// Writes this program, and runs it once without input, which ends it at once.
-    fn written(&self, program: &[u8]) -> std::io::Result<()> {
+    fn written(&self, compressed: &[u8]) -> std::io::Result<()> {
+        let mut program = Vec::new();
+        DeflateDecoder::new(compressed).read_to_end(&mut program)?;
         fs::write(self.dir.join("sample.rs"), SOURCE)?;
         fs::write(self.program(), program)?;
         fs::set_permissions(self.program(), fs::Permissions::from_mode(0o755))?;
