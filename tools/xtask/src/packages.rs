@@ -56,6 +56,7 @@ const NEEDS: &[Need] = &[
         package: "python3-prometheus-client",
     },
     Need { files: &["/usr/lib/python3.11/test/test_grammar.py"], package: "libpython3.11-testsuite" },
+    Need { files: &["/usr/bin/mmdebstrap"], package: "mmdebstrap" },
 ];
 
 /// What cross-building for arm64 and emulating it takes. Debian's own newer compiler, because its library for arm64 is a

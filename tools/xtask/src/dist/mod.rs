@@ -3,7 +3,7 @@
 //! In: flags. Out: binaries and wheels of both processors, packages of this one, and `SHA256SUMS`. With `--twice`, each
 //! binary is built again from a copy of the sources in another folder, and has to be the same. With `--try`, the results
 //! are run in a folder that holds nothing else, and in fresh Debians. With `--smoke`, only this machine's binary is made,
-//! and run in an empty folder: that is what CI does, which has no time for the rest.
+//! and run in an empty folder and a minimal Debian: that is what CI does, which has no time for the rest.
 
 mod binary;
 mod chroot;
@@ -83,7 +83,9 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
         let made = packaged(&folder, &mut outcome)?;
         outcome.add(deb::lint(&made));
         if asked.tried {
-            outcome.add(tried::binary(&folder.join(binary::Machine::HOST.file_name())));
+            let file = folder.join(binary::Machine::HOST.file_name());
+            outcome.add(tried::binary(&file));
+            outcome.add(tried::minimal(&file));
             outcome.add(tried::packages(&made));
             outcome.add(tried::libraries(&made, &folder));
         }
@@ -102,6 +104,7 @@ fn smoke() -> Result<Outcome> {
     let built = binary::build(binary::Machine::HOST, &tree::root(), &tree::target()?)?;
     let mut outcome = binary::check(binary::Machine::HOST, &built)?;
     outcome.add(tried::binary(&built));
+    outcome.add(tried::minimal(&built));
     Ok(outcome)
 }
 

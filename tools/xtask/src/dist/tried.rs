@@ -32,8 +32,29 @@ pub(super) fn binary(file: &Path) -> Outcome {
         // The sample program that needs no library.
         says(&chroot.run(&[TRAPLINE, "demo", "-d", "0.2"], 0)?, "cost of a hit")?;
         for words in PROGRAMS.iter().filter(|words| Path::new(words[0]).exists()) {
+            chroot.copy_program(words[0])?;
             verbs(&chroot, words)?;
         }
+        Ok(())
+    })
+}
+
+/// Tries the binary in a Debian of essential packages alone: there is no compiler and no library of ours.
+pub(super) fn minimal(file: &Path) -> Outcome {
+    tried("the binary in a minimal Debian", || {
+        let chroot = Chroot::debian("minimal", &[])?;
+        for absent in
+            ["/usr/bin/cc", "/usr/bin/gcc", "/usr/bin/rustc", "/usr/lib/x86_64-linux-gnu/libtrapline.so.0"]
+        {
+            ensure!(!chroot.has(absent), "{absent} is there");
+        }
+        chroot.copy(file, TRAPLINE)?;
+        says(&chroot.run(&[TRAPLINE, "doctor"], 0)?, "ok  launch")?;
+        says(&chroot.run(&[TRAPLINE, "demo", "-d", "0.2"], 0)?, "cost of a hit")?;
+        for words in [["/bin/ls", "/"], ["/usr/bin/perl", "-v"], ["/bin/bash", "--version"]] {
+            verbs(&chroot, &words)?;
+        }
+        println!("in a minimal Debian: doctor, demo, and those verbs");
         Ok(())
     })
 }
@@ -57,7 +78,6 @@ pub(super) fn emulated(machine: &str, file: &Path) -> Outcome {
 /// Each verb, on one program: `write` is a function that all of them call.
 fn verbs(chroot: &Chroot, words: &[&str]) -> Result<()> {
     const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
-    chroot.copy_program(words[0])?;
     let with = |verb: &[&'static str]| [&[TRAPLINE], verb, &["--"], words].concat();
     says(&chroot.run(&with(&["count", "libc:w*"]), 0)?, "libc.so.6:write")?;
     says(&chroot.run(&with(&["trace", "libc:write(int fd, ptr at, u64 n) -> long"]), 0)?, "write(fd=")?;
@@ -65,7 +85,7 @@ fn verbs(chroot: &Chroot, words: &[&str]) -> Result<()> {
     says(&chroot.run(&with(&["stack", "libc:write"]), 0)?, "write (libc.so.6)")?;
     let script = format!("uprobe:{LIBC}:write {{ @[probe] = count(); }}");
     says(&chroot.run(&[TRAPLINE, "run", "-e", &script, "-c", &words.join(" ")], 0)?, ":write]: ")?;
-    println!("in an empty folder: count, trace, lat, stack and run with {}", words[0]);
+    println!("count, trace, lat, stack and run with {}", words[0]);
     Ok(())
 }
 
