@@ -54,6 +54,10 @@ impl Chroot {
         printed(make.arg(suite).arg(&made.0).arg(sources))?;
         Ok(made)
     }
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
     /// Copies a file into it, to the same path or to another one.
     pub(super) fn copy(&self, from: &Path, to: &str) -> Result<()> {
         let to = self.0.join(to.trim_start_matches('/'));

@@ -24,8 +24,12 @@ pub(super) fn packages(staged: &Path) -> Result<[Package; 2]> {
     let mut cargo = Command::new(cargo_path());
     cargo.current_dir(tree::root()).args(["build", "--release", "--locked", "-p", "trapline-capi"]);
     ensure!(cargo.status().context("cargo")?.success(), "the library for C does not build");
-    let built = tree::target()?.join("release");
-    Ok([shared(&built, &staged.join("libtrapline0"))?, development(&built, &staged.join("libtrapline-dev"))?])
+    of(&tree::target()?.join("release"), staged)
+}
+
+/// Stages both packages, with the library that lies in `built`.
+pub(super) fn of(built: &Path, staged: &Path) -> Result<[Package; 2]> {
+    Ok([shared(built, &staged.join("libtrapline0"))?, development(built, &staged.join("libtrapline-dev"))?])
 }
 
 fn shared(built: &Path, root: &Path) -> Result<Package> {

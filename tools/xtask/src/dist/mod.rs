@@ -3,7 +3,8 @@
 //! In: flags. Out: binaries and wheels of both processors, packages of this one, and `SHA256SUMS`. With `--twice`, each
 //! binary is built again from a copy of the sources in another folder, and has to be the same. With `--try`, the results
 //! are run in a folder that holds nothing else, and in fresh Debians. With `--smoke`, only this machine's binary is made,
-//! and run in an empty folder and a minimal Debian: that is what CI does, which has no time for the rest.
+//! and run in an empty folder and a minimal Debian; and the C examples are compiled with the packages for C. CI does that
+//! after its build; it has no time for the rest.
 
 mod binary;
 mod chroot;
@@ -94,7 +95,7 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// This machine's binary, run where nothing else is.
+/// This machine's binary, run where nothing else is, and the packages for C, unpacked.
 fn smoke() -> Result<Outcome> {
     if let Err(why) = binary::toolchain(binary::Machine::HOST) {
         let why = format!("dist: the static binary: {why}");
@@ -105,6 +106,12 @@ fn smoke() -> Result<Outcome> {
     let mut outcome = binary::check(binary::Machine::HOST, &built)?;
     outcome.add(tried::binary(&built));
     outcome.add(tried::minimal(&built));
+    // The library that the tests are linked with: building it alone would build what it needs once more.
+    let library = tree::target()?.join("release/deps");
+    let folder = tree::target()?.join("smoke");
+    std::fs::create_dir_all(&folder).context("target/smoke")?;
+    let packages = library::of(&library, &folder)?.map(|package| deb::make(&package, &folder));
+    outcome.add(tried::unpacked(&packages.into_iter().collect::<Result<Vec<_>>>()?, &built));
     Ok(outcome)
 }
 

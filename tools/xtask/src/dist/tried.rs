@@ -10,6 +10,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 
 use super::chroot::Chroot;
+use super::control::MULTIARCH;
 use crate::outcome::Outcome;
 use crate::tree;
 
@@ -126,9 +127,14 @@ fn copied(chroot: &Chroot, files: &[PathBuf]) -> Result<()> {
     files.iter().try_for_each(|file| chroot.copy(file, &name(file)))
 }
 
+/// Programs in C beside the Rust examples.
+const EXAMPLES: [&str; 4] = ["self_trace", "count", "latency", "calls"];
 /// Compiles an example and runs it; `$1` is its name, `$2` how it is linked.
 const COMPILE: &str = "cd /examples && cc -std=c11 -O2 -Wall -Wextra -Werror \"$1.c\" -o \"$1\" \
     $(pkg-config --cflags $2 --libs trapline | sed \"s/ -ltrapline/ ${3:--ltrapline}/\")";
+/// The same with packages that are not installed; `$1` is the program.
+const UNPACKED: &str = "cc -std=c11 -O2 -Wall -Wextra -Werror \"${1##*/}.c\" -o \"$1\" \
+    $(pkg-config --cflags --libs trapline)";
 /// Counts in a program that writes all the time. Its first line says that it runs, and no longer is the shell that started it.
 /// The end of its input ends the example.
 const COUNTED: &str = "mkfifo /lines; yes > /lines & yes=$!; exec 3< /lines; read line <&3; cat <&3 > /dev/null & \
@@ -144,7 +150,7 @@ pub(super) fn libraries(files: &[PathBuf], folder: &Path) -> Outcome {
         copied(&chroot, files)?;
         chroot.run(&["sh", "-c", "dpkg -i /packages/*.deb"], 0)?;
         let examples = tree::root().join("crates/trapline/examples");
-        for name in ["self_trace", "count", "latency", "calls"] {
+        for name in EXAMPLES {
             chroot.copy(&examples.join(format!("{name}.c")), &format!("/examples/{name}.c"))?;
             chroot.run(&["sh", "-c", COMPILE, "sh", name, "--static", "-l:libtrapline.a"], 0)?;
             chroot.run(&["sh", "-c", COMPILE, "sh", name, ""], 0)?;
@@ -167,6 +173,36 @@ pub(super) fn libraries(files: &[PathBuf], folder: &Path) -> Outcome {
         let shown = chroot.run(&["sh", "-c", &python], 0)?;
         println!("# {python}\n{shown}");
         says(&shown, " calls")
+    })
+}
+
+/// Compiles the C examples on this machine with what lies in the packages, and runs two of them. `command` is the binary.
+pub(super) fn unpacked(packages: &[PathBuf], command: &Path) -> Outcome {
+    tried("the packages for C, unpacked", || {
+        let root = Chroot::empty("unpacked")?;
+        for package in packages {
+            super::printed(Command::new("dpkg-deb").arg("-x").arg(package).arg(root.path()))?;
+        }
+        let libraries = root.path().join("usr/lib").join(MULTIARCH);
+        let examples = tree::root().join("crates/trapline/examples");
+        for name in EXAMPLES {
+            let mut compile = Command::new("sh");
+            compile.arg("-c").arg(UNPACKED).arg("sh").arg(root.path().join(name)).current_dir(&examples);
+            compile.env("PKG_CONFIG_PATH", libraries.join("pkgconfig"));
+            // Else pkg-config leaves out what a compiler finds by itself, in the machine's own folders.
+            compile.env("PKG_CONFIG_ALLOW_SYSTEM_CFLAGS", "1").env("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1");
+            super::printed(compile.env("PKG_CONFIG_SYSROOT_DIR", root.path()))?;
+        }
+        let run = |name: &str, words: &[&str]| {
+            let mut program = Command::new(root.path().join(name));
+            program.args(words).env("LD_LIBRARY_PATH", &libraries).env("TRAPLINE", command);
+            super::printed(program.env("LC_ALL", "C.UTF-8"))
+        };
+        says(&run("self_trace", &[])?, "calls, ")?;
+        let called = run("calls", &["libc:getenv(str name) -> str", "--", "ls", "/"])?;
+        says(&called, "getenv(name=\"LC_ALL\") = \"C.UTF-8\"")?;
+        println!("with the packages for C: {} examples compiled, two of them run", EXAMPLES.len());
+        Ok(())
     })
 }
 
