@@ -221,7 +221,8 @@ fn block_signals() {
     }
 }
 
-/// Eight threads that migrate, a timer's handler that hits too, and a reader that takes what it can of small rings.
+/// Eight threads that migrate, a timer's handler that hits too, and a reader that takes what it can of small rings. Gives
+/// records, hits that were dropped, and the longest time in ticks from one beat of the reader to the next.
 fn every_hit_is_one_or_the_other(arena: &mut Arena, rings: &Rings) -> (u64, u64, u64) {
     let machine = machines().pop().expect("one");
     let dropped = arena.word(0);
@@ -229,16 +230,18 @@ fn every_hit_is_one_or_the_other(arena: &mut Arena, rings: &Rings) -> (u64, u64,
     let code = built(arena, &traced, RecordKind::Entry, 0, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
     let over = AtomicBool::new(false);
     let beats = rings.waits.map(|waits| waits.beat);
-    let (records, handled) = std::thread::scope(|scope| {
+    let ((records, longest), handled) = std::thread::scope(|scope| {
         let over = &over;
         let reading = scope.spawn(move || {
             block_signals();
             let (mut reader, mut records, mut last) = (Reader::new(rings), HashMap::new(), HashMap::new());
+            let (mut longest, mut before) = (0, beats.map_or_else(now, |at| word(at).load(Ordering::SeqCst)));
             loop {
                 let ends = over.load(Ordering::Acquire);
-                if let Some(beat) = beats {
-                    // SAFETY: a word of the arena.
-                    unsafe { &*(beat as *const AtomicU64) }.store(now(), Ordering::SeqCst);
+                let beat = now();
+                (longest, before) = (longest.max(beat.saturating_sub(before)), beat);
+                if let Some(at) = beats {
+                    word(at).store(beat, Ordering::SeqCst);
                 }
                 reader.take(|ring, record, _| {
                     *records.entry(record.tid).or_insert(0) += 1;
@@ -246,7 +249,7 @@ fn every_hit_is_one_or_the_other(arena: &mut Arena, rings: &Rings) -> (u64, u64,
                     assert!(record.ticks >= before, "times in a ring do not fall");
                 });
                 if ends {
-                    return records;
+                    return (records, longest);
                 }
             }
         });
@@ -263,7 +266,7 @@ fn every_hit_is_one_or_the_other(arena: &mut Arena, rings: &Rings) -> (u64, u64,
         let whole = records.values().filter(|many| **many >= CALLS).count();
         assert_eq!(whole, 8, "each thread's calls are its own: {records:?}");
     }
-    (sum, lost, handled)
+    (sum, lost, longest)
 }
 
 #[test]
@@ -295,12 +298,18 @@ fn wait_1_with_a_reader_that_lives_every_hit_is_a_word() {
     }
     let mut arena = Arena::new();
     let plain = compact(&arena, 8 * 256);
-    let waits = waits(&plain, 20_000_000_000);
+    let ticks = 20_000_000_000;
+    let waits = waits(&plain, ticks);
     word(waits.beat).store(now(), Ordering::SeqCst);
     word(waits.may_wait).store(1, Ordering::SeqCst);
     let rings = Rings { waits: Some(waits), ..plain };
-    let (_, lost, _) = every_hit_is_one_or_the_other(&mut arena, &rings);
-    assert_eq!((lost, word(waits.may_wait).load(Ordering::SeqCst)), (0, 1));
+    let (_, lost, longest) = every_hit_is_one_or_the_other(&mut arena, &rings);
+    let may_wait = word(waits.may_wait).load(Ordering::SeqCst);
+    // A machine that stands still for longer than the bound looks like a reader that died.
+    assert!(
+        (lost, may_wait) == (0, 1) || longest >= ticks,
+        "{lost} lost, {may_wait}, {longest} ticks between beats"
+    );
 }
 
 /// No reader: the thread waits as long as the bound, sets `MAY_WAIT` to 0, and no hit waits any more.
