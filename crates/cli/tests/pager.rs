@@ -6,7 +6,7 @@ use std::path::Path;
 
 use common::scratch::Scratch;
 use common::terminal::Terminal;
-use common::{run, text};
+use common::{text, trapline};
 
 /// Runs the command on a terminal.
 fn on_terminal(args: &[&str], environment: &[(&str, &str)]) -> Terminal {
@@ -34,6 +34,7 @@ fn a_long_list_goes_through_the_pager_which_may_be_left_early() {
     terminal.press("\n");
     assert_eq!(terminal.status(), Some(0));
     terminal.wait_for_text(" sites: ");
+    assert!(terminal.contents().contains("left-early"), "it was shown twice:\n{}", terminal.contents());
 }
 
 #[test]
@@ -91,7 +92,7 @@ fn whoever_wants_no_pager_gets_none() {
 
 #[test]
 fn no_terminal_no_pager() {
-    let output = run(&LONG);
+    let output = trapline().args(LONG).env("TRAPLINE_PAGER", "head -n 1").output().expect("trapline runs");
     assert!(output.status.success());
     assert!(text(&output.stdout).lines().count() > 1000);
 }
