@@ -58,11 +58,13 @@ fn a_paged_help_has_no_colours_where_nobody_wants_them() {
 fn top_uses_no_colours() {
     let victim = Victim::start();
     let args = ["top", "-i", "50ms", "-p", &victim.pid(), "plain"];
-    let mut terminal = on_terminal(&args, &[("NO_COLOR", "1")], size(24, 100));
-    terminal.wait_for_text("q quit");
-    assert!(!is_coloured(&terminal, false));
-    terminal.press("q");
-    assert_eq!(terminal.end(), Some(0));
+    for no_colour in ["", "1"] {
+        let mut terminal = on_terminal(&args, &[("NO_COLOR", no_colour)], size(24, 100));
+        terminal.wait_for_text("q quit");
+        assert!(!is_coloured(&terminal, false), "{no_colour}");
+        terminal.press("q");
+        assert_eq!(terminal.end(), Some(0));
+    }
 }
 
 /// The rows of a text that is shown on a terminal with so many columns; rows that go on below it count as one.

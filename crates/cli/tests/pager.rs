@@ -92,7 +92,8 @@ fn whoever_wants_no_pager_gets_none() {
 
 #[test]
 fn no_terminal_no_pager() {
-    let output = trapline().args(LONG).env("TRAPLINE_PAGER", "head -n 1").output().expect("trapline runs");
+    let pager = [("TRAPLINE_PAGER", "head -n 1"), ("TERM", "xterm")];
+    let output = trapline().args(LONG).envs(pager).output().expect("trapline runs");
     assert!(output.status.success());
     assert!(text(&output.stdout).lines().count() > 1000);
 }
