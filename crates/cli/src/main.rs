@@ -7,8 +7,11 @@
 
 mod args;
 mod commands;
+mod complete;
 mod demo;
 mod output;
+mod pager;
+mod progress;
 mod report;
 mod serve;
 mod top;
@@ -22,14 +25,15 @@ use args::ready::ready;
 use args::ready::threads::{are_there, has_thread};
 use args::typed::Typed;
 use commands::{Failure, Outcome};
+use progress::ProgressLine;
 
 fn main() -> ExitCode {
     // Without a word: what can be done here.
     if std::env::args_os().len() == 1 {
         return ended(commands::first::run());
     }
-    let verb = Typed::parse().verb;
-    let look = |run: &Run| run.builder().prototypes();
+    let verb = Typed::try_parse().unwrap_or_else(|error| help_or_exit(&error)).verb;
+    let look = |run: &Run| ProgressLine::begin(run.sink.quiet).of(run.builder()).prototypes();
     let command = match are_there(&verb, &has_thread).and_then(|()| ready(verb, &look)) {
         Ok(command) => command,
         Err(error) => {
@@ -58,9 +62,24 @@ fn main() -> ExitCode {
         Command::Demo(args) => commands::demo::run(args),
         Command::Doctor(sink) => commands::doctor::run(sink),
         Command::Completions(shell) => commands::manual::completions(*shell),
+        // A shell shows what a completion prints, so an error is not said.
+        Command::Complete(shell, words) => {
+            complete::run(*shell, words).map_or(Ok(Outcome::Failed), |()| Ok(Outcome::Done))
+        }
         Command::Man(directory) => commands::manual::pages(directory),
     };
     ended(done)
+}
+
+/// Shows a long help by a pager. Other texts of clap's are printed by clap, which then ends the program.
+fn help_or_exit(error: &clap::Error) -> ! {
+    let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let text = error.render();
+    let text = if has_colours { text.ansi().to_string() } else { text.to_string() };
+    if error.kind() == clap::error::ErrorKind::DisplayHelp && pager::show(text.as_bytes()) {
+        std::process::exit(0);
+    }
+    error.exit()
 }
 
 fn ended(done: Result<Outcome, Failure>) -> ExitCode {

@@ -6,10 +6,11 @@
 //! a session to report on. So a mistyped probe does not destroy yesterday's report.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use crate::args::sink::Sink;
+use crate::pager;
 use crate::report::visible;
 
 /// Why nothing more can be written.
@@ -111,6 +112,18 @@ impl Output {
     /// Writes all of a text, made safe for a terminal. The escapes mean the same in JSON.
     pub(crate) fn print(&mut self, text: &str) -> Result<(), OutputError> {
         self.bytes(visible::lines(text).as_bytes())
+    }
+    /// Rows and columns of the terminal, if standard output is one.
+    pub(crate) fn size(&self) -> Option<(usize, usize)> {
+        let output = matches!(self, Self::Stdout).then(io::stdout).filter(io::Stdout::is_terminal)?;
+        let size = rustix::termios::tcgetwinsize(&output).ok()?;
+        (size.ws_row > 0 && size.ws_col > 0).then_some((size.ws_row.into(), size.ws_col.into()))
+    }
+    /// The same of a text that may be long: on a terminal, and with `paged`, by a pager.
+    pub(crate) fn page(&mut self, text: &str, paged: bool) -> Result<(), OutputError> {
+        let text = visible::lines(text);
+        let is_shown = paged && matches!(self, Self::Stdout) && pager::show(text.as_bytes());
+        if is_shown { Ok(()) } else { self.bytes(text.as_bytes()) }
     }
     /// Writes bytes that may not be text.
     pub(crate) fn bytes(&mut self, text: &[u8]) -> Result<(), OutputError> {

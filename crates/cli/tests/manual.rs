@@ -87,7 +87,7 @@ fn shells_can_read_their_completions() {
     for (shell, args) in [("bash", &["-n"][..]), ("zsh", &["-n"]), ("fish", &["--no-execute"])] {
         let output = run(&["completions", shell]);
         let script = text(&output.stdout);
-        assert!(output.status.success() && verbs().iter().all(|verb| script.contains(verb)), "{shell}");
+        assert!(output.status.success() && script.contains(&format!(" complete {shell} -- ")), "{shell}");
         let file = common::scratch::Scratch::new(&format!("completions.{shell}"));
         std::fs::write(&file.0, &script).expect("written");
         match try_run(shell, &[args, &[file.name()]].concat()) {

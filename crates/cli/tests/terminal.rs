@@ -7,147 +7,23 @@ mod common;
 mod screen;
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::num::NonZeroU16;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::sync::atomic::Ordering;
 
+use common::terminal::{Terminal, modes, resize, size};
 use common::{Victim, program, text};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const SIZE: Size = size(24, 100);
-
-/// Rows and columns.
-type Size = (NonZeroU16, NonZeroU16);
-
-const fn size(rows: u16, columns: u16) -> Size {
-    (NonZeroU16::new(rows).expect("some"), NonZeroU16::new(columns).expect("some"))
-}
-
-/// A terminal emulator, and a program that runs on it as the leader of its session.
-struct Terminal {
-    master: Option<File>,
-    slave: File,
-    modes: String,
-    child: Child,
-    emulator: Arc<Mutex<vt100::Parser>>,
-    /// Set when the terminal's window is closed.
-    gone: Arc<AtomicBool>,
-}
-
-fn modes(terminal: &File) -> String {
-    format!("{:?}", tcgetattr(terminal).expect("a terminal"))
-}
-
-impl Terminal {
-    /// Runs a program on a new terminal.
-    fn run(program: &Path, args: &[&str]) -> Self {
-        let master =
-            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
-        grantpt(&master).and_then(|()| unlockpt(&master)).expect("a terminal");
-        let name = ptsname(&master, Vec::new()).expect("its name").into_string().expect("text");
-        let slave = File::options().read(true).write(true).open(name).expect("a terminal");
-        let master = File::from(master);
-        resize(&master, SIZE);
-        let stdio = || Stdio::from(slave.try_clone().expect("a descriptor"));
-        let mut command = Command::new("setsid");
-        command
-            .arg("--ctty")
-            .arg(program)
-            .args(args)
-            .env("TERM", "xterm-256color")
-            .env("LC_ALL", "C.UTF-8")
-            .env("RUST_BACKTRACE", "0");
-        // Before the program can change them.
-        let modes = modes(&slave);
-        let child = command.stdin(stdio()).stdout(stdio()).stderr(stdio()).spawn().expect("setsid runs");
-        let emulator = Arc::new(Mutex::new(vt100::Parser::new(SIZE.0, SIZE.1, 1000)));
-        let gone = Arc::new(AtomicBool::new(false));
-        let (mut from, seen, leave) =
-            (master.try_clone().expect("a descriptor"), emulator.clone(), gone.clone());
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            // Ends with EIO when no process has the terminal open any more.
-            while let Ok(n @ 1..) = from.read(&mut bytes)
-                && !leave.load(Ordering::Relaxed)
-            {
-                seen.lock().expect("no panic").process(&bytes[..n]);
-            }
-        });
-        Self { master: Some(master), slave, modes, child, emulator, gone }
-    }
-    fn top(args: &[&str]) -> Self {
-        Self::run(Path::new(env!("CARGO_BIN_EXE_trapline")), &[&["top", "-i", "50ms"], args].concat())
-    }
-    /// The text on the screen.
-    fn contents(&self) -> String {
-        self.emulator.lock().expect("no panic").screen().contents()
-    }
-    /// Whether the alternate screen is shown.
-    fn is_taken(&self) -> bool {
-        self.emulator.lock().expect("no panic").screen().alternate_screen()
-    }
-    fn wait_for(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let begun = Instant::now();
-        while !holds(self) {
-            assert!(begun.elapsed() < PATIENCE, "no {what} in:\n{}", self.contents());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-    fn wait_for_text(&mut self, text: &str) {
-        self.wait_for(text, |terminal| terminal.contents().contains(text));
-    }
-    fn press(&mut self, keys: &str) {
-        self.master.as_mut().expect("there").write_all(keys.as_bytes()).expect("there");
-    }
-    fn signal(&self, name: &str) {
-        let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status();
-        assert!(sent.expect("kill runs").success());
-    }
-    fn status(&mut self) -> Option<i32> {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().expect("ours") {
-                return status.code();
-            }
-            assert!(begun.elapsed() < PATIENCE, "it does not end:\n{}", self.contents());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-    /// Waits for the end, and checks that the terminal is as before.
-    fn end(&mut self) -> Option<i32> {
-        let status = self.status();
-        self.wait_for("its own screen", |terminal| !terminal.is_taken());
-        self.wait_for("cursor", |terminal| {
-            !terminal.emulator.lock().expect("no panic").screen().hide_cursor()
-        });
-        assert_eq!(modes(&self.slave), self.modes, "modes");
-        status
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-fn resize(master: &File, (rows, columns): Size) {
-    let size = Winsize { ws_row: rows.get(), ws_col: columns.get(), ws_xpixel: 0, ws_ypixel: 0 };
-    tcsetwinsize(master, size).expect("a terminal");
+/// Runs `top` on a new terminal.
+fn run_top(args: &[&str]) -> Terminal {
+    Terminal::run(Path::new(env!("CARGO_BIN_EXE_trapline")), &[&["top", "-i", "50ms"], args].concat())
 }
 
 /// Starts `top` on a victim, and waits until its table is shown.
 fn shown(args: &[&str]) -> (Victim, Vec<u8>, Terminal) {
     let victim = Victim::start();
     let before = victim.text();
-    let mut terminal = Terminal::top(&[&["-p", &victim.pid()], args].concat());
+    let mut terminal = run_top(&[&["-p", &victim.pid()], args].concat());
     terminal.wait_for_text("q quit");
     assert!(terminal.is_taken() && modes(&terminal.slave) != terminal.modes, "raw, on the other screen");
     assert_ne!(victim.text(), before, "nothing was patched");
@@ -238,8 +114,7 @@ fn a_real_program_is_shown_while_it_works() {
     }
     let script = "import sys\nprint('ready', flush=True)\nfor line in sys.stdin: sys.stdout.write(f'{len(line)}\\n'); sys.stdout.flush()";
     let mut python = Victim::start_by(Command::new(python).args(["-c", script]));
-    let mut terminal =
-        Terminal::top(&["--lat", "-p", &python.pid(), "--sort", "total", "libc:write", "libc:read"]);
+    let mut terminal = run_top(&["--lat", "-p", &python.pid(), "--sort", "total", "libc:write", "libc:read"]);
     terminal.wait_for_text("q quit");
     for _ in 0..7 {
         assert_eq!(python.say("12345"), "6");

@@ -7,6 +7,7 @@
 //! Does not: open files, know processes, decode instructions.
 #![forbid(unsafe_code)]
 
+mod begun;
 mod bytes;
 mod data;
 mod debugdata;
@@ -44,6 +45,7 @@ mod units;
 mod unwind;
 mod variable;
 
+pub use begun::BegunProbe;
 pub use bytes::{Bytes, DebugFile, DebugFiles, NoDebugFiles, SplitFiles};
 pub use data::DataSymbol;
 pub use debuginfo::{DebugInfo, Encoding, Line, NoVariable, Variable};

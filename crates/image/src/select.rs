@@ -158,7 +158,7 @@ impl Query<'_> {
     }
 }
 
-fn is_mangled(raw: &str) -> bool {
+pub(crate) fn is_mangled(raw: &str) -> bool {
     raw.starts_with("_Z") || raw.starts_with("_R")
 }
 
@@ -171,7 +171,7 @@ fn with_version(name: &Name<'_>) -> String {
 
 /// The longest run of a name's or glob's letters that every matching mangled name must contain; `None` when
 /// mangling may abbreviate it. Numbers are left out, since mangling counts from another end.
-fn needle(text: &str) -> Option<&str> {
+pub(crate) fn needle(text: &str) -> Option<&str> {
     let runs = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let words = runs.filter(|run| run.starts_with(|c: char| !c.is_ascii_digit()));
     words.max_by_key(|run| run.len()).filter(|run| !ABBREVIATED.contains(run))

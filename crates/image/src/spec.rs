@@ -22,7 +22,7 @@ pub enum ProbeKind {
 
 impl ProbeKind {
     /// The kind for the word before the first colon: bpftrace's words, and `p`, `r` as in bcc.
-    fn from_word(word: &str) -> Option<Self> {
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
         match word {
             "uprobe" | "u" | "p" => Some(Self::Entry),
             "uretprobe" | "ur" | "r" => Some(Self::Return),
@@ -187,7 +187,7 @@ fn misplaced_offset(kind: ProbeKind, file: Option<&str>, pattern: &Pattern) -> b
 }
 
 /// Splits at the first colon that is a separator; colons inside `/…/` and those of `::` are not.
-fn split(text: &str) -> Option<(&str, &str)> {
+pub(crate) fn split(text: &str) -> Option<(&str, &str)> {
     let whole_regex = text.len() > 1 && text.starts_with('/') && text.ends_with('/');
     if whole_regex && !text.contains(":/") && !text.ends_with("operator/") {
         return None;

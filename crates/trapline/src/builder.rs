@@ -17,6 +17,7 @@ use crate::filter::Filter;
 use crate::form::Returns;
 use crate::histogram::LinearBuckets;
 use crate::maps::{MapTable, Namer};
+use crate::progress::{OnProgress, Step};
 use crate::report::By;
 use crate::session::Session;
 use crate::session_request::{CompactValues, LeftOut, ProbeAction};
@@ -56,6 +57,7 @@ pub struct Builder {
     namer: Option<Namer>,
     actions: Vec<ProbeAction>,
     debug_folders: Arc<[PathBuf]>,
+    progress: OnProgress,
 }
 
 impl Builder {
@@ -114,6 +116,12 @@ impl Builder {
     #[must_use]
     pub fn debug_folders(mut self, folders: &[PathBuf]) -> Self {
         self.debug_folders = folders.into();
+        self
+    }
+    /// Calls this at each step of what comes before a session, a listing or prototypes are there. Other threads may call it.
+    #[must_use]
+    pub fn on_progress(mut self, callback: impl Fn(Step<'_>) + Send + Sync + 'static) -> Self {
+        self.progress = OnProgress::new(callback);
         self
     }
     /// Follows fork and exec.

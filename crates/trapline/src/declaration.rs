@@ -11,6 +11,7 @@ use trapline_image::{Btf, Convention, DebugInfo, Image, MarkArgument, MarkClass,
 use trapline_tracee::FileId;
 
 use crate::files::ModuleFile;
+use crate::progress::{OnProgress, Step};
 use crate::sites::NamedSite;
 
 /// What a function takes and returns as its source spells it, or what a USDT probe's note says.
@@ -44,13 +45,22 @@ pub(crate) struct FileNotes {
 
 /// Notes of each file, read once.
 #[derive(Debug, Default)]
-pub(crate) struct NotesByFile(HashMap<FileId, FileNotes>);
+pub(crate) struct NotesByFile {
+    known: HashMap<FileId, FileNotes>,
+    progress: OnProgress,
+}
 
 impl NotesByFile {
+    /// None yet; their reading is said.
+    pub(crate) fn with(progress: &OnProgress) -> Self {
+        Self { progress: progress.clone(), ..Self::default() }
+    }
     /// Notes of a file.
     pub(crate) fn of(&mut self, file: &ModuleFile) -> &FileNotes {
-        self.0.entry(file.id).or_insert_with(|| {
-            let debug = file.image.debug_info().map(Arc::new);
+        let progress = &self.progress;
+        self.known.entry(file.id).or_insert_with(|| {
+            let step = Step::DebugInformation { file: &file.path };
+            let debug = progress.during(step, || file.image.debug_info()).map(Arc::new);
             let btf = if debug.is_none() { file.image.btf() } else { None };
             FileNotes { debug, btf }
         })

@@ -17,6 +17,7 @@ use trapline_tracee::{FileId, Mapping, Process};
 use crate::debug_dirs::DebugDirs;
 use crate::locals;
 use crate::own_threads::own_threads;
+use crate::progress::{OnProgress, Step};
 
 /// Largest text, in bytes, that may be swept as a whole, once per file.
 const WHOLE_TEXT: u64 = 64 << 20;
@@ -128,12 +129,13 @@ pub(crate) struct Files {
     known: HashMap<FileId, Result<Arc<ModuleFile>, String>>,
     /// Folders in which separate debug files are looked for first.
     debug: Arc<[PathBuf]>,
+    progress: OnProgress,
 }
 
 impl Files {
-    /// None yet; separate debug files are looked for in these folders first.
-    pub(crate) fn with(debug: &Arc<[PathBuf]>) -> Self {
-        Self { debug: Arc::clone(debug), ..Self::default() }
+    /// None yet; separate debug files are looked for in these folders first, and reading is said.
+    pub(crate) fn with(debug: &Arc<[PathBuf]>, progress: &OnProgress) -> Self {
+        Self { debug: Arc::clone(debug), progress: progress.clone(), ..Self::default() }
     }
     /// File of a mapping, or why it cannot be used.
     pub(crate) fn of_mapping(
@@ -142,11 +144,12 @@ impl Files {
         id: FileId,
         mapping: &Mapping,
     ) -> Result<Arc<ModuleFile>, String> {
-        let debug = &self.debug;
+        let (debug, progress) = (&self.debug, &self.progress);
         let open = || {
             let opened = process.open_file_of(mapping).map_err(|error| error.to_string())?;
             let root = process.folder().join("root");
-            parse(&opened.file, id, (&mapping.path, opened.replaced), (&root, debug))
+            let parse = || parse(&opened.file, id, (&mapping.path, opened.replaced), (&root, debug));
+            progress.during(Step::Symbols { file: &mapping.path }, parse)
         };
         self.known.entry(id).or_insert_with(open).clone()
     }
@@ -155,11 +158,10 @@ impl Files {
         let text = path.to_string_lossy();
         let file = File::open(path).map_err(|error| format!("cannot open {text}: {error}"))?;
         let id = id_of(&file).map_err(|error| format!("cannot read {text}: {error}"))?;
-        let debug = &self.debug;
-        self.known
-            .entry(id)
-            .or_insert_with(|| parse(&file, id, (&text, false), (Path::new("/"), debug)))
-            .clone()
+        let (debug, progress) = (&self.debug, &self.progress);
+        let parse = || parse(&file, id, (&text, false), (Path::new("/"), debug));
+        let parse = || progress.during(Step::Symbols { file: &text }, parse);
+        self.known.entry(id).or_insert_with(parse).clone()
     }
     /// Whether a file was opened.
     pub(crate) fn has(&self, id: FileId) -> bool {

@@ -38,6 +38,8 @@
 //! | read arguments on the stack, and any register | [`beyond`] |
 //! | watch a variable | [`watch`] |
 //! | probe the program's own functions | [`inside`] |
+//! | go on with a probe that is half typed | [`completion`] |
+//! | show how far long work is | [`Builder::on_progress`], [`progress`] |
 //! | clean up after a tracer that died | [`cleanup`] |
 //!
 //! Invariants: SES-1, SES-2, TRC-1, TRC-2; each is described in the module that keeps it. Does not: print,
@@ -52,6 +54,7 @@ mod builder;
 pub mod calls;
 mod choose;
 pub mod cleanup;
+pub mod completion;
 mod debug_dirs;
 pub mod declaration;
 mod decode;
@@ -76,6 +79,7 @@ mod past;
 mod place_values;
 pub mod probes;
 mod procfs;
+pub mod progress;
 pub mod prototypes;
 mod quick;
 pub mod recorded;

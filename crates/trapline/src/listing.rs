@@ -19,6 +19,7 @@ use crate::files::{Files, ModuleFile};
 use crate::form::Returns;
 use crate::modules::{Module, is_short_name, mapped};
 use crate::names::ProcessNames;
+use crate::progress::Step;
 use crate::report::{Refused, Tactic};
 use crate::requests::{Requests, is_guarded, no_unwinder, refusals, tactics};
 use crate::session_request::{HitAction, SessionRequest};
@@ -69,7 +70,7 @@ pub(crate) fn list(
     requested: &SessionRequest,
     mut notes: Option<NotesByFile>,
 ) -> Result<Listing, Error> {
-    let mut files = Files::with(&requested.debug_folders);
+    let mut files = Files::with(&requested.debug_folders, &requested.progress);
     let mut listing = Listing::default();
     let declared = &mut |file: &ModuleFile, place: &NamedSite| notes.as_mut()?.declaration(file, place);
     match target {
@@ -117,6 +118,7 @@ fn list_process(
     let chosen = choose(&process, names.shown(), files, requested, &fresh, &mut HashSet::new());
     let Chosen { modules, places: NamedSites { found, refused, .. }, misses, notices } = chosen;
     if !found.is_empty() {
+        requested.progress.say(Step::Planning { functions: found.len() });
         let go = modules.iter().any(|module| module.is_program && module.file.image.is_go());
         let faults_delivered = may_deliver(&process, requested, &mapped(&process, &maps), go);
         let options = Options { faults_delivered, ..requested.options };
@@ -273,6 +275,7 @@ fn list_places(
     let traits =
         ProcessTraits { kernel_uprobes: requested.options.kernel_uprobes, ..ProcessTraits::usual(cpus) };
     let NamedSites { found, refused, .. } = places;
+    requested.progress.say(Step::Planning { functions: found.len() });
     for (index, module) in modules.iter().enumerate() {
         let traits = ProcessTraits { go: module.file.image.is_go(), ..traits };
         let here: Vec<&NamedSite> = found.iter().filter(|place| place.module == index).collect();
@@ -350,7 +353,7 @@ pub(crate) fn find_file(name: &str) -> Option<PathBuf> {
 }
 
 /// Whether a file is a program or library, and not a linker script of the same name.
-fn is_elf(path: &Path) -> bool {
+pub(crate) fn is_elf(path: &Path) -> bool {
     use std::io::Read;
     let mut head = [0u8; 4];
     std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == *b"\x7fELF"

@@ -132,7 +132,8 @@ impl ProbedFunction {
 
 /// For each probe, the functions and USDT probes that it means in the target.
 pub(crate) fn find(target: &Target, requested: &SessionRequest) -> Vec<Vec<ProbedFunction>> {
-    let (mut files, mut known) = (Files::with(&requested.debug_folders), NotesByFile::default());
+    let (mut files, mut known) =
+        (Files::with(&requested.debug_folders, &requested.progress), NotesByFile::with(&requested.progress));
     let launched = match target {
         Target::Launch(words) => words.first().and_then(|name| find_program(name)).map(ToLoad::new),
         _ => None,

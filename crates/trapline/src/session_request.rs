@@ -16,6 +16,7 @@ use crate::filter::Filter;
 use crate::form::Returns;
 use crate::histogram::{LinearBuckets, TickScale};
 use crate::maps::{MapTable, Namer};
+use crate::progress::OnProgress;
 use crate::report::By;
 
 /// What a session requests of each process.
@@ -64,6 +65,8 @@ pub(crate) struct SessionRequest {
     pub(crate) actions: Vec<ProbeAction>,
     /// Folders in which separate debug information is looked for first.
     pub(crate) debug_folders: Arc<[PathBuf]>,
+    /// Who shows how far the work is.
+    pub(crate) progress: OnProgress,
     /// Once more places than this are found, searching may stop: one more shows as much as all of them.
     pub(crate) most: Option<usize>,
     /// Functions that are not probed, though probes mean them.

@@ -8,19 +8,17 @@ use std::iter::once;
 use std::path::Path;
 
 use clap::CommandFactory as _;
-use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use super::{Failure, Outcome};
 use crate::args::typed::Typed;
+use crate::complete::Shell;
 use crate::output::Output;
 
 /// Writes a completion script to standard output.
 pub(crate) fn completions(shell: Shell) -> Result<Outcome, Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Typed::command(), "trapline", &mut script);
-    Output::Stdout.bytes(&script)?;
+    Output::Stdout.bytes(shell.script().as_bytes())?;
     Ok(Outcome::Done)
 }
 
@@ -42,7 +40,8 @@ pub(crate) fn pages(directory: &Path) -> Result<Outcome, Failure> {
 fn commands() -> Vec<clap::Command> {
     let mut all = Typed::command().disable_help_subcommand(true);
     all.build();
-    once(&all).chain(all.get_subcommands()).cloned().collect()
+    let shown = all.get_subcommands().filter(|verb| !verb.is_hide_set());
+    once(&all).chain(shown).cloned().collect()
 }
 
 /// The name of a command's page: `trapline-count` for `count`.
@@ -81,7 +80,7 @@ fn verbs(to: &mut Roff, command: &clap::Command) {
     if command.has_subcommands() {
         to.control("SH", ["VERBS"]);
     }
-    for verb in command.get_subcommands() {
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
         to.control("TP", []);
         to.text([bold(name(verb)), roman("(1)")]);
         to.text([roman(verb.get_about().map(ToString::to_string).unwrap_or_default())]);

@@ -44,15 +44,17 @@ struct DetachRow {
 /// Runs `status`.
 pub(crate) fn status(args: &Pids) -> Result<Outcome, Failure> {
     let mut output = Output::open(&args.sink, false)?;
-    for &pid in &args.pids {
+    let mut text = String::new();
+    let looked = args.pids.iter().try_for_each(|&pid| {
         let segments = patched(pid)?;
-        if args.sink.json {
-            segments.iter().try_for_each(|segment| output.print(&status_json(pid, segment)))?;
-        } else {
-            output.print(&status_text(pid, &segments))?;
+        match args.sink.json {
+            true => text.extend(segments.iter().map(|segment| status_json(pid, segment))),
+            false => text.push_str(&status_text(pid, &segments)),
         }
-    }
-    Ok(Outcome::Done)
+        Ok(())
+    });
+    output.page(&text, args.paged && !args.sink.json)?;
+    looked.map(|()| Outcome::Done)
 }
 
 const fn state_word(state: Option<SegmentState>) -> &'static str {

@@ -5,8 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use trapline::Interrupts;
 use trapline::watch::{Accessed, Expr, Progress, WatchEnd, WatchSession};
+use trapline::{Interrupts, Target};
 
 use super::run::follow::{Turns, follow};
 use super::run::schedule::{Event, Schedule};
@@ -15,6 +15,7 @@ use super::run::{ending, interrupts};
 use super::{Failure, Outcome};
 use crate::args::command::Watch;
 use crate::output::{Output, OutputError, print_line};
+use crate::progress::ProgressLine;
 use crate::report::number::grouped;
 use crate::report::watch::tally::Tallied;
 use crate::report::watch::{json, lines, summary};
@@ -55,16 +56,21 @@ fn start(args: &Watch) -> Result<WatchSession, trapline::Error> {
     let builder = WatchSession::builder().target(args.target.clone()).places(args.places.iter().cloned());
     let builder = builder.forks(args.forks).stack(args.stack).rotate(args.rotate).shield(args.shield);
     let mut reported = Duration::ZERO;
+    // A launched command has the terminal for itself.
+    let line = ProgressLine::begin(args.sink.quiet || matches!(args.target, Target::Launch(_)));
     builder.start(&mut |progress| {
+        if line.say(arming(progress)) {
+            return;
+        }
         if !args.sink.quiet && progress.elapsed >= reported + PATIENCE {
             reported = progress.elapsed;
-            print_line(&arming(progress));
+            print_line(&format!("trapline: {}", arming(progress)));
         }
     })
 }
 
 fn arming(progress: Progress) -> String {
-    format!("trapline: armed {} of {} threads", grouped(progress.done as u64), grouped(progress.of as u64))
+    format!("armed {} of {} threads", grouped(progress.done as u64), grouped(progress.of as u64))
 }
 
 /// A session with all that its turns need.

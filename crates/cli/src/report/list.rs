@@ -9,8 +9,8 @@ use super::number::{grouped, plural};
 use super::table::{Align, Table};
 use super::visible;
 
-/// Renders the functions found.
-pub(crate) fn text(listed: &[Listed]) -> String {
+/// Renders the functions found, for a terminal with so many columns.
+pub(crate) fn text(listed: &[Listed], columns: Option<usize>) -> String {
     let mut table = Table::new(&[
         ("OFFSET", Align::Right),
         ("SIZE", Align::Right),
@@ -34,12 +34,12 @@ pub(crate) fn text(listed: &[Listed]) -> String {
             one.file.clone(),
         ]);
     }
-    table.text()
+    table.text_within(columns)
 }
 
 /// The same, and below each function what it takes and returns, and where its arguments are.
-pub(crate) fn declared(listed: &[Listed]) -> String {
-    let table = text(listed);
+pub(crate) fn declared(listed: &[Listed], columns: Option<usize>) -> String {
+    let table = text(listed, columns);
     let (head, rows) = table.split_once('\n').unwrap_or((&table, ""));
     let mut text = format!("{head}\n");
     for (row, one) in rows.lines().zip(listed) {
@@ -103,7 +103,7 @@ mod tests {
 0x1000   120  jump, stack        work      /bin/victim
 0x2000     3  refused (3 bytes)  tiny      /bin/victim
 ";
-        assert_eq!(text(&listed()), expected);
+        assert_eq!(text(&listed(), None), expected);
         let offered = |name: &str, of: &str, place: Option<&str>| Offered {
             name: name.to_owned(),
             of: of.to_owned(),
@@ -122,7 +122,7 @@ mod tests {
 0x2000     3  refused (3 bytes)  tiny      /bin/victim
     nothing is known of what it takes
 ";
-        assert_eq!(declared(&all), expected);
+        assert_eq!(declared(&all, None), expected);
         assert_eq!(totals(&listed()), "2 sites: 1 jump, 1 refused");
         assert_eq!(totals(&listed()[..1]), "1 site: 1 jump");
     }

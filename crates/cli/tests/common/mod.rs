@@ -6,6 +6,7 @@ pub(crate) mod browser;
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 pub(crate) mod native;
 pub(crate) mod scratch;
+pub(crate) mod terminal;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -103,7 +103,7 @@ impl Builder {
     /// # Errors
     /// As [`Self::list`].
     pub fn list_declared(&self, timed: bool) -> Result<Listing, Error> {
-        self.listed(timed, Some(NotesByFile::default()))
+        self.listed(timed, Some(NotesByFile::with(&self.progress)))
     }
     fn listed(&self, timed: bool, notes: Option<NotesByFile>) -> Result<Listing, Error> {
         let hit_action = if timed { self.timing() } else { HitAction::Count };
@@ -193,6 +193,7 @@ impl Builder {
             namer: self.namer.clone(),
             actions: self.actions.clone(),
             debug_folders: Arc::clone(&self.debug_folders),
+            progress: self.progress.clone(),
             most: None,
             left_out: self.left_out.clone(),
             budget: self.budget,

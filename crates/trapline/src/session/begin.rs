@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::everyone::Everyone;
 use crate::listing::list;
 use crate::maps::MapTable;
+use crate::progress::Step;
 use crate::report::Unprobed;
 use crate::target::{Several, Target, gone_notice, resolve};
 
@@ -90,6 +91,7 @@ impl Processes {
     ) -> Result<(), Error> {
         let pid = parked.pid();
         allow_many();
+        self.requested.progress.say(Step::Attaching { done: 0, of: 1 });
         match parked.process() {
             Ok(process) => self.add(process, false)?,
             Err(error) => self.is_unprobed(pid, &error),
@@ -101,6 +103,7 @@ impl Processes {
             return Err(error.with_follow(true));
         }
         let may = self.may_follow(pid);
+        self.requested.progress.say(Step::Released);
         self.let_go(parked, may).map_err(failed)?;
         self.notices.extend(self.following.take_strayed());
         Ok(())
@@ -115,7 +118,9 @@ impl Processes {
         self.want_files_of(&processes);
         allow_many();
         let mut several = Several::new(processes.len());
-        for process in processes {
+        let of = processes.len();
+        for (done, process) in processes.into_iter().enumerate() {
+            self.requested.progress.say(Step::Attaching { done, of });
             let pid = process.pid();
             if self.may_follow(pid) {
                 self.notices.extend(self.following.add(pid));

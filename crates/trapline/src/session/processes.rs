@@ -62,7 +62,7 @@ impl Processes {
     /// No process yet.
     pub(super) fn new(requested: SessionRequest, follow: bool) -> Self {
         Self {
-            files: Files::with(&requested.debug_folders),
+            files: Files::with(&requested.debug_folders, &requested.progress),
             requested,
             traced: Vec::new(),
             past: PastProcesses::default(),

@@ -25,9 +25,9 @@ pub(crate) mod whole;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap_complete::Shell;
 use trapline::{By, ProbeSpec, Returns, Target};
 
+use crate::complete::Shell;
 use sink::Sink;
 
 pub(crate) use lat::{HistogramStyle, Lat, Linear, TimeUnit};
@@ -79,6 +79,8 @@ pub(crate) enum Command {
     Doctor(Sink),
     /// `completions`
     Completions(Shell),
+    /// `complete`: what may stand behind these words
+    Complete(Shell, Vec<String>),
     /// `man`, with its directory
     Man(PathBuf),
 }
@@ -111,6 +113,8 @@ pub(crate) struct List {
     pub(crate) faults_are_fatal: bool,
     /// Whether to plan as with `--kernel-uprobes`.
     pub(crate) kernel_uprobes: bool,
+    /// Whether a long list goes through a pager.
+    pub(crate) paged: bool,
     /// Where to print, and in which format.
     pub(crate) sink: Sink,
 }
@@ -120,6 +124,8 @@ pub(crate) struct List {
 pub(crate) struct Pids {
     /// The processes.
     pub(crate) pids: Vec<u32>,
+    /// Whether a long text goes through a pager.
+    pub(crate) paged: bool,
     /// Where to print, and in which format.
     pub(crate) sink: Sink,
 }

@@ -56,6 +56,7 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Command, UsageError> {
         Verb::Demo(typed) => once::demo(&typed).map(Command::Demo),
         Verb::Doctor(typed) => once::doctor(typed).map(Command::Doctor),
         Verb::Completions(typed) => Ok(Command::Completions(typed.shell)),
+        Verb::Complete(typed) => Ok(Command::Complete(typed.shell, typed.words)),
         Verb::Man(typed) => Ok(Command::Man(typed.directory)),
     }
 }

@@ -26,6 +26,7 @@ pub(super) fn list(typed: TypedList) -> Result<List, UsageError> {
         strict: typed.strict,
         faults_are_fatal: typed.faults_are_fatal,
         kernel_uprobes: typed.kernel_uprobes,
+        paged: !typed.pager.no_pager,
         sink,
     })
 }
@@ -33,7 +34,7 @@ pub(super) fn list(typed: TypedList) -> Result<List, UsageError> {
 /// Checks and converts `status` and `detach`.
 pub(super) fn pids(typed: TypedPids) -> Result<Pids, UsageError> {
     let sink = Sink::new(typed.sink.json, typed.sink.output, typed.sink.quiet, LINES)?;
-    Ok(Pids { pids: typed.pids, sink })
+    Ok(Pids { pids: typed.pids, paged: !typed.pager.no_pager, sink })
 }
 
 /// Checks and converts `demo`.

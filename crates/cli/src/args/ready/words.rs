@@ -2,11 +2,27 @@
 
 use super::error::UsageError;
 
+/// Words of a text that may end within one.
+#[derive(Debug, Default)]
+pub(crate) struct Begun {
+    /// Words that have ended.
+    pub(crate) ended: Vec<String>,
+    /// The last word, if no space stands behind it.
+    pub(crate) last: Option<String>,
+    /// The quote that is still open.
+    pub(crate) quote: Option<char>,
+}
+
 /// Splits a command as a shell would split plain words, quotes and backslashes; nothing is expanded.
 pub(crate) fn split_words(text: &str) -> Result<Vec<String>, UsageError> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote = None;
+    let Begun { mut ended, last, quote } = begun_words(text);
+    ended.extend(last);
+    if quote.is_some() { Err(UsageError::Quote(text.to_owned())) } else { Ok(ended) }
+}
+
+/// The same of a command that is half typed.
+pub(crate) fn begun_words(text: &str) -> Begun {
+    let Begun { ended: mut words, last: mut word, mut quote } = Begun::default();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
         match (quote, c) {
@@ -20,8 +36,7 @@ pub(crate) fn split_words(text: &str) -> Result<Vec<String>, UsageError> {
             (_, c) => word.get_or_insert_default().push(c),
         }
     }
-    words.extend(word);
-    if quote.is_some() { Err(UsageError::Quote(text.to_owned())) } else { Ok(words) }
+    Begun { ended: words, last: word, quote }
 }
 
 #[cfg(test)]

@@ -1,25 +1,38 @@
-//! The verbs that make texts from these definitions: `completions` and `man`, as clap reads them.
+//! The verbs that make texts from these definitions: `completions`, `complete` and `man`, as clap reads them.
+//!
+//! In: words, through clap. Out: text. Does not: make the texts.
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use clap::{Args, ValueHint};
-use clap_complete::Shell;
+use clap::Args;
 
 use super::help::{ONCE, sections};
-
-/// The shells that get completions.
-const SHELLS: [&str; 3] = ["bash", "fish", "zsh"];
+use crate::complete::Shell;
 
 /// Write a completion script for a shell to standard output
 ///
-/// The script completes verbs, options, the values of options, and files.
+/// The script asks trapline at each TAB. It completes verbs, options and their values, numbers and names of processes,
+/// files, libraries, and functions: libc:mal<TAB>. With -p it offers the functions of that process, too.
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(COMPLETIONS, ONCE))]
 pub(crate) struct TypedCompletions {
     /// The shell
-    #[arg(value_name = "SHELL", value_parser = PossibleValuesParser::new(SHELLS).try_map(|name| name.parse::<Shell>()))]
+    #[arg(value_name = "SHELL")]
     pub(crate) shell: Shell,
+}
+
+/// What may stand at the cursor of a shell
+///
+/// The scripts of trapline completions call this.
+#[derive(Args, Debug, Clone)]
+#[command(hide = true, after_long_help = sections(COMPLETE, ONCE))]
+pub(crate) struct TypedComplete {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
+    /// The words up to the cursor
+    #[arg(last = true, value_name = "WORD")]
+    pub(crate) words: Vec<String>,
 }
 
 /// Write the manual pages to a directory
@@ -30,7 +43,7 @@ pub(crate) struct TypedCompletions {
 #[command(after_long_help = sections(MAN, ONCE))]
 pub(crate) struct TypedMan {
     /// The directory
-    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
 }
 
@@ -43,6 +56,11 @@ Examples:
     trapline completions zsh > ~/.zfunc/_trapline
   For fish:
     trapline completions fish > ~/.config/fish/completions/trapline.fish";
+
+const COMPLETE: &str = "\
+Examples:
+  What may stand behind these words?
+    trapline complete zsh -- count libc:mal";
 
 const MAN: &str = "\
 Examples:

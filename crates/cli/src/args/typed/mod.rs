@@ -25,7 +25,7 @@ use help::{ONCE, TRACED, sections};
 use once::{DETACH, STATUS};
 
 pub(crate) use count::TypedCount;
-pub(crate) use generate::{TypedCompletions, TypedMan};
+pub(crate) use generate::{TypedComplete, TypedCompletions, TypedMan};
 pub(crate) use graph::TypedGraph;
 pub(crate) use hist::TypedHist;
 pub(crate) use lat::TypedLat;
@@ -123,5 +123,6 @@ pub(crate) enum Verb {
     Demo(TypedDemo),
     Doctor(TypedDoctor),
     Completions(TypedCompletions),
+    Complete(TypedComplete),
     Man(TypedMan),
 }

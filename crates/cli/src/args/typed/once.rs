@@ -40,6 +40,8 @@ pub(crate) struct TypedList {
     #[arg(long)]
     pub(crate) kernel_uprobes: bool,
     #[command(flatten)]
+    pub(crate) pager: TypedPager,
+    #[command(flatten)]
     pub(crate) sink: TypedSink,
 }
 
@@ -51,7 +53,19 @@ pub(crate) struct TypedPids {
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pids: Vec<u32>,
     #[command(flatten)]
+    pub(crate) pager: TypedPager,
+    #[command(flatten)]
     pub(crate) sink: TypedSink,
+}
+
+/// Whether a long text goes through a pager.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct TypedPager {
+    /// Print a long text as it is, not through a pager.
+    ///
+    /// TRAPLINE_PAGER or PAGER names the pager; cat means none. Without them it is less, if that is there.
+    #[arg(long, help_heading = "Output")]
+    pub(crate) no_pager: bool,
 }
 
 /// Trace a sample program, and show what a hit costs
