@@ -151,7 +151,9 @@ impl Output {
 impl ReportFile {
     fn open(path: &Path) -> io::Result<Self> {
         // It is our reader's: a program that we launch and that lives on would keep it waiting.
-        inherited(path).map(trapline::withhold);
+        if let Some(number) = inherited(path) {
+            trapline::withhold(number);
+        }
         let place = |file, is_new| Self { path: path.to_owned(), file, is_new };
         match File::create_new(path) {
             Ok(file) => Ok(place(file, true)),
