@@ -1,7 +1,7 @@
 //! A long text on a terminal goes through a pager.
 //!
 //! In: a text, and what the user says about pagers (`--no-pager`, `TRAPLINE_PAGER`, `PAGER`). Out: whether a pager showed
-//! it. A pager that is left early has shown it. Invariant: PAGE-1 what is no terminal, and what fits on the screen, gets
+//! it. A pager that is left early has shown it. Invariant: PAGER-1 what is no terminal, and what fits on the screen, gets
 //! no pager. Does not: print by itself where there is no pager.
 
 use std::io::Write as _;
