@@ -1,7 +1,7 @@
 //! Completion of a command line in a shell: what a user may mean who presses TAB.
 //!
 //! In: the line as far as it is typed. Out: what may stand at the cursor, in the form that the shell's script reads. The
-//! line is taken apart by the definitions that clap has, so options and verbs are those of the help. Invariants: COMP-1
+//! line is taken apart by the definitions that clap has, so options and verbs are those of the help. Invariants: OFFER-1
 //! nothing is printed but candidates; no process is attached to or changed. Does not: quote for zsh and fish, which do
 //! that by themselves.
 //!
