@@ -57,6 +57,8 @@ const NEEDS: &[Need] = &[
     },
     Need { files: &["/usr/lib/python3.11/test/test_grammar.py"], package: "libpython3.11-testsuite" },
     Need { files: &["/usr/bin/mmdebstrap"], package: "mmdebstrap" },
+    Need { files: &["/usr/bin/zsh"], package: "zsh" },
+    Need { files: &["/usr/bin/fish"], package: "fish" },
 ];
 
 /// What cross-building for arm64 and emulating it takes. Debian's own newer compiler, because its library for arm64 is a
