@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
-use rustix::io::FdFlags;
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::error::{Error, Fault};
@@ -131,6 +131,8 @@ impl Command {
     /// Starts the command.
     pub(crate) fn start(program: Option<&OsStr>, words: &[OsString], launches: bool) -> Result<Self, Fault> {
         let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
+        // A caller may have closed its standard streams; the command gets others in their place.
+        let pipe = pipe.and_then(|(objects, writing)| Ok((objects, fcntl_dupfd_cloexec(writing, 3)?)));
         let (objects, writing) = pipe.map_err(|error| system("a pipe")(error.into()))?;
         let program = program_of(program);
         let mut command = std::process::Command::new(&program);

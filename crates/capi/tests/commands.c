@@ -327,6 +327,22 @@ static void deaths(void)
 	CHECK(status == 0);
 }
 
+/* A caller without standard streams: the pipe may get one of their numbers. */
+static void without_streams(void)
+{
+	int status;
+	pid_t pid = fork();
+	if (!pid) {
+		close(0);
+		close(1);
+		close(2);
+		trapline_command *command = START(0, "list", plain);
+		const trapline_value *listed = next_of(command, "list");
+		_exit(listed && !next(command) && !trapline_command_end(command, NULL) ? 0 : 1);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc > 1)
@@ -343,6 +359,7 @@ int main(int argc, char **argv)
 	stacks(bare);
 	scripts(bare);
 	attaches();
+	without_streams();
 	errors();
 	deaths();
 	puts("done");
