@@ -167,7 +167,9 @@ int main() { pthread_t t; for (int i = 0; i < 4; i++) pthread_create(&t, 0, work
     }
 
     fn start() -> (Runners, RemoteAddr) {
-        let dir = std::env::temp_dir().join(format!("trapline-quiesce-{}", std::process::id()));
+        // Tests of one process run beside each other.
+        let of = std::thread::current().id();
+        let dir = std::env::temp_dir().join(format!("trapline-quiesce-{}-{of:?}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a temporary folder");
         let (source, program) = (dir.join("runners.c"), dir.join("runners"));
         std::fs::write(&source, RUNNERS).expect("written");
