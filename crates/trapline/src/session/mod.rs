@@ -17,7 +17,7 @@ pub use self::command::Running;
 pub use self::finished::Finished;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use trapline_plan::filter::Late;
@@ -70,8 +70,12 @@ pub struct Session {
     by: Option<By>,
     clock: TickClock,
     recording: Recording,
-    /// Nanoseconds per tick, if entries are reported when they happen.
-    fixed: Option<f64>,
+    /// Nanoseconds per tick for the times of calls. It is measured at its first use and stays, since calls of two rounds
+    /// are put into order, and below each other, by these times. A tick that changed by a billionth after some seconds
+    /// would let a call begin before the one before it had ended.
+    tick: OnceLock<f64>,
+    /// Entries are reported when they happen.
+    announces: bool,
 }
 
 impl Session {
@@ -105,7 +109,14 @@ impl Session {
         }
         let mut processes = Processes::new(requested, follow);
         processes.start(&target)?;
-        Ok(Self { processes, by, clock, recording: Recording::default(), fixed: None })
+        Ok(Self {
+            processes,
+            by,
+            clock,
+            recording: Recording::default(),
+            tick: OnceLock::new(),
+            announces: false,
+        })
     }
     /// Takes the notices: which probes found nothing, and what else a user should know now. Each appears
     /// once.
@@ -160,7 +171,7 @@ impl Session {
     /// meanwhile are dropped, and counted.
     pub fn calls(&mut self) -> Vec<Call> {
         let (clock, until) = (self.numbers(), Some(TickClock::ticks()));
-        let (mut calls, announces) = (Vec::new(), self.fixed.is_some());
+        let (mut calls, announces) = (Vec::new(), self.announces);
         for traced in &mut self.processes.traced {
             traced.announce_entries(announces);
             traced.each_call(clock, until, &mut |call| calls.push(call));
@@ -169,10 +180,9 @@ impl Session {
         calls
     }
     /// Lets [`calls`](Self::calls) report each entry when it happens ([`CallEnd::Entered`](crate::calls::CallEnd)),
-    /// and the call again when it ends. All are in the order in which they happened. Times are by a length of
-    /// the clock's tick that stays the same from now on, so differences of times are exact.
-    pub fn announce_entries(&mut self) {
-        self.fixed = Some(self.clock.ns_per_tick());
+    /// and the call again when it ends. All are in the order in which they happened.
+    pub const fn announce_entries(&mut self) {
+        self.announces = true;
     }
     /// Time since the session's start, by the clock of [`Call::at`](crate::Call::at).
     #[must_use]
@@ -182,10 +192,7 @@ impl Session {
     }
     /// The clock as calls are decoded with it.
     fn numbers(&self) -> (u64, f64) {
-        match self.fixed {
-            Some(ns_per_tick) => (self.clock.started(), ns_per_tick),
-            None => numbers(&self.clock),
-        }
+        (self.clock.started(), *self.tick.get_or_init(|| self.clock.ns_per_tick()))
     }
     /// Hands the same calls on one by one; where there is one process, without keeping them. Returns the
     /// number of records read.
@@ -203,7 +210,7 @@ impl Session {
     #[must_use]
     pub fn save_begin(&mut self, note: &[u8]) -> Vec<u8> {
         self.recording.begin(self.processes.requested.lossless);
-        saved::begin(self.numbers(), note)
+        saved::begin(numbers(&self.clock), note)
     }
     /// Writes what was recorded since the last call, as it lay in the rings. This is many times as fast as
     /// [`calls`](Self::calls). Returns the number of records.
@@ -296,7 +303,7 @@ impl Session {
                 Ok::<(), std::convert::Infallible>(())
             });
         } else {
-            let announces = self.fixed.is_some();
+            let announces = self.announces;
             for traced in &mut self.processes.traced {
                 traced.announce_entries(announces);
                 traced.each_call(clock, None, &mut |call| calls.push(call));

@@ -203,7 +203,7 @@ impl Recorder {
         *looked = now;
         let of_children = target.children.iter().filter_map(|child| cpu_time(*child)).sum::<Duration>();
         let (cpu, calls) = thinning.window(cpu_time(target.pid())? + of_children, decoder.read.all())?;
-        let record = Duration::from_nanos((sample.take_ticks()? as f64 * ns_per_tick).round() as u64);
+        let record = Duration::from_nanos((sample.take_ticks()? * ns_per_tick).round() as u64);
         let may = |probe: &(usize, u32)| {
             let ends = decoder.probes.get(probe.0, probe.1).is_some_and(|known| known.waits);
             ends && !sample.callers.contains_key(probe) && !thinning.out.contains(probe)

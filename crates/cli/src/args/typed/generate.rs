@@ -12,7 +12,7 @@ use crate::complete::Shell;
 /// Write a completion script for a shell to standard output
 ///
 /// The script asks trapline at each TAB. It completes verbs, options and their values, numbers and names of processes,
-/// files, libraries, and functions: libc:mal<TAB>. With -p it offers the functions of that process, too.
+/// files, libraries, and functions: libc:mal, then TAB. With -p it offers the functions of that process, too.
 #[derive(Args, Debug, Clone)]
 #[command(after_long_help = sections(COMPLETIONS, ONCE))]
 pub(crate) struct TypedCompletions {
