@@ -246,12 +246,13 @@ fn damage(folder: &Folder, tenths: usize) {
 fn sel_2_a_part_is_read_without_the_rest() {
     or_skip!(victims::plain("recorded"));
     let folder = Folder::new("part");
-    recorded(&folder, &[], &["1", "150000"]).expect("a pid");
+    // Long enough that the reader writes many blocks, on a busy machine too: the part must not lie in a damaged one.
+    recorded(&folder, &[], &["1", "600000"]).expect("a pid");
     let timeline = shown(&["dump", "--chrome", folder.text()]);
     let begin = |line: &str| line.split_once("\"ts\":")?.1.split(',').next()?.parse::<f64>().ok();
     let mids = timeline.lines().filter(|line| line.ends_with("\"mid\"},") || line.ends_with("\"mid\"}"));
     let times: Vec<f64> = mids.filter_map(begin).collect();
-    assert_eq!(times.len(), 150_000);
+    assert_eq!(times.len(), 600_000);
     let at = |part: usize| times[times.len() * part / 10];
     let (since, until) = (at(4), at(6));
     let options = [format!("--since={since}us"), format!("--until={until}us")];
@@ -260,7 +261,7 @@ fn sel_2_a_part_is_read_without_the_rest() {
         |text: &str| calls(text).into_iter().find(|(name, _)| name == "mid").map_or(0, |row| row.1);
     let whole = shown(&words);
     let expected = times.iter().filter(|time| (since..=until).contains(*time)).count() as u64;
-    assert!(mid_calls(&whole).abs_diff(expected) < 1500, "{whole}\n{expected}");
+    assert!(mid_calls(&whole).abs_diff(expected) < 6000, "{whole}\n{expected}");
     damage(&folder, 1);
     damage(&folder, 9);
     assert_eq!(shown(&words), whole);

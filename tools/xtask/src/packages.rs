@@ -59,6 +59,7 @@ const NEEDS: &[Need] = &[
     Need { files: &["/usr/bin/mmdebstrap"], package: "mmdebstrap" },
     Need { files: &["/usr/bin/zsh"], package: "zsh" },
     Need { files: &["/usr/bin/fish"], package: "fish" },
+    Need { files: &["/usr/bin/uftrace"], package: "uftrace" },
 ];
 
 /// What cross-building for arm64 and emulating it takes. Debian's own newer compiler, because its library for arm64 is a
