@@ -57,8 +57,8 @@
 // refused.
 #define TRAPLINE_OPTION_KERNEL_UPROBES 16
 
-// The words launch a program (`--`, or `-c` of `run`). It keeps the standard streams, and its status is the
-// command's.
+// The words launch a program (`--`, or `-c` of `run`). It keeps the standard streams, and the command ends with the
+// program's status.
 #define TRAPLINE_COMMAND_LAUNCHES 1
 
 // Result of a function. Numbers keep their meaning; later versions may have more of them.

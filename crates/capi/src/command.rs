@@ -27,8 +27,8 @@ use crate::error::{Error, Fault};
 use crate::pointers::Growing;
 use crate::value::Value;
 
-/// The words launch a program (`--`, or `-c` of `run`). It keeps the standard streams, and its status is the
-/// command's.
+/// The words launch a program (`--`, or `-c` of `run`). It keeps the standard streams, and the command ends with the
+/// program's status.
 pub const TRAPLINE_COMMAND_LAUNCHES: u32 = 1;
 
 /// What the command is to do.
@@ -241,10 +241,7 @@ impl Run {
         // What is left is thrown away, but for the reason of a failure. A pipe that cannot be read is over.
         while !matches!(self.next(), Ok(None)) {}
         match self.child.wait() {
-            Ok(status) => {
-                let number = number_of(status);
-                (number, self.fault(number))
-            }
+            Ok(status) => (number_of(status), self.fault(status)),
             Err(error) => {
                 let text =
                     format!("how the command ended is unknown, since something else waited for it: {error}");
@@ -252,13 +249,15 @@ impl Run {
             }
         }
     }
-    /// Why it failed, if it did. A status that a launched program may have ended with is its own.
-    fn fault(&mut self, status: i32) -> Option<Fault> {
+    /// Why it failed, if it did. A number that a launched program may have ended with is that program's. A signal is not:
+    /// the command ends with a number, whatever ended the program.
+    fn fault(&mut self, status: ExitStatus) -> Option<Fault> {
         let launched = self.said.is_none() && self.had_any && self.failed.is_none();
-        if status == 0 || launched {
+        let number = number_of(status);
+        if number == 0 || launched && status.code().is_some() {
             return None;
         }
-        let error = match status {
+        let error = match number {
             2 => Error::Usage,
             3 => Error::NothingProbed,
             _ => Error::Failed,

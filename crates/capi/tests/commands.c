@@ -291,13 +291,13 @@ static void errors(void)
 }
 
 /* A stand-in for the command: a shell script, to which the output is its third word. */
-static trapline_command *shell(const char *text)
+static trapline_command *shell(uint32_t flags, const char *text)
 {
 	char path[] = "/tmp/trapline-commands-XXXXXX";
 	int file = mkstemp(path);
 	CHECK(file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text) && !close(file));
 	const char *words[] = { path };
-	trapline_command_options options = { .size = sizeof options, .program = "/bin/sh", .words = words, .words_len = 1 };
+	trapline_command_options options = { .size = sizeof options, .program = "/bin/sh", .words = words, .words_len = 1, .flags = flags };
 	trapline_command *command;
 	IS(NONE, trapline_command_start(&options, &command));
 	/* The script takes itself away. */
@@ -307,13 +307,22 @@ static trapline_command *shell(const char *text)
 static void deaths(void)
 {
 	int32_t status;
-	trapline_command *command = shell("rm $0; exec 3> $3; echo '{\"n\": 7}' >&3; printf '{\"cut\": ' >&3; kill -9 $$");
+	trapline_command *command = shell(0, "rm $0; exec 3> $3; echo '{\"n\": 7}' >&3; printf '{\"cut\": ' >&3; kill -9 $$");
 	CHECK(number(field(next(command), "n")) == 7 && next(command) == NULL && next(command) == NULL);
 	IS(FAILED, trapline_command_end(command, &status));
 	CHECK(status == 128 + SIGKILL);
 
+	/* The same with a launched program: the signal is the command's, and a number is the program's. */
+	command = shell(TRAPLINE_COMMAND_LAUNCHES, "rm $0; exec 3> $3; echo '{\"n\": 7}' >&3; kill -9 $$");
+	CHECK(next(command) != NULL && next(command) == NULL);
+	IS(FAILED, trapline_command_end(command, &status));
+	command = shell(TRAPLINE_COMMAND_LAUNCHES, "rm $0; exec 3> $3; echo '{\"n\": 7}' >&3; exit 137");
+	CHECK(next(command) != NULL && next(command) == NULL);
+	IS(NONE, trapline_command_end(command, &status));
+	CHECK(status == 137);
+
 	const trapline_value *object;
-	command = shell("rm $0; echo oh dear >&2; exec 3> $3; echo no json >&3; echo '[1, 2]' >&3; exit 1");
+	command = shell(0, "rm $0; echo oh dear >&2; exec 3> $3; echo no json >&3; echo '[1, 2]' >&3; exit 1");
 	IS(OTHER, trapline_command_next(command, &object));
 	CHECK(strstr(trapline_last_error(), "no json") && trapline_value_len(next(command)) == 2);
 	CHECK(next(command) == NULL);
@@ -321,7 +330,7 @@ static void deaths(void)
 	CHECK(status == 1 && !strcmp(trapline_last_error(), "oh dear"));
 
 	/* It writes more than a pipe holds, until it is asked to stop; nobody reads. */
-	command = shell("rm $0; trap 'exit 0' TERM; exec 3> $3; while :; do echo '{\"n\": 1}'; done >&3");
+	command = shell(0, "rm $0; trap 'exit 0' TERM; exec 3> $3; while :; do echo '{\"n\": 1}'; done >&3");
 	CHECK(number(field(next(command), "n")) == 1);
 	IS(NONE, trapline_command_end(command, &status));
 	CHECK(status == 0);

@@ -1,8 +1,8 @@
 //! The book: the repository's documents as pages for a browser.
 //!
 //! In: the documents, the chapters that docs/SUMMARY.md lists. Out: `target/book`, which needs no other file: sources that
-//! pages link to lie in it, too. What mdBook warns of is a fault, and so is a link or a heading that is not there, a picture
-//! that no page shows, and a search that does not find what there is.
+//! pages link to lie in it, too. Faults are: what mdBook warns of, links and headings that are not there, pictures that no
+//! page shows. So is a search that does not find what there is.
 //! Does not: install mdBook for other uses. It is built once, into `target/tools`; where that fails, the step is skipped
 //! and says so.
 

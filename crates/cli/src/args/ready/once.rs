@@ -32,9 +32,9 @@ pub(super) fn list(typed: TypedList) -> Result<List, UsageError> {
 }
 
 /// Checks and converts `status` and `detach`.
-pub(super) fn pids(typed: TypedPids) -> Result<Pids, UsageError> {
+pub(super) fn pids(typed: TypedPids, paged: bool) -> Result<Pids, UsageError> {
     let sink = Sink::new(typed.sink.json, typed.sink.output, typed.sink.quiet, LINES)?;
-    Ok(Pids { pids: typed.pids, paged: !typed.pager.no_pager, sink })
+    Ok(Pids { pids: typed.pids, paged, sink })
 }
 
 /// Checks and converts `demo`.

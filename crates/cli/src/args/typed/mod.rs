@@ -29,7 +29,7 @@ pub(crate) use generate::{TypedComplete, TypedCompletions, TypedMan};
 pub(crate) use graph::TypedGraph;
 pub(crate) use hist::TypedHist;
 pub(crate) use lat::TypedLat;
-pub(crate) use once::{TypedDemo, TypedDoctor, TypedList, TypedPids};
+pub(crate) use once::{TypedDemo, TypedDoctor, TypedList, TypedPids, TypedStatus};
 pub(crate) use record::{
     TypedDiff, TypedDump, TypedField, TypedInfo, TypedRecord, TypedReplay, TypedReport, TypedSort,
 };
@@ -112,7 +112,7 @@ pub(crate) enum Verb {
     /// Prints for each process whether it holds patches of Trapline, which tracer made them, and whether that
     /// tracer still runs. The process is only read.
     #[command(after_long_help = sections(STATUS, ONCE))]
-    Status(TypedPids),
+    Status(TypedStatus),
     /// Clean up after a tracer that died
     ///
     /// A run of Trapline takes its patches out when it ends. If the tracer was killed with SIGKILL, they stay:

@@ -53,9 +53,16 @@ pub(crate) struct TypedPids {
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pids: Vec<u32>,
     #[command(flatten)]
-    pub(crate) pager: TypedPager,
-    #[command(flatten)]
     pub(crate) sink: TypedSink,
+}
+
+/// What `status` takes: processes, and how a long text is shown.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct TypedStatus {
+    #[command(flatten)]
+    pub(crate) of: TypedPids,
+    #[command(flatten)]
+    pub(crate) pager: TypedPager,
 }
 
 /// Whether a long text goes through a pager.
