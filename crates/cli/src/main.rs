@@ -18,7 +18,7 @@ mod top;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{ColorChoice, CommandFactory, FromArgMatches};
 
 use args::command::{Command, Run};
 use args::ready::ready;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     if std::env::args_os().len() == 1 {
         return ended(commands::first::run());
     }
-    let verb = Typed::try_parse().unwrap_or_else(|error| help_or_exit(&error)).verb;
+    let verb = typed().unwrap_or_else(|error| help_or_exit(&error)).verb;
     let look = |run: &Run| ProgressLine::begin(run.sink.quiet).of(run.builder()).prototypes();
     let command = match are_there(&verb, &has_thread).and_then(|()| ready(verb, &look)) {
         Ok(command) => command,
@@ -69,6 +69,14 @@ fn main() -> ExitCode {
         Command::Man(directory) => commands::manual::pages(directory),
     };
     ended(done)
+}
+
+/// The command line, read. Left to itself, clap has colours on a dumb terminal where `CI` is set.
+fn typed() -> Result<Typed, clap::Error> {
+    let colours = if output::is_dumb() { ColorChoice::Never } else { ColorChoice::Auto };
+    let mut command = Typed::command().color(colours);
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Typed::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 /// Shows a long help by a pager. Other texts of clap's are printed by clap, which then ends the program.

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use trapline::Interrupts;
 
 use crate::args::ready::words::split_words;
-use crate::output::Output;
+use crate::output::{Output, is_dumb};
 
 /// The pager of those who chose none. It ends by itself if the text fits, shows colours, and leaves the text there.
 const DEFAULT: &str = "less -FRX";
@@ -21,7 +21,7 @@ pub(crate) fn show(text: &[u8]) -> bool {
         return false;
     }
     let variable = |name| std::env::var(name).ok();
-    let Some(program) = program(&[variable("TRAPLINE_PAGER"), variable("PAGER")], variable("TERM")) else {
+    let Some(program) = program(&[variable("TRAPLINE_PAGER"), variable("PAGER")], is_dumb()) else {
         return false;
     };
     start(&program).is_some_and(|pager| feed(pager, text))
@@ -36,8 +36,7 @@ fn is_long(text: &[u8], (rows, columns): (usize, usize)) -> bool {
 }
 
 /// The pager: the first choice that was made. An empty one and `cat` mean none; so does a terminal that cannot scroll.
-fn program(choices: &[Option<String>], terminal: Option<String>) -> Option<String> {
-    let is_dumb = terminal.is_none_or(|name| name.is_empty() || name == "dumb");
+fn program(choices: &[Option<String>], is_dumb: bool) -> Option<String> {
     let chosen = choices.iter().flatten().next().map_or(DEFAULT, String::as_str).trim();
     (!is_dumb && !chosen.is_empty() && chosen != "cat").then(|| chosen.to_owned())
 }
@@ -65,14 +64,13 @@ mod tests {
 
     #[test]
     fn the_first_choice_counts() {
-        let of = |choices: [Option<&str>; 2], terminal: &str| {
-            program(&choices.map(|one| one.map(str::to_owned)), Some(terminal.to_owned()))
+        let of = |choices: [Option<&str>; 2], is_dumb| {
+            program(&choices.map(|one| one.map(str::to_owned)), is_dumb)
         };
-        assert_eq!(of([None, None], "xterm").as_deref(), Some("less -FRX"));
-        assert_eq!(of([None, Some("more")], "xterm").as_deref(), Some("more"));
-        assert_eq!(of([Some("most -w"), Some("more")], "xterm").as_deref(), Some("most -w"));
-        for none in
-            [of([Some(""), Some("more")], "xterm"), of([None, Some("cat")], "xterm"), of([None; 2], "dumb")]
+        assert_eq!(of([None, None], false).as_deref(), Some("less -FRX"));
+        assert_eq!(of([None, Some("more")], false).as_deref(), Some("more"));
+        assert_eq!(of([Some("most -w"), Some("more")], false).as_deref(), Some("most -w"));
+        for none in [of([Some(""), Some("more")], false), of([None, Some("cat")], false), of([None; 2], true)]
         {
             assert_eq!(none, None);
         }

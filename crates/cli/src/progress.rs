@@ -13,6 +13,7 @@ use std::time::Duration;
 use trapline::Builder;
 use trapline::progress::Step;
 
+use crate::output::is_dumb;
 use crate::report::number::grouped;
 use crate::report::visible;
 
@@ -47,8 +48,7 @@ struct State {
 impl ProgressLine {
     /// Begins, unless the user wants to see nothing.
     pub(crate) fn begin(quiet: bool) -> Self {
-        let is_dumb = std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb");
-        if quiet || is_dumb || !io::stderr().is_terminal() {
+        if quiet || is_dumb() || !io::stderr().is_terminal() {
             return Self::default();
         }
         Self::on(io::stderr(), PATIENCE)

@@ -31,9 +31,12 @@ fn is_coloured(terminal: &Terminal, also_letters: bool) -> bool {
 #[test]
 fn help_and_errors_have_colours_only_where_they_are_wanted() {
     for args in [&["count", "-h"][..], &["count", "--nonsense"]] {
-        for (environment, wanted) in
-            [(&[][..], true), (&[("NO_COLOR", "1")], false), (&[("TERM", "dumb")], false)]
-        {
+        for (environment, wanted) in [
+            (&[][..], true),
+            (&[("NO_COLOR", "1")], false),
+            (&[("TERM", "dumb")], false),
+            (&[("TERM", "dumb"), ("CI", "true")], false),
+        ] {
             let mut terminal = on_terminal(args, environment, size(100, 100));
             terminal.wait_for_text("Usage: ");
             assert!(terminal.status().is_some());

@@ -186,8 +186,9 @@ fn ci() -> Result<Outcome> {
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
         let outcome = step(name, &args).unwrap_or_else(|error| {
             println!("{name}: {error:#}");
-            Outcome::single(false)
+            Outcome::single(false).named(name, &format!("{error:#}"))
         });
+        let outcome = outcome.named(name, "");
         table.push((name, outcome.closing_line(), begun.elapsed()));
         total.add(outcome);
     }
@@ -196,7 +197,7 @@ fn ci() -> Result<Outcome> {
         for (name, text, outcome) in ahead.finish()? {
             println!("\n=== {name}, beside others\n{text}");
             table.push((name, outcome.closing_line(), begun.elapsed()));
-            total.add(outcome);
+            total.add(outcome.named(name, &text));
         }
     }
     println!("\n=== summary");

@@ -16,9 +16,22 @@ pub(crate) struct Outcome {
     pub(crate) unsteady: Vec<String>,
 }
 
+/// Lines that are shown of a step that failed.
+const SHOWN: usize = 25;
+
 impl Outcome {
     pub(crate) fn single(ok: bool) -> Self {
         Self { passed: u64::from(ok), failed: u64::from(!ok), ..Self::default() }
+    }
+    /// Names the step where it failed without a test that did: else the summary would count a failure that it does not
+    /// name. `text` is what the step printed; its end is shown.
+    pub(crate) fn named(mut self, step: &str, text: &str) -> Self {
+        if self.failed > self.failures.len() as u64 {
+            let lines: Vec<&str> = text.lines().collect();
+            let shown = lines[lines.len().saturating_sub(SHOWN)..].iter().map(|line| format!("\n{line}"));
+            self.failures.push(format!("the step `{step}`{}", shown.collect::<String>()));
+        }
+        self
     }
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
@@ -39,6 +52,19 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::Outcome;
+
+    #[test]
+    fn a_step_that_fails_is_named_with_the_end_of_its_output() {
+        let text: String = (0..30).map(|n| format!("line {n}\n")).collect();
+        let named = Outcome::single(false).named("doc", &text).failures;
+        assert!(
+            named[0].starts_with("the step `doc`\nline 5\n") && named[0].ends_with("\nline 29"),
+            "{named:?}"
+        );
+        assert_eq!(Outcome::single(true).named("doc", &text).failures, [""; 0]);
+        let test = Outcome { failed: 1, failures: vec!["a of b".into()], ..Outcome::default() };
+        assert_eq!(test.named("test", &text).failures, ["a of b"]);
+    }
 
     #[test]
     fn a_skip_is_not_a_pass() {
