@@ -73,7 +73,7 @@ fn main() -> ExitCode {
 
 /// The command line, read. Left to itself, clap has colours on a dumb terminal where `CI` is set.
 fn typed() -> Result<Typed, clap::Error> {
-    let colours = if output::is_dumb() { ColorChoice::Never } else { ColorChoice::Auto };
+    let colours = if top::screen::is_dumb() { ColorChoice::Never } else { ColorChoice::Auto };
     let mut command = Typed::command().color(colours);
     let matches = command.try_get_matches_from_mut(std::env::args_os())?;
     Typed::from_arg_matches(&matches).map_err(|error| error.format(&mut command))

@@ -43,11 +43,6 @@ pub(crate) enum OutputError {
     },
 }
 
-/// Whether the terminal can neither move its cursor nor show colours.
-pub(crate) fn is_dumb() -> bool {
-    std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb")
-}
-
 /// An output for reports.
 #[derive(Debug)]
 pub(crate) enum Output {

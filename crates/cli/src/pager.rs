@@ -10,7 +10,8 @@ use std::process::{Child, Command, Stdio};
 use trapline::Interrupts;
 
 use crate::args::ready::words::split_words;
-use crate::output::{Output, is_dumb};
+use crate::output::Output;
+use crate::top::screen::is_dumb;
 
 /// The pager of those who chose none. It ends by itself if the text fits, shows colours, and leaves the text there.
 const DEFAULT: &str = "less -FRX";

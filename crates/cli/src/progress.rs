@@ -13,9 +13,9 @@ use std::time::Duration;
 use trapline::Builder;
 use trapline::progress::Step;
 
-use crate::output::is_dumb;
 use crate::report::number::grouped;
 use crate::report::visible;
+use crate::top::screen::is_dumb;
 
 /// Work that takes less is not worth a line.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -14,8 +14,6 @@ use crossterm::terminal::{EnterAlternateScreen, enable_raw_mode};
 use ratatui::backend::CrosstermBackend;
 use ratatui::{DefaultTerminal, Frame, Terminal};
 
-use crate::output::is_dumb;
-
 /// A terminal that we have taken over.
 #[derive(Debug)]
 pub(crate) struct Screen {
@@ -25,6 +23,11 @@ pub(crate) struct Screen {
 /// Whether standard output is shown on a terminal, and standard input comes from its keys.
 pub(crate) fn is_there() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal() && !is_dumb()
+}
+
+/// Whether the terminal can neither move its cursor nor show colours.
+pub(crate) fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb")
 }
 
 /// Whether the locale has only ASCII.
