@@ -33,6 +33,39 @@ pub fn ready() -> Result<(), String> {
 /// # Panics
 /// If gdb stops nowhere.
 pub fn arguments(path: &Path, place: &str, input: &str) -> Result<Vec<Vec<(String, String)>>, String> {
+    let pairs = |hit: &String| {
+        let lines = hit.lines().map_while(|line| line.split_once(" = "));
+        lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>()
+    };
+    Ok(hits(path, place, "info args", input)?.iter().map(pairs).collect())
+}
+
+/// What gdb prints of these expressions at each hit of a place, as [`arguments`] names it. One that has no value there is
+/// gdb's message.
+///
+/// # Errors
+/// As [`ready`].
+///
+/// # Panics
+/// If gdb stops nowhere.
+pub fn printed(
+    path: &Path,
+    place: &str,
+    expressions: &[String],
+    input: &str,
+) -> Result<Vec<Vec<String>>, String> {
+    // Several commands would end at the first that fails.
+    let one = |text: &String| {
+        format!("python\ntry: print(gdb.parse_and_eval({text:?}))\nexcept Exception as e: print(e)\nend")
+    };
+    let commands: Vec<String> = expressions.iter().map(one).collect();
+    let all = hits(path, place, &commands.join("\n"), input)?;
+    let lines = |hit: &String| hit.lines().take(expressions.len()).map(str::to_owned).collect();
+    Ok(all.iter().map(lines).collect())
+}
+
+/// What gdb prints by these commands at each hit of a place.
+fn hits(path: &Path, place: &str, commands: &str, input: &str) -> Result<Vec<String>, String> {
     ready()?;
     // Tests of one process run side by side.
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -40,7 +73,7 @@ pub fn arguments(path: &Path, place: &str, input: &str) -> Result<Vec<Vec<(Strin
     let file = std::env::temp_dir().join(format!("trapline-gdb-{}-{own}", std::process::id()));
     std::fs::write(&file, input).map_err(|error| error.to_string())?;
     let script = format!(
-        "set pagination off\nset confirm off\nbreak {place}\ncommands\nsilent\nprintf \"HIT\\n\"\ninfo args\ncontinue\nend\nrun < {}\n",
+        "set pagination off\nset confirm off\nbreak {place}\ncommands\nsilent\nprintf \"HIT\\n\"\n{commands}\ncontinue\nend\nrun < {}\n",
         file.display()
     );
     let commands = file.with_extension("gdb");
@@ -50,12 +83,7 @@ pub fn arguments(path: &Path, place: &str, input: &str) -> Result<Vec<Vec<(Strin
     let output = gdb.output().map_err(|error| format!("no gdb: {error}"))?;
     [file, commands].iter().for_each(|file| std::fs::remove_file(file).unwrap_or_default());
     let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let hits = output_text.split("HIT\n").skip(1);
-    let pairs = |hit: &str| {
-        let lines = hit.lines().map_while(|line| line.split_once(" = "));
-        lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>()
-    };
-    let hits: Vec<_> = hits.map(pairs).collect();
+    let hits: Vec<String> = output_text.split("HIT\n").skip(1).map(str::to_owned).collect();
     assert!(!hits.is_empty(), "{output_text}\n{}", String::from_utf8_lossy(&output.stderr));
     Ok(hits)
 }

@@ -173,6 +173,23 @@ fn no_call_of_a_short_load_is_missed() {
     assert!(victim.finish().success());
 }
 
+/// Where a probed library was, another file is mapped when the patches are taken out. No other tool was at work.
+#[test]
+fn what_lies_where_a_library_was_is_nobodys_change() {
+    let path = or_skip!(victims::plain("family"));
+    let plugin = or_skip!(victims::shared("plugin"));
+    let mut victim = Running::start(&path, &["covered"]);
+    let pid = victim.pid().to_string();
+    let probe = format!("{}:plugin_work", plugin.display());
+    let tracing = Tracing::start("count", &["-p", &pid, &probe, "parent_work"]).expect("attaches");
+    assert_eq!(victim.run(1)["failed"], 0);
+    let report = tracing.stop();
+    assert_eq!(report.hits("plugin_work"), 10, "{}", report.errors);
+    assert!(!report.errors.contains("another tool"), "{}", report.errors);
+    assert_eq!(text::differences(victim.pid()), [""; 0]);
+    assert!(victim.finish().success());
+}
+
 /// LOAD-2: a thread waits for a stopped tracer some seconds at most, once; what was not seen then is told. When the
 /// tracer goes on, threads wait again.
 #[test]

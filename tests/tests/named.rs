@@ -46,7 +46,7 @@ fn the_value_has_its_type_in_every_form() {
         let expected = values(func);
         assert!(!expected.is_empty() && expected[0][0] != Value::Null, "{func}");
         assert_eq!(values(&format!("ur:values:{func}")), expected, "{func}");
-        assert_eq!(values(&format!("{func}(first)")), expected, "{func}");
+        assert_eq!(values(&format!("{func}(arg0)")), expected, "{func}");
     }
 }
 

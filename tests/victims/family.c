@@ -2,13 +2,15 @@
  * each child executes this program again with `once`; with `vfork`, through vfork.
  * With `dlopen`, each run loads the plugin beside this program, calls `plugin_work` ten times at once and
  * ten times more when a probe stands there, and unloads it; with `reload` the plugin is loaded, called ten
- * times and unloaded at once.
+ * times and unloaded at once. With `covered` this program's own first page is then mapped where its code was.
  * With `inside`, run N forks N children that stay in `child_inside` until this program ends.
  * `family orphans HOW` leaves a child, and a grandchild in a session of its own. Each calls `child_work`
  * ten times, one second after its parents are gone. The program ends, or with `exec` it executes another one. */
 #include "victim.h"
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <libgen.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -118,6 +120,13 @@ static u64 reload(void) {
     if (!work) return 0;
     for (u64 i = 0; i < 10; i++) sum += work(i);
     dlclose(handle);
+    if (!strcmp(how, "covered")) {
+        void *place = (void *)((u64)work & ~0xfffUL);
+        int file = open(self, O_RDONLY);
+        void *there = mmap(place, 0x1000, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED_NOREPLACE, file, 0);
+        if (there != place) return 0;
+        close(file);
+    }
     return sum;
 }
 static void run(u64 times) {
@@ -125,7 +134,7 @@ static void run(u64 times) {
     for (u64 i = 0; i < times; i++) {
         check += parent_work(i);
         if (!strcmp(how, "dlopen")) failed += plugin() != 2 * 1085;
-        else if (!strcmp(how, "reload")) failed += reload() != 1085;
+        else if (!strcmp(how, "reload") || !strcmp(how, "covered")) failed += reload() != 1085;
         else if (!strcmp(how, "inside")) failed += child_that_stays() != 0;
         else failed += one_child() != 0;
     }

@@ -3,7 +3,7 @@
 //! In: packed bytes. Out: unpacked ones, never more than a stated limit (IMG-3).
 //! Does not: fail; data that cannot be unpacked is treated as missing.
 
-use crate::elf::{Elf, Section, u32_at, u64_at};
+use crate::elf::{Elf, PACKED_BY_NAME, Section, u32_at, u64_at};
 use object::elf as constants;
 use std::borrow::Cow;
 
@@ -82,25 +82,37 @@ pub(crate) fn joined(elf: &Elf, name: &str, most: u64) -> Vec<u8> {
 }
 
 fn unpacked<'a>(elf: &'a Elf, section: &Section) -> Cow<'a, [u8]> {
-    if section.flags & u64::from(constants::SHF_COMPRESSED) == 0 {
+    let by_name = section.name.starts_with(PACKED_BY_NAME);
+    if section.flags & u64::from(constants::SHF_COMPRESSED) == 0 && !by_name {
         return elf.data(section).map(Cow::Borrowed).unwrap_or_default();
     }
     let packed = crate::elf::slice(elf.bytes.get(), section.offset, section.size).unwrap_or_default();
-    decompress(packed).map(Cow::Owned).unwrap_or_default()
+    let whole = if by_name { decompress_by_name(packed) } else { decompress(packed) };
+    whole.map(Cow::Owned).unwrap_or_default()
+}
+
+/// `ZLIB`, the size in eight bytes of big endian, then the packed bytes; or the bytes as they are.
+fn decompress_by_name(packed: &[u8]) -> Option<Vec<u8>> {
+    let Some(rest) = packed.strip_prefix(b"ZLIB") else { return Some(packed.to_vec()) };
+    let (size, data) = rest.split_first_chunk()?;
+    inflate(object::read::CompressionFormat::Zlib, u64::from_be_bytes(*size), data)
 }
 
 /// `Elf64_Chdr` (type, reserved, size, alignment), then the packed bytes.
 fn decompress(packed: &[u8]) -> Option<Vec<u8>> {
-    use object::read::{CompressedData, CompressionFormat};
+    use object::read::CompressionFormat;
     let format = match u32_at(packed, 0)? {
         constants::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
         constants::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
         _ => return None,
     };
-    let (uncompressed_size, data) = (u64_at(packed, 8)?, packed.get(24..)?);
+    inflate(format, u64_at(packed, 8)?, packed.get(24..)?)
+}
+
+fn inflate(format: object::read::CompressionFormat, uncompressed_size: u64, data: &[u8]) -> Option<Vec<u8>> {
     // Deflate packs at most 1032 to 1; a section that claims more than 4096 is forged.
     if uncompressed_size > MAX_SECTION || uncompressed_size > (data.len() as u64).saturating_mul(4096) {
         return None;
     }
-    CompressedData { format, data, uncompressed_size }.decompress().ok().map(Cow::into_owned)
+    object::read::CompressedData { format, data, uncompressed_size }.decompress().ok().map(Cow::into_owned)
 }

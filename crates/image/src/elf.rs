@@ -14,6 +14,8 @@ use trapline_record::{FileOffset, Svma};
 const MAX_LOADS: usize = 256;
 /// Maximum length of a name in bytes: longer ones are treated as garbage. Bounds the work of each look-up.
 const MAX_TEXT: usize = 1 << 16;
+/// With what the names of packed sections begin in place of `.debug_`.
+pub(crate) const PACKED_BY_NAME: &str = ".zdebug_";
 
 /// `e_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,14 +155,18 @@ impl Elf {
         Ok(Self { bytes, kind, machine, entry, loads, headers, sections })
     }
 
-    /// The first section of that name.
+    /// The first section of that name; for `.debug_info` also `.zdebug_info`, as GNU's tools called one that they had packed
+    /// before ELF had a flag for it.
     pub(crate) fn section(&self, name: &str) -> Option<&Section> {
-        self.sections.iter().find(|s| s.name == name)
+        let packed = || name.strip_prefix(".debug_").map(|rest| format!("{PACKED_BY_NAME}{rest}"));
+        let named = |name: &str| self.sections.iter().find(|s| s.name == name);
+        named(name).or_else(|| named(&packed()?))
     }
 
     /// A section's bytes as they are in the file; `None` when it has none there or they are compressed.
     pub(crate) fn data(&self, section: &Section) -> Option<&[u8]> {
-        let compressed = section.flags & u64::from(elf::SHF_COMPRESSED) != 0;
+        let compressed =
+            section.flags & u64::from(elf::SHF_COMPRESSED) != 0 || section.name.starts_with(PACKED_BY_NAME);
         if section.kind == elf::SHT_NOBITS || compressed {
             return None;
         }

@@ -21,12 +21,21 @@ const MAX_MEMBERS: u32 = 10_000;
 /// Number of bytes of a text that are read.
 const TEXT: u64 = 64;
 
-/// A field of what an argument points to.
+/// Where a field is found from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FieldBase {
+    /// The argument in this general register, counted from 0.
+    Argument(u8),
+    /// Where the file is mapped: the first offset is the address in the file of one of its variables.
+    File,
+}
+
+/// A field of what an argument points to, or of a variable of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Field {
-    /// The argument's general register, counted from 0.
-    pub register: u8,
-    /// Added to the register, and then to each word that was loaded, before the next load.
+    /// Where it is found from.
+    pub base: FieldBase,
+    /// Added to that, and then to each word that was loaded, before the next load.
     pub offsets: Vec<i32>,
     /// Type of the value that the last load yields; for [`ValueType::Text`] the load yields the bytes
     /// themselves.
@@ -47,14 +56,19 @@ pub enum NoField {
          split off into a file (.dwo, .dwp, .dwz) that is not found"
     )]
     NothingNoted,
-    /// No argument has this name.
-    #[error("there is no argument `{name}`{}", near(.nearest))]
+    /// No argument has this name, and no variable of the file.
+    #[error("there is no argument or variable `{name}`{}", near(.nearest))]
     NoArgument {
         /// The name.
         name: String,
         /// Similar names, or all.
         nearest: Vec<String>,
     },
+    /// Several variables of the file have this name, and none is of the function's own file.
+    #[error(
+        "several variables are called `{0}`; write more of its name, or probe a function of its source file"
+    )]
+    Several(String),
     /// No variable that can be named there has this name.
     #[error("there is no variable `{name}`{}", near(.nearest))]
     NoVariable {
@@ -121,6 +135,23 @@ pub enum NoField {
     Far,
 }
 
+impl NoField {
+    /// Why a path leads to no variable, for one that does not begin with an argument either: what is wrong is said of
+    /// both where nothing has that name.
+    #[must_use]
+    pub fn beside_argument(self, argument: Self) -> Self {
+        match (self, argument) {
+            (Self::NoVariable { nearest, .. }, Self::NoArgument { name, nearest: mut all }) => {
+                let others: Vec<String> = nearest.into_iter().filter(|one| !all.contains(one)).collect();
+                all.extend(others);
+                Self::NoArgument { name, nearest: all }
+            }
+            (Self::NoVariable { .. }, argument) => argument,
+            (other, _) => other,
+        }
+    }
+}
+
 fn near(nearest: &[String]) -> String {
     if nearest.is_empty() { String::new() } else { format!("; did you mean {}?", nearest.join(", ")) }
 }
@@ -147,7 +178,8 @@ pub(crate) type Placed<'a> = (PathPart<'a>, Range<usize>);
 pub(crate) type FieldAccess = (Vec<i32>, ValueType, u8);
 
 /// What is read at the end of a walk.
-type EndOf<'a> = &'a dyn Fn(&DebugInfo, Walk<'_>, &str) -> gimli::Result<Result<FieldAccess, NoField>>;
+pub(crate) type EndOf<'a> =
+    &'a dyn Fn(&DebugInfo, Walk<'_>, &str) -> gimli::Result<Result<FieldAccess, NoField>>;
 
 /// State of a walk along a path.
 #[derive(Clone, Debug)]
@@ -165,6 +197,11 @@ impl<'u> Walk<'u> {
     /// At a value in memory, so far from a register.
     pub(crate) fn begin(&mut self, offset: i32) {
         self.offsets.push(offset);
+    }
+    /// At a variable of the file.
+    pub(crate) fn begin_in_file(&mut self, at: Svma) -> Result<(), NoField> {
+        self.offsets.push(i32::try_from(at.0).map_err(|_| NoField::Far)?);
+        Ok(())
     }
     /// Goes through the pointer at which the walk is.
     fn load(&mut self, to: At<'u>) -> Result<(), NoField> {
@@ -191,7 +228,11 @@ pub(crate) fn steps(path: &str) -> Result<(&str, Vec<Placed<'_>>), Misplaced> {
         let len = path[at..].find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(path.len() - at);
         if len == 0 { Err(wrong(at)) } else { Ok(at..at + len) }
     };
-    let name = word(0)?;
+    let mut name = word(0)?;
+    // Of C++ and Rust: `Server::count`.
+    while path[name.end..].starts_with("::") {
+        name.end = word(name.end + 2)?.end;
+    }
     let (mut at, mut steps) = (name.end, Vec::new());
     while at < path.len() {
         let rest = &path[at..];
@@ -255,7 +296,7 @@ impl DebugInfo {
             return Err(at_name(NoField::Elsewhere(name.to_owned())));
         };
         let (offsets, of, bytes) = self.ended(Walk::new(parameters[nth].of), path, (name, steps), end)?;
-        Ok(Field { register, offsets, of, bytes })
+        Ok(Field { base: FieldBase::Argument(register), offsets, of, bytes })
     }
     /// The value at the end of a path, of which the walk is at the beginning.
     pub(crate) fn walked<'u>(
@@ -266,7 +307,7 @@ impl DebugInfo {
     ) -> Result<FieldAccess, Misplaced> {
         self.ended(walk, path, named, &Self::value_at)
     }
-    fn ended<'u>(
+    pub(crate) fn ended<'u>(
         &'u self,
         mut walk: Walk<'u>,
         path: &str,
@@ -342,14 +383,22 @@ impl DebugInfo {
         Ok(walk.add(offset, of))
     }
     /// The address of bytes at the end of the walk, if their number stands behind it.
-    fn counted_at(&self, walk: Walk<'_>, path: &str) -> gimli::Result<Result<FieldAccess, NoField>> {
+    pub(crate) fn counted_at(
+        &self,
+        walk: Walk<'_>,
+        path: &str,
+    ) -> gimli::Result<Result<FieldAccess, NoField>> {
         let called = self.bare(walk.of)?.called_by_go()?.unwrap_or_default();
         let is_counted = ["string", "[]uint8"].contains(&&*called) && !walk.offsets.is_empty();
         let other = || NoField::NotAValue { of: path.to_owned(), what: called.clone() };
         Ok(is_counted.then(|| (walk.offsets.clone(), ValueType::Pointer, 8)).ok_or_else(other))
     }
     /// The value at the end of the walk, and how many bytes of it are read.
-    fn value_at(&self, mut walk: Walk<'_>, path: &str) -> gimli::Result<Result<FieldAccess, NoField>> {
+    pub(crate) fn value_at(
+        &self,
+        mut walk: Walk<'_>,
+        path: &str,
+    ) -> gimli::Result<Result<FieldAccess, NoField>> {
         if walk.is_bits {
             return Ok(Err(NoField::Bits(path.to_owned())));
         }
@@ -389,9 +438,22 @@ mod tests {
                 vec![(PathPart::Field("next"), 5), (PathPart::Index(12), 9), (PathPart::Field("len_2"), 14),]
             )
         );
-        for (wrong, at) in
-            [("", 0), ("a->", 3), ("a.", 2), ("a[", 1), ("a[x]", 2), ("a b", 1), ("a-b", 1), ("->a", 0)]
-        {
+        assert_eq!(
+            steps("ns::Server::count.of").map(|(name, all)| (name, all.len())),
+            Ok(("ns::Server::count", 1))
+        );
+        for (wrong, at) in [
+            ("", 0),
+            ("a::", 3),
+            ("a:b", 1),
+            ("a->", 3),
+            ("a.", 2),
+            ("a[", 1),
+            ("a[x]", 2),
+            ("a b", 1),
+            ("a-b", 1),
+            ("->a", 0),
+        ] {
             let error = steps(wrong).expect_err(wrong);
             assert_eq!((error.at.start, error.why), (at, NoField::Syntax), "{wrong}");
         }

@@ -52,7 +52,7 @@ pub use debuginfo::{DebugInfo, Encoding, Line, NoVariable, Variable};
 pub use demangle::full as demangled;
 pub use elf::{ImageKind, Machine, Segment};
 pub use error::{ImageError, SpecError};
-pub use field::{Field, Misplaced, NoField};
+pub use field::{Field, FieldBase, Misplaced, NoField};
 pub use function::{
     Convention, Function, FunctionIndex, FunctionKind, Name, Names, NoMatch, Selected, Source,
 };

@@ -24,8 +24,8 @@ use gimli::{AttributeValue, Operation};
 use trapline_record::Svma;
 
 use crate::debuginfo::DebugInfo;
-use crate::entries::Entry;
-use crate::field::{Misplaced, NoField, Walk, steps};
+use crate::entries::{At, Entry};
+use crate::field::{EndOf, Field, FieldBase, Misplaced, NoField, PathPart, Placed, Walk, steps};
 use crate::nearest::nearest_of;
 use crate::operands::{MarkArgument, MarkClass, MarkPlace, NoPlace};
 use crate::prototype::{GENERAL, GO_GENERAL, ParameterPlace, ValueType};
@@ -89,11 +89,8 @@ impl DebugInfo {
     pub fn local(&self, here: &CodePlace, path: &str) -> Result<Local, Misplaced> {
         let whole = |why| Misplaced { at: 0..path.len(), why };
         let (name, steps) = steps(path)?;
-        let (function, variables) =
-            self.scopes(here.at).ok().flatten().ok_or_else(|| whole(NoField::NothingNoted))?;
-        let variable = self
-            .variable_named(name, &function, &variables)
-            .map_err(|why| Misplaced { at: 0..name.len(), why })?;
+        let (function, variable) =
+            self.variable_named(name, here).map_err(|why| Misplaced { at: 0..name.len(), why })?;
         let of = self.inherited(&variable, |entry| self.type_of(entry)).ok().flatten();
         let mut walk = Walk::new(of.ok_or_else(|| whole(NoField::NothingNoted))?);
         let no_place =
@@ -120,8 +117,89 @@ impl DebugInfo {
         }
         Ok(Local { of, argument: MarkArgument { bytes, class, place } })
     }
-    /// A variable by its name. The innermost blocks come last; variables of the file are behind all blocks.
-    fn variable_named<'u>(
+    /// What a name or path stands for that begins with a variable of the file: a static one of the function around the
+    /// instruction, one of that function's source file, or the only one of that name.
+    ///
+    /// # Errors
+    /// What is wrong with the path, and where.
+    pub fn file_field(&self, here: &CodePlace, path: &str) -> Result<Field, Misplaced> {
+        self.file_field_by(here, path, &Self::value_at)
+    }
+    /// As [`Self::counted_field`].
+    #[must_use]
+    pub fn counted_file_field(&self, here: &CodePlace, path: &str) -> Option<Field> {
+        self.file_field_by(here, path, &Self::counted_at).ok()
+    }
+    fn file_field_by(&self, here: &CodePlace, path: &str, end: EndOf<'_>) -> Result<Field, Misplaced> {
+        let (name, mut rest) = steps(path)?;
+        let found = self.file_variable(here, path, (name, &rest), end);
+        // Go's names have dots: `main.count`.
+        let is_unknown = matches!(&found, Err(Misplaced { why: NoField::NoVariable { .. }, .. }));
+        let Some((PathPart::Field(_), second)) = rest.first().filter(|_| is_unknown) else { return found };
+        let with_dot = &path[..second.end];
+        rest.remove(0);
+        match self.file_variable(here, path, (with_dot, &rest), end) {
+            Err(Misplaced { why: NoField::NoVariable { .. }, .. }) => found,
+            other => other,
+        }
+    }
+    fn file_variable(
+        &self,
+        here: &CodePlace,
+        path: &str,
+        (name, steps): (&str, &[Placed<'_>]),
+        end: EndOf<'_>,
+    ) -> Result<Field, Misplaced> {
+        let at_name = |why| Misplaced { at: 0..name.len(), why };
+        let no_place = |why| at_name(NoField::NoPlace { name: name.to_owned(), why });
+        let read = |at: Svma, of: Option<At<'_>>| {
+            if here.may_be_replaced(at) {
+                return Err(no_place(NoPlace::Replaceable));
+            }
+            let mut walk = Walk::new(of.ok_or_else(|| no_place(NoPlace::NotNoted))?);
+            walk.begin_in_file(at).map_err(at_name)?;
+            let (offsets, of, bytes) = self.ended(walk, path, (name, steps), end)?;
+            Ok(Field { base: FieldBase::File, offsets, of, bytes })
+        };
+        let unknown = match self.variable_named(name, here) {
+            Ok((function, variable)) => match self.begins(&variable, &function, here) {
+                Ok(Some(Begins::Static(at))) => {
+                    return read(at, self.inherited(&variable, |entry| self.type_of(entry)).ok().flatten());
+                }
+                // A local variable hides the file's, and has no value yet; a declaration hides nothing.
+                _ if !variable.has(gimli::DW_AT_declaration).unwrap_or(false) => {
+                    return Err(no_place(NoPlace::NotNoted));
+                }
+                _ => no_place(NoPlace::NotNoted),
+            },
+            Err(why) => at_name(why),
+        };
+        let mut found: Vec<(Svma, Result<Field, Misplaced>)> = Vec::new();
+        let (others, _) = self.each_variable_named(name, &mut |at, of| {
+            if found.iter().all(|one| one.0 != at) {
+                found.push((at, read(at, of)));
+            }
+        });
+        match found.pop() {
+            None => Err(match unknown.why {
+                NoField::NoVariable { name, nearest } => {
+                    let nearest = nearest_of(&name, others.into_iter().chain(nearest));
+                    Misplaced { why: NoField::NoVariable { name, nearest }, ..unknown }
+                }
+                why => Misplaced { why, ..unknown },
+            }),
+            Some((_, one)) if found.is_empty() => one,
+            Some(_) => Err(at_name(NoField::Several(name.to_owned()))),
+        }
+    }
+    /// The function around an instruction, and a variable by its name. The innermost blocks come last; variables of the file
+    /// are behind all blocks.
+    fn variable_named(&self, name: &str, here: &CodePlace) -> Result<(Entry<'_>, Entry<'_>), NoField> {
+        let (function, variables) = self.scopes(here.at).ok().flatten().ok_or(NoField::NothingNoted)?;
+        let found = self.among(name, &function, &variables)?;
+        Ok((function, found))
+    }
+    fn among<'u>(
         &'u self,
         name: &str,
         function: &Entry<'u>,

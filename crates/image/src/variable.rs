@@ -59,17 +59,16 @@ impl DebugInfo {
     /// [`NoVariable`], with similar names.
     pub fn variables(&self, path: &str) -> Result<Vec<Variable>, NoVariable> {
         let (name, steps) = steps(path)?;
-        let mut search = Search {
-            info: self,
-            name: &name,
-            found: Vec::new(),
-            trouble: None,
-            known: Vec::new(),
-            elsewhere: HashMap::new(),
+        let (mut found, mut trouble) = (Vec::new(), None);
+        let mut begin = |at, of: Option<At<'_>>| {
+            let reached = self.at_steps((&name, at, of), &steps, path);
+            match reached.unwrap_or_else(|_| Err(not_fixed(&name, NO_TYPE))) {
+                Ok(variable) => found.push(variable),
+                Err(why) => trouble = Some(why),
+            }
         };
-        // A malformed unit ends the walk; what was found before it stays.
-        let _ = self.each_unit(|unit| search.unit(unit, &steps, path).map(|()| None::<()>));
-        let Search { mut found, trouble, known, .. } = search;
+        let (known, elsewhere) = self.each_variable_named(&name, &mut begin);
+        let trouble = trouble.or(elsewhere);
         found.sort_by_key(|one| one.at);
         found.dedup_by_key(|one| one.at);
         match (found.is_empty(), trouble) {
@@ -77,6 +76,37 @@ impl DebugInfo {
             (true, Some(trouble)) => Err(trouble),
             (true, None) => Err(NoVariable::Unknown { nearest: nearest_of(&name, known.into_iter()), name }),
         }
+    }
+    /// Calls `found` with the address and type of each variable of a name; some may come twice. Returns the names of all other
+    /// variables, and why one of that name has no fixed address.
+    pub(crate) fn each_variable_named(
+        &self,
+        name: &str,
+        found: &mut dyn FnMut(Svma, Option<At<'_>>),
+    ) -> (Vec<String>, Option<NoVariable>) {
+        let mut search =
+            Search { info: self, name, found, trouble: None, known: Vec::new(), elsewhere: HashMap::new() };
+        // A malformed unit ends the walk; what was found before it stays.
+        let _ = self.each_unit(|unit| search.unit(unit).map(|()| None::<()>));
+        (search.known, search.trouble)
+    }
+    /// What steps lead to from a variable.
+    fn at_steps(
+        &self,
+        (name, at, of): (&str, Svma, Option<At<'_>>),
+        steps: &[PathPart],
+        path: &str,
+    ) -> gimli::Result<Result<Variable, NoVariable>> {
+        let Some(of) = of else { return Ok(Err(not_fixed(name, NO_TYPE))) };
+        let mut place = Place { offset: 0, of, path: name.to_owned() };
+        for step in steps {
+            place = match self.step(&place, step)? {
+                Ok(next) => next,
+                Err(trouble) => return Ok(Err(trouble)),
+            };
+        }
+        let (size, encoding) = self.scalar(place.of)?;
+        Ok(Ok(Variable { path: path.to_owned(), at: at + place.offset, size, encoding }))
     }
 }
 
@@ -115,7 +145,8 @@ fn means(typed: &str, qualified: &str) -> bool {
 struct Search<'a> {
     info: &'a DebugInfo,
     name: &'a str,
-    found: Vec<Variable>,
+    /// Takes those of that name.
+    found: &'a mut dyn FnMut(Svma, Option<At<'_>>),
     /// Why a variable of that name cannot be used.
     trouble: Option<NoVariable>,
     /// Names of all other variables.
@@ -151,8 +182,14 @@ fn may_be_defined(entry: &Entry<'_>) -> gimli::Result<bool> {
     Ok(entry.tag() == gimli::DW_TAG_variable || entry.has(gimli::DW_AT_external)?)
 }
 
+const NO_TYPE: &str = "its type is not in the debug information";
+
+fn not_fixed(name: &str, why: &'static str) -> NoVariable {
+    NoVariable::NotFixed { name: name.to_owned(), why }
+}
+
 impl Search<'_> {
-    fn unit(&mut self, unit: UnitOf<'_>, steps: &[PathPart], path: &str) -> gimli::Result<()> {
+    fn unit(&mut self, unit: UnitOf<'_>) -> gimli::Result<()> {
         let info = self.info;
         let mut declared = HashMap::new();
         each_variable(unit, |entry, name| {
@@ -181,12 +218,11 @@ impl Search<'_> {
                 Some(of) => info.inherited(&of.entry()?, |entry| info.type_of(entry))?,
                 None => info.type_of(entry)?,
             };
-            match self.variable(entry, typed, steps, path)? {
-                Ok(variable) => self.found.push(variable),
-                // A local variable of the same name has no fixed address. If another one has, its problem is
-                // the more helpful message.
-                Err(NoVariable::NotFixed { .. }) if self.trouble.is_some() => {}
-                Err(trouble) => self.trouble = Some(trouble),
+            match location(entry)? {
+                Ok(at) => (self.found)(Svma(at), typed),
+                // A local variable of the same name has no fixed address.
+                Err(why) if self.trouble.is_none() => self.trouble = Some(not_fixed(self.name, why)),
+                Err(_) => {}
             }
             Ok(())
         })
@@ -213,37 +249,15 @@ impl Search<'_> {
         let linked = self.info.inherited(entry, |entry| entry.text(gimli::DW_AT_linkage_name))?;
         Ok(linked.is_some_and(|name| name == self.name))
     }
-    fn variable(
-        &self,
-        entry: &Entry<'_>,
-        typed: Option<At<'_>>,
-        steps: &[PathPart],
-        path: &str,
-    ) -> gimli::Result<Result<Variable, NoVariable>> {
-        let not_fixed = |why| NoVariable::NotFixed { name: self.name.to_owned(), why };
-        let at = match location(entry)? {
-            Ok(at) => at,
-            Err(why) => return Ok(Err(not_fixed(why))),
-        };
-        let Some(of) = typed else {
-            return Ok(Err(not_fixed("its type is not in the debug information")));
-        };
-        let mut place = Place { offset: 0, of, path: self.name.to_owned() };
-        for step in steps {
-            place = match self.step(&place, step)? {
-                Ok(next) => next,
-                Err(trouble) => return Ok(Err(trouble)),
-            };
-        }
-        let (size, encoding) = self.info.scalar(place.of)?;
-        Ok(Ok(Variable { path: path.to_owned(), at: Svma(at.wrapping_add(place.offset)), size, encoding }))
-    }
+}
+
+impl DebugInfo {
     fn step<'u>(
         &'u self,
         place: &Place<'u>,
         step: &PathPart,
     ) -> gimli::Result<Result<Place<'u>, NoVariable>> {
-        let entry = self.info.bare(place.of)?;
+        let entry = self.bare(place.of)?;
         if entry.tag() == gimli::DW_TAG_pointer_type {
             return Ok(Err(NoVariable::Pointer { of: place.path.clone() }));
         }
@@ -257,7 +271,7 @@ impl Search<'_> {
         }
         let mut known = Vec::new();
         let mut budget = MAX_MEMBERS;
-        Ok(match self.info.find_field(&entry, field, &mut known, (0, &mut budget))? {
+        Ok(match self.find_field(&entry, field, &mut known, (0, &mut budget))? {
             Some((_, _, true)) => Err(NoVariable::Bits { of: format!("{}.{field}", place.path) }),
             Some((offset, of, false)) => Ok(place.inside(offset, of, format!("{}.{field}", place.path))),
             None => Err(NoVariable::NoField {
@@ -274,16 +288,16 @@ impl Search<'_> {
         index: u64,
     ) -> gimli::Result<Result<Place<'u>, NoVariable>> {
         let none = |len| NoVariable::Index { of: place.path.clone(), len, index };
-        let (gimli::DW_TAG_array_type, Some(of)) = (array.tag(), self.info.type_of(array)?) else {
+        let (gimli::DW_TAG_array_type, Some(of)) = (array.tag(), self.type_of(array)?) else {
             return Ok(Err(none(0)));
         };
-        let lens = self.info.dimensions(array)?;
+        let lens = self.dimensions(array)?;
         let inner: u64 = lens.iter().skip(1).product();
         let len = lens.first().copied().unwrap_or(0);
         if index >= len || lens.len() > 1 {
             return Ok(Err(none(if lens.len() > 1 { len * inner } else { len })));
         }
-        let size = self.info.size(of)?;
+        let size = self.size(of)?;
         Ok(Ok(place.inside(index.saturating_mul(size), of, format!("{}[{index}]", place.path))))
     }
 }

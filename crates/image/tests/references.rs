@@ -64,6 +64,17 @@ fn type_units_are_found_by_their_signatures() {
 }
 
 #[test]
+fn packed_sections_say_the_same_by_flag_and_by_name() {
+    let usual = usual("packed-usual", "gcc");
+    for (form, section) in [("zlib", ".debug_info"), ("zlib-gnu", ".zdebug_info")] {
+        let (_, program) = compiled(&format!("packed-{form}"), "gcc", &["-g", &format!("-gz={form}")]);
+        let sections = run("readelf", &["-SW", program.to_str().expect("UTF-8")]);
+        assert!(sections.contains(section), "nothing is tried");
+        assert_eq!(said(&program, Folder::default()), usual, "{form}");
+    }
+}
+
+#[test]
 fn what_units_share_is_found_where_dwz_put_it() {
     if !has("dwz") {
         return;

@@ -77,7 +77,7 @@ impl Results {
 /// A load of what an argument points to, through as many pointers as there are offsets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Read {
-    /// Which of the six argument registers, from 0 on; or [`Self::STACK`], or one from [`Self::GENERAL`] on.
+    /// Which of the six argument registers, from 0 on; or [`Self::STACK`], [`Self::FILE`], or one from [`Self::GENERAL`] on.
     pub register: u8,
     /// Offsets. Each is added to the address so far (the argument, then each loaded word) before the next load.
     /// Without offsets, the register itself is the value.
@@ -91,6 +91,9 @@ impl Read {
     /// was called. At a USDT probe the words there are the operands from the seventh on
     /// ([`TargetFilter::operands`](crate::filter::TargetFilter::operands)).
     pub const STACK: u8 = 6;
+    /// In place of a register: where the probe's file is mapped. The first offset is the address in the file of one of its
+    /// variables.
+    pub const FILE: u8 = 7;
     /// From here on: general registers, by their hardware numbers.
     pub const GENERAL: u8 = 32;
 

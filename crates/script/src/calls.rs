@@ -197,7 +197,7 @@ pub enum Meaning {
     Config,
     /// A register.
     Reg,
-    /// The address of a symbol.
+    /// The address of a variable.
     Uaddr,
     /// Adds up.
     Sum(Sum),
@@ -312,7 +312,7 @@ pub(crate) static FUNCTIONS: &[Function] = &[
     row("fail", 1, &[Format], Gives::Nothing, Meaning::Fail),
     row("config", 0, &[], Gives::Own, Meaning::Config),
     row("reg", 1, &[Literal], Gives::Uint(8), Meaning::Reg),
-    row("uaddr", 1, &[Literal], Gives::Own, Meaning::Refused),
+    row("uaddr", 1, &[Literal], Gives::Own, Meaning::Uaddr),
     row("count", 0, &[], Gives::Sum(Sum::Count), Meaning::Sum(Sum::Count)),
     row("sum", 1, &[Int], Gives::Sum(Sum::Total), Meaning::Sum(Sum::Total)),
     row("avg", 1, &[Int], Gives::Sum(Sum::Avg), Meaning::Sum(Sum::Avg)),
@@ -342,7 +342,6 @@ pub(crate) static FUNCTIONS: &[Function] = &[
 /// Why a function is refused, and what to use instead.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("arg", "records hold arg0 to arg11"),
-    ("uaddr", "addresses of variables are not looked up; use `trapline watch` to see a variable"),
     ("curtask", "it belongs to the kernel; use pid, tid, comm"),
     ("ctx", "it belongs to the kernel; use arg0 to arg5 or retval"),
     ("kstack", "programs are probed, not the kernel; use ustack"),

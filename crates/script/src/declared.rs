@@ -6,6 +6,7 @@ use std::fmt::Debug;
 
 use crate::attach::Probe;
 use crate::fields::Struct;
+use crate::memory::FileVariable;
 use crate::types::Type;
 
 /// A parameter of a function.
@@ -23,6 +24,8 @@ pub struct Parameter {
 pub trait Declared: Debug {
     /// The parameters of the function at an attach point, or why they are not known.
     fn parameters(&self, probe: &Probe) -> Result<Vec<Parameter>, String>;
+    /// The variable of this name in the file of an attach point, or why there is none.
+    fn variable(&self, probe: &Probe, name: &str) -> Result<FileVariable, String>;
     /// A structure or union of the program at an attach point.
     fn structure(&self, probe: &Probe, name: &str) -> Option<Struct>;
 }

@@ -61,7 +61,7 @@ pub use declared::{Declared, Parameter};
 pub use diagnostic::{At, Severity};
 pub use fields::{Bits, Field, Struct};
 pub use list::{is_match, listed, matching};
-pub use memory::{End, Memory, Read, Root};
+pub use memory::{End, FileVariable, Memory, Read, Root};
 pub use outline::shown_tree;
 pub use program::{Block, MapInfo, Needs, Program};
 pub use run::{Clock, Hit, Lost, Machine, Stream, Style, Totals, World};

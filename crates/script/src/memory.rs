@@ -22,6 +22,19 @@ pub enum Root {
     Argument(u8),
     /// A register, by the name that the language has for it.
     Register(Rc<str>),
+    /// The address of a variable in the probed file. A record holds where the file is mapped.
+    Variable(FileVariable),
+}
+
+/// A variable of a file, by its symbol.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileVariable {
+    /// The symbol's name.
+    pub name: Rc<str>,
+    /// Its address in the file.
+    pub at: u64,
+    /// Its size in bytes; 0 if that is not known.
+    pub size: u64,
 }
 
 /// A load through as many pointers as there are offsets. Without any, the root's own value is meant.

@@ -17,6 +17,7 @@ fn shown(read: &Read) -> String {
     let root = match &read.root {
         Root::Argument(nth) => format!("arg{nth}"),
         Root::Register(name) => name.to_string(),
+        Root::Variable(variable) => format!("{}@{:#x}", variable.name, variable.at),
     };
     let steps: String = read.offsets.iter().map(|step| format!("{step:+} ")).collect();
     format!("{root}{}:{}", steps.trim_end(), read.bytes)

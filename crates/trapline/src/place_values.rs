@@ -101,8 +101,7 @@ fn of_function(
         || requested.texts.get(nth).is_some_and(|texts| *texts != 0)
         || requested.floats.get(nth).is_some_and(|floats| *floats != Floats::default())
         || filter.is_some_and(|filter| filter.asks_for_values());
-    let is_beyond =
-        |reads: &[Read]| reads.iter().any(|read| read.register >= Read::STACK && read.general().is_none());
+    let is_beyond = |reads: &[Read]| reads.iter().any(|read| read.register == Read::STACK);
     match place.convention(image) {
         Convention::Go if filter.is_some_and(|filter| is_beyond(filter.read_memory())) => {
             Err(("go-arguments", REGISTERS))

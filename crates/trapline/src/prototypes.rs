@@ -8,13 +8,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use trapline_image::{
-    CodePlace, Convention, DebugInfo, MarkArgument, MarkClass, MarkPlace, ProbeKind, ProbeSpec,
+    CodePlace, Convention, DebugInfo, Field, FieldBase, MarkArgument, MarkClass, MarkPlace, ProbeKind,
+    ProbeSpec,
 };
 use trapline_record::Svma;
 use trapline_tracee::Process;
 
 pub use trapline_image::{
-    DeclaredParameter, Field, FieldShape, LaidOut, Layout, MOST_BYTES, Misplaced as FieldError, NoField,
+    DeclaredParameter, FieldShape, LaidOut, Layout, MOST_BYTES, Misplaced as FieldError, NoField,
     ParameterPlace, Parts, Piece, Prototype, RecordShape, Shape, ValueType, Whereabouts,
 };
 
@@ -22,7 +23,7 @@ use crate::beyond;
 use crate::calls::{FieldRead, TEXT_BYTES};
 use crate::choose::{Chosen, choose};
 use crate::declaration::NotesByFile;
-use crate::files::Files;
+use crate::files::{Files, ModuleFile};
 use crate::listing::{file_modules, find_program};
 use crate::locals::local;
 use crate::modules::{Module, mapped};
@@ -50,6 +51,8 @@ pub struct ProbedFunction {
     pub is_go: bool,
     at: Svma,
     debug: Option<Arc<DebugInfo>>,
+    /// Of a function.
+    file: Option<Arc<ModuleFile>>,
     /// At a place inside a function, where variables are named.
     inside: Option<CodePlace>,
 }
@@ -92,8 +95,15 @@ impl ProbedFunction {
     #[must_use]
     pub fn counted_field(&self, path: &str) -> Option<(FieldRead, FieldRead)> {
         let debug = self.debug.as_ref().filter(|_| self.prototype.is_some() && self.inside.is_none())?;
-        let Field { register, offsets, .. } = debug.counted_field(self.at, path)?;
-        let register = self.read_from(register)?;
+        let of_file = || {
+            let file = self.file.as_ref().filter(|_| self.is_go)?;
+            let is_other = debug
+                .field(self.at, path)
+                .is_err_and(|wrong| matches!(wrong.why, NoField::NoArgument { .. }));
+            is_other.then(|| debug.counted_file_field(&file.image.code_place(self.at), path))?
+        };
+        let Field { base, offsets, .. } = debug.counted_field(self.at, path).or_else(of_file)?;
+        let register = self.read_from(base)?;
         let mut number = offsets.clone();
         *number.last_mut()? = offsets.last()?.checked_add(8)?;
         let text = offsets.into_iter().chain([0]).collect();
@@ -102,11 +112,12 @@ impl ProbedFunction {
             FieldRead { register, offsets: number, bytes: 8 },
         ))
     }
-    /// Resolves a field of what an argument points to: `req->next->len`.
+    /// How the target reads a field of what an argument points to (`req->next->len`), or of a variable of the function's file
+    /// (`server.clients`), and the value's type. An argument hides a variable.
     ///
     /// # Errors
     /// What is wrong with the path, and where.
-    pub fn field(&self, path: &str) -> Result<Field, FieldError> {
+    pub fn field(&self, path: &str) -> Result<(FieldRead, ValueType), FieldError> {
         let whole = || FieldError { at: 0..path.len(), why: NoField::NothingNoted };
         let debug = self.debug.as_ref().filter(|_| self.prototype.is_some()).ok_or_else(whole)?;
         if let Some(here) = &self.inside {
@@ -114,18 +125,33 @@ impl ProbedFunction {
             let not_named = || FieldError { at: 0..path.len(), why: NoField::NotNamed(path.to_owned()) };
             return Err(wrong.unwrap_or_else(not_named));
         }
-        let mut field = debug.field(self.at, path)?;
+        let no_argument = |wrong: FieldError| match (&wrong.why, &self.file) {
+            (NoField::NoArgument { .. }, Some(file)) => {
+                let of_file = debug.file_field(&file.image.code_place(self.at), path);
+                of_file
+                    .map_err(|FieldError { at, why }| FieldError { at, why: why.beside_argument(wrong.why) })
+            }
+            _ => Err(wrong),
+        };
+        let Field { base, offsets, bytes, of } = debug.field(self.at, path).or_else(no_argument)?;
         let elsewhere = || FieldError { at: 0..path.len(), why: NoField::Elsewhere(path.to_owned()) };
-        field.register = self.read_from(field.register).ok_or_else(elsewhere)?;
-        Ok(field)
+        let register = self.read_from(base).ok_or_else(elsewhere)?;
+        Ok((FieldRead { register, offsets, bytes }, of))
     }
-    /// How the target reads the general argument register of this number.
-    fn read_from(&self, nth: u8) -> Option<u8> {
+    /// The address and size of a variable of its file, by its symbol.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<(Svma, u64)> {
+        let found = self.file.as_ref()?.image.data_symbol(name)?;
+        Some((found.at, found.size))
+    }
+    /// What the target reads a field from.
+    fn read_from(&self, base: FieldBase) -> Option<u8> {
         const BYTES: u8 = 8;
-        match nth {
-            0..beyond::RECORDED => Some(nth),
-            _ if self.is_go => Some(beyond::go_argument(nth, BYTES)?.register),
-            _ => Some(beyond::argument_register(nth, BYTES)?.register),
+        match base {
+            FieldBase::File => Some(FieldRead::FILE),
+            FieldBase::Argument(nth @ 0..beyond::RECORDED) => Some(nth),
+            FieldBase::Argument(nth) if self.is_go => Some(beyond::go_argument(nth, BYTES)?.register),
+            FieldBase::Argument(nth) => Some(beyond::argument_register(nth, BYTES)?.register),
         }
     }
 }
@@ -252,7 +278,17 @@ fn noted(
             None => {
                 let is_go = place.convention(&file.image) == Convention::Go;
                 let at = place.at;
-                all.push(ProbedFunction { spec, prototype, reads_texts, is_go, at, debug, inside: None });
+                let file = Some(Arc::clone(file));
+                all.push(ProbedFunction {
+                    spec,
+                    prototype,
+                    reads_texts,
+                    is_go,
+                    at,
+                    debug,
+                    file,
+                    inside: None,
+                });
             }
         }
     }
@@ -286,8 +322,8 @@ fn of_mark(
     };
     let parameters = (0..).zip(arguments).map(parameter).collect();
     let prototype = Some(Prototype { parameters, value: ValueType::Void, value_parts: None });
-    let (at, debug, inside) = (place.at, None, None);
-    Some(ProbedFunction { spec, prototype, reads_texts: false, is_go: false, at, debug, inside })
+    let (at, debug, file, inside) = (place.at, None, None, None);
+    Some(ProbedFunction { spec, prototype, reads_texts: false, is_go: false, at, debug, file, inside })
 }
 
 /// The variables that were asked for at a place inside a function, as if they were parameters. Those that are not known there
@@ -313,8 +349,8 @@ fn of_locals(
     let parameters = (0..).zip(&asked.locals).filter_map(parameter).collect();
     let prototype = Some(Prototype { parameters, value: ValueType::Void, value_parts: None });
     let spec = ProbeSpec { locals: asked.locals.clone(), ..spec };
-    let (at, inside) = (place.at, Some(here));
-    Some(ProbedFunction { spec, prototype, reads_texts, is_go: false, at, debug, inside })
+    let (at, file, inside) = (place.at, None, Some(here));
+    Some(ProbedFunction { spec, prototype, reads_texts, is_go: false, at, debug, file, inside })
 }
 
 /// What two places of a USDT probe have: types in which the values of both are what they are.

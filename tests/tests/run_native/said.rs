@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
+use trapline_tests::debugger::printed;
 use trapline_tests::or_skip;
 use trapline_tests::running::Running;
 use trapline_tests::tracing::binary;
@@ -97,4 +98,27 @@ fn lines_that_find_no_room_are_counted() {
         let number = |text: &str| text.parse::<u64>().expect("a number");
         assert_eq!(number(other), number(one) * 3, "{line}");
     }
+}
+
+/// `uaddr` is where gdb finds the variable, and what lies there is what the program put there.
+#[test]
+fn variables_of_the_probed_file_are_where_gdb_finds_them() {
+    let path = or_skip!(victims::cpp("variables"));
+    let input = format!("run {TIMES}\n");
+    let names =
+        ["counter", "stock::deep::left", "shop.sold", "(long)items[1].id", "(long)&shop - (long)&banner"];
+    let gdb = or_skip!(printed(&path, "*sell", &names.map(str::to_owned), &input));
+    let script = at(
+        "uprobe:FILE:_Z4selli { printf(\"%d, %d, %d, %d, %d\\n\", *uaddr(\"_ZL7counter\"), (int8)*uaddr(\"_ZN5stock4deep4leftE\"),
+           *(int64 *)uaddr(\"shop\"), *(int32 *)((uint64)uaddr(\"_ZL5items\") + 24), (int64)uaddr(\"shop\") - (int64)uaddr(\"banner\")); }",
+        &path,
+    );
+    let mut victim = Running::start(&path, &[]);
+    let ran = ours(&mut victim, &script, &[], TIMES);
+    // gdb shows a character as a number, and then itself.
+    let plain = |one: &String| one.split(" '").next().unwrap_or_default().to_owned();
+    let theirs: Vec<String> =
+        gdb.iter().map(|hit| hit.iter().map(plain).collect::<Vec<_>>().join(", ")).collect();
+    let said: Vec<String> = ran.said.iter().flat_map(|one| one.lines()).map(str::to_owned).collect();
+    assert_eq!(said, theirs, "{}", ran.messages);
 }

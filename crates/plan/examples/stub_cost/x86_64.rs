@@ -12,6 +12,7 @@ use trapline_plan::x86_64::stub::{
     latency_arm, latency_enter, latency_exit, tally, trampoline_code,
 };
 use trapline_plan::{Floats, Stacks, Unwind};
+use trapline_record::addr::Bias;
 use trapline_record::latency::STAMPS_LEN;
 use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::tally::TallyArea;
@@ -226,6 +227,7 @@ pub(crate) fn measure(rounds: usize) {
                 unwind: Unwind::None,
                 at_entry: true,
                 trampolines: None,
+                bias: Bias::default(),
             };
             Some(tally(out, at, &traced, (&tallied, table), RecordKind::Entry))
         };

@@ -166,7 +166,7 @@ mod tests {
         let field = |path: &str| match path {
             "p->a" => Ok(Symbol::Known(Known::Field(0, INT))),
             "p->b" => Ok(Symbol::Known(Known::Field(1, INT))),
-            _ => Err(Misread { at: 0..1, why: "?".to_owned() }),
+            _ => Err(Misread { at: 0..1, why: "?".to_owned(), is_unknown: true }),
         };
         parse_with(text, &names, &field).unwrap_or_else(|_| parse(text, &names).expect(text))
     }

@@ -87,4 +87,6 @@ pub struct Misread {
     pub at: Range<usize>,
     /// The explanation, in one line.
     pub why: String,
+    /// Nothing has the name with which the path begins.
+    pub is_unknown: bool,
 }

@@ -30,8 +30,13 @@ const LEVELS: [&[(&str, Binary)]; 10] = [
 /// # Errors
 /// What is wrong, and at which token.
 pub fn parse(text: &str, names: &[(String, Symbol)]) -> Result<Tree, FilterError> {
-    let none =
-        |path: &str| Err(Misread { at: 0..path.len(), why: "nothing is known of fields here".to_owned() });
+    let none = |path: &str| {
+        Err(Misread {
+            at: 0..path.len(),
+            why: "nothing is known of fields here".to_owned(),
+            is_unknown: true,
+        })
+    };
     parse_with(text, names, &none)
 }
 
@@ -166,11 +171,15 @@ impl<'a> Parser<'a> {
             _ => fold(Tree::Unary(op, Box::new(of))),
         }))
     }
+    /// A name of the call's, or else of a variable.
     fn name(&self, name: &str) -> Result<Tree, Why> {
-        match self.names.iter().find(|(known, _)| known == name) {
-            Some((_, symbol)) => Ok(tree_of(*symbol)),
-            None => Err(Why::Unknown { name: name.to_owned(), near: self.near(name) }),
+        if let Some((_, symbol)) = self.names.iter().find(|(known, _)| known == name) {
+            return Ok(tree_of(*symbol));
         }
+        (self.fields)(name).map(tree_of).map_err(|wrong| match wrong.is_unknown {
+            true => Why::Unknown { name: name.to_owned(), near: self.near(name) },
+            false => Why::Path(wrong.why),
+        })
     }
     /// Names that are spelt similarly; if there are none, the names that a call has.
     fn near(&self, name: &str) -> String {
@@ -334,6 +343,7 @@ mod tests {
             ("1 + fd / (3 - 3)", 9, "from 1 on"),
             ("1 < 2", 0, "always is true"),
             ("ä > 1", 0, "nothing that"),
+            ("Server::count > 1", 0, "nothing is known of fields"),
         ] {
             let error = parse(text, &names()).expect_err(text);
             assert_eq!(error.at(), at, "{text}: {error}");

@@ -66,7 +66,7 @@ fn path_len(text: &str, mut at: usize) -> usize {
     loop {
         let rest = &text[at..];
         at = match rest.as_bytes() {
-            [b'-', b'>', ..] => word(at + 2),
+            [b'-', b'>', ..] | [b':', b':', ..] => word(at + 2),
             [b'.', ..] => word(at + 1),
             [b'[', ..] => match rest.find(']') {
                 Some(end) => at + end + 1,

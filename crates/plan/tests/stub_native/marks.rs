@@ -128,13 +128,20 @@ fn records_hold_operands_and_state_is_kept() {
     }
 }
 
-/// At a function's entry: words above the stack pointer, and every register.
+/// At a function's entry: words above the stack pointer, every register, and variables of the probe's file.
 #[test]
-fn registers_and_the_stack_are_read_at_entries() {
+fn registers_the_stack_and_variables_are_read_at_entries() {
     let _one = ONE.lock();
     let mut fields: Vec<Read> =
         (0..16).map(|nth| Read { register: Read::GENERAL + nth, offsets: vec![], bytes: 8 }).collect();
     fields.push(Read { register: Read::STACK, offsets: vec![0], bytes: 8 });
+    // As a file's variables, from which the file is mapped so far away.
+    const DISTANCE: i32 = 0x40_1230;
+    let behind = 0x0123_4567_89ab_cdef_u64;
+    let variables = [0x55aa_u64, (&raw const behind) as u64];
+    let bias = Bias(((&raw const variables) as u64).wrapping_sub(DISTANCE as u64));
+    fields.push(Read { register: Read::FILE, offsets: vec![DISTANCE], bytes: 8 });
+    fields.push(Read { register: Read::FILE, offsets: vec![DISTANCE + 8, 4], bytes: 4 });
     for machine in machines() {
         for red_zone_live in [false, true] {
             let words: usize = fields.iter().map(Read::words).sum();
@@ -143,7 +150,7 @@ fn registers_and_the_stack_are_read_at_entries() {
             let rings = rings_for(&arena, &machine, 64 * slot, slot);
             let plain = traced(&machine, &rings, arena.word(0));
             let site = Liveness { red_zone_live, ..plain.site };
-            let traced = Traced { fields: &fields, site, at_entry: true, ..plain };
+            let traced = Traced { fields: &fields, site, at_entry: true, bias, ..plain };
             let code = built(&mut arena, &traced, RecordKind::Entry, 6, &back());
             let (mut random, mut tails) = (Random(0x0f0f_0f0f_89ab_cdef), vec![0; rings.area.rings as usize]);
             let mut state = random.state();
@@ -152,7 +159,9 @@ fn registers_and_the_stack_are_read_at_entries() {
             unsafe { tl_run(code, &mut state) };
             let seen = taken(&rings, &mut tails, fields.len() as u64);
             let [(_, found)] = &seen[..] else { panic!("one record") };
-            assert!(found.iter().all(|one| one[0] == 8), "{found:x?}");
+            assert!(found[..18].iter().all(|one| one[0] == 8), "{found:x?}");
+            assert_eq!(found[17][1], 0x55aa);
+            assert_eq!((found[18][0], found[18][1] as u32), (4, 0x0123_4567));
             for nth in (0..16).filter(|nth| *nth != 4) {
                 assert_eq!(found[nth][1], before.regs[nth], "register {nth}");
             }

@@ -116,6 +116,7 @@ impl Set {
             unwind: Unwind::None,
             at_entry: true,
             trampolines: None,
+            bias: Default::default(),
         };
         let mut out = Vec::new();
         let pending = run(&mut out, arena.next(), &traced, (&hit, self.at(arena)), kind);

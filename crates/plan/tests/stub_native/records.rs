@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_plan::x86_64::stub::{Liveness, Machine, Rings, ThreadId, Traced, trace};
 use trapline_plan::{Floats, Results, Stacks, Unwind};
+use trapline_record::addr::Bias;
 use trapline_record::ring::{HEAD, Record, RecordKind, RingArea, first_float};
 use trapline_record::view::View;
 
@@ -96,6 +97,7 @@ pub(crate) fn every_hit<'a>(machine: &'a Machine, rings: &'a Rings, dropped: u64
         unwind: Unwind::None,
         at_entry: true,
         trampolines: None,
+        bias: Bias::default(),
     }
 }
 

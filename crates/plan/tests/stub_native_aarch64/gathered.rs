@@ -13,6 +13,7 @@ use trapline_plan::filter::{
     Facts, GroupBy, Known, Late, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, TargetFilter, Tree,
 };
 use trapline_plan::{Read, ThreadId};
+use trapline_record::addr::Bias;
 use trapline_record::ring::RecordKind;
 use trapline_record::tally::{Rest, TallyArea};
 use trapline_record::view::View;
@@ -68,7 +69,12 @@ impl Set {
     }
     fn exit_words(&self, kind: RecordKind) -> Vec<u32> {
         let at = self.calls.bench.room.next();
-        let what = Tallied { tally: self.tally(), table: self.table, reads: &self.calls.reads };
+        let what = Tallied {
+            tally: self.tally(),
+            table: self.table,
+            reads: &self.calls.reads,
+            bias: Bias::default(),
+        };
         let pending = aggregate_call(at, self.calls.traced(), what, kind).expect("a late part");
         let words = pending.finish(&[RET], None).expect("in reach");
         let sums = summing(self.tally()) as u64;

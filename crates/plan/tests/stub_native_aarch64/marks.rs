@@ -12,6 +12,8 @@ use super::records::{Bench, kept, machines, on_cpu, view};
 use super::stages::{Calls, late};
 use super::{RET, by_hand, run};
 
+/// Where the probe's file is mapped.
+const FILE: Bias = Bias(0x5678_9ABC_D000);
 const FLOATS: [u64; 8] = [0x3FF8_0000_0000_0000, 1, 2, 3, 4, 5, 6, 0xC000_0000_0000_0007];
 
 /// Registers of a hit, by number; all differ, also in their low halves.
@@ -61,13 +63,15 @@ fn records_hold_operands_and_state_is_kept() {
             let turned: Vec<(Operand, u64)> = (0..all.len()).map(|n| all[(n + turn) % all.len()]).collect();
             let noted: Vec<Operand> = turned.iter().map(|one| one.0).collect();
             let word = |nth: i32| Read { register: Read::STACK, offsets: vec![8 * nth], bytes: 8 };
-            let reads: Vec<Read> = (0..all.len() as i32 - 6).map(word).collect();
+            let mut reads: Vec<Read> = (0..all.len() as i32 - 6).map(word).collect();
+            // Where the file is mapped itself; what lies there would be copied by the kernel.
+            reads.push(Read { register: Read::FILE, offsets: vec![], bytes: 8 });
             let words: usize = reads.iter().map(Read::words).sum();
             let slot = RingArea::slot_with_floats(6, 0, words);
             let mut bench = Bench::new(machine, 4 * slot, slot, kept());
             let form = ArgumentForm::AsNoted(&noted, Bias(0x1000));
             let at = bench.room.next();
-            let traced = Traced { at_entry: false, fields: &reads, ..bench.traced(Unwind::None) };
+            let traced = Traced { at_entry: false, fields: &reads, bias: FILE, ..bench.traced(Unwind::None) };
             let stub = trace(at + form.bytes_before(), traced, RecordKind::Entry, 6);
             let code = Moved::new(stub, form).finish(&[RET], None).expect("in reach");
             let code = bench.room.put(&code);
@@ -83,6 +87,7 @@ fn records_hold_operands_and_state_is_kept() {
                 rings.area.take_with_texts(view(rings), ring, tail, each).expect("a head that can be");
             }
             let [(values, fields)] = &seen[..] else { panic!("one record") };
+            assert_eq!(fields.last(), Some(&[8, FILE.0]));
             let is_known = |nth: usize| turned[nth].0 != Operand::Register(30);
             for nth in (0..all.len()).filter(|nth| is_known(*nth)) {
                 let found = if nth < 6 { values[nth] } else { fields[nth - 6][1] };

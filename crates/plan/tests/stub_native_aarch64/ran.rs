@@ -66,9 +66,9 @@ impl Set {
         hit.clock = HitClock { tick: 1 << 32, offset: 0 };
         let (maps, counter) = (self.at(), self.room.base + DATA);
         let (probe, stacks) = (PROBE, self.stacks);
-        let (goroutine, inside) = (false, false);
+        let (goroutine, inside, bias) = (false, false, Bias::default());
         let (fields, taken) = (&[][..], &[][..]);
-        let what = Ran { hit: &hit, maps, probe, counter, stacks, goroutine, fields, taken, inside };
+        let what = Ran { hit: &hit, maps, probe, counter, stacks, goroutine, fields, taken, inside, bias };
         let words =
             ran(self.room.next(), &self.machine, self.id, what, kind).finish(body, None).expect("in reach");
         let filter = TargetFilter { program: Some(hit.into()), ..TargetFilter::default() };
@@ -93,6 +93,7 @@ impl Set {
             fields: &marked.reads,
             taken: &marked.taken,
             inside: true,
+            bias: Bias::default(),
         };
         let form = ArgumentForm::AsNoted(&marked.operands, Bias::default());
         let at = self.room.next() + form.bytes_before();

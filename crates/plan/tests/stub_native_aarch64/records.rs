@@ -6,6 +6,7 @@ use trapline_insn::aarch64::encode;
 use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, Rings, Rseq, Traced, trace};
 use trapline_plan::filter::TargetFilter;
 use trapline_plan::{Floats, Stacks, ThreadId, Unwind};
+use trapline_record::addr::Bias;
 use trapline_record::ring::{HEAD, LOCKED, Record, RecordKind, RingArea, TRIES};
 use trapline_record::view::View;
 
@@ -80,6 +81,7 @@ impl Bench {
             unwind,
             at_entry: true,
             goroutine: false,
+            bias: Bias::default(),
         }
     }
     fn words(&self, kind: RecordKind, values: usize, rest: &[u32]) -> Vec<u32> {

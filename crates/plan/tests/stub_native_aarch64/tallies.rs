@@ -13,6 +13,7 @@ use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, TableLocation, 
 use trapline_plan::filter::{
     Binary, Facts, GroupBy, Int, Known, Sort, Symbol, Tally, TargetFilter, Tree, Unary, parse,
 };
+use trapline_record::addr::Bias;
 use trapline_record::tally::{PROBES, Rest, TableShape, TallyArea};
 use trapline_record::view::View;
 
@@ -69,7 +70,7 @@ impl Set {
         let filtered = Filtered { filter: &self.filter, words: self.room.base + DATA, names: None };
         let filtered = Some(filtered).filter(|_| !self.filter.passes_all());
         let reads = if seen { &self.filter.reads[..] } else { &[] };
-        let what = Tallied { tally: self.tally(), table: self.table, reads };
+        let what = Tallied { tally: self.tally(), table: self.table, reads, bias: Bias::default() };
         let pending = tally(at, &self.machine, self.id, filtered, what, (seen, self.goroutine));
         let words = pending.finish(body, Some(self.room.base)).expect("in reach");
         let loads = self.tally().texts().count_ones() as usize

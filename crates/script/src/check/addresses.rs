@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use super::lower::variable;
 use super::parts::Parts;
 use crate::bytes::wrap;
 use crate::calls::Meaning;
@@ -136,6 +137,9 @@ impl<'p> Finder<'p> {
                 let name = String::from_utf8_lossy(args.first().and_then(Typed::literal).unwrap_or_default())
                     .into_owned();
                 Ok(Address::of(Origin::Root(Root::Register(name.into()))))
+            }
+            Op::Call { meaning: Meaning::Uaddr, args } => {
+                Ok(Address::of(Origin::Root(Root::Variable(variable(args)))))
             }
             Op::Call { meaning: Meaning::Uptr, args } => self.values(&args[0]),
             Op::Part(of, index) if whole => self.part(of, *index, expr),

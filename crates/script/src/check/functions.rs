@@ -77,7 +77,7 @@ impl<'a> Checker<'a> {
         }
         let of_program: &[&str] = match row.meaning {
             Meaning::Argument(_) => &["uprobe", "usdt"],
-            Meaning::Reg | Meaning::Args => &["uprobe"],
+            Meaning::Reg | Meaning::Args | Meaning::Uaddr => &["uprobe"],
             Meaning::Retval => &["uretprobe"],
             Meaning::Func => &["uprobe", "uretprobe"],
             _ => return Ok(()),

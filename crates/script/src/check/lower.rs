@@ -12,7 +12,7 @@ use super::checker::Checker;
 use super::parts::Parts;
 use crate::calls::Meaning;
 use crate::diagnostic::{At, Diagnostic};
-use crate::memory::{MOST_READS, READ_BYTES, RETURNED_BYTES, Read, Root};
+use crate::memory::{FileVariable, MOST_READS, READ_BYTES, RETURNED_BYTES, Read, Root};
 use crate::program::{Op, Step, Typed};
 use crate::types::Type;
 
@@ -84,11 +84,22 @@ impl Checker<'_> {
                         }
                     }
                 }
+                Op::Call { meaning: Meaning::Uaddr, args } if at_entry => {
+                    wanted.value(Root::Variable(variable(args)));
+                }
                 _ => {}
             }
         }
         wanted
     }
+}
+
+/// The variable that the arguments of `uaddr` name, once they are checked.
+pub(super) fn variable(args: &[Typed]) -> FileVariable {
+    let name =
+        String::from_utf8_lossy(args.first().and_then(Typed::literal).unwrap_or_default()).into_owned();
+    let at = args.get(1).and_then(Typed::constant).unwrap_or(0) as u64;
+    FileVariable { name: name.into(), at, size: 0 }
 }
 
 /// The addresses from which an expression itself loads, with the number of bytes.

@@ -8,7 +8,7 @@ use super::checker::Checker;
 use crate::calls::{Arg, Function, Meaning};
 use crate::diagnostic::Diagnostic;
 use crate::format::Format;
-use crate::memory::{READ_BYTES, RETURNED_BYTES};
+use crate::memory::{FileVariable, READ_BYTES, RETURNED_BYTES};
 use crate::program::{Op, Typed};
 use crate::shown::Shown;
 use crate::source::Span;
@@ -36,6 +36,7 @@ impl<'a> Checker<'a> {
             }
             Meaning::Pton => self.pton(args, span),
             Meaning::Reg => self.register(row, args, span),
+            Meaning::Uaddr => self.file_variable(row, args, span),
             Meaning::Args => self.all_arguments(span),
             Meaning::Macaddr => self.bytes_of(row, args, span),
             Meaning::Ntop => self.ntop(args, span),
@@ -260,6 +261,36 @@ impl<'a> Checker<'a> {
             return Typed::nothing(&at);
         }
         Typed::new(Op::Call { meaning: row.meaning, args: vec![name] }, Type::uint(8), &self.at(span))
+    }
+    /// The address of a variable of the probed file: its name, and then its address there. It points to a number as wide as the
+    /// variable.
+    fn file_variable(&mut self, row: &'static Function, args: &'a [Expr], span: Span) -> Typed {
+        let (name, at) = (self.argument(row.name, Arg::Literal, &args[0]), self.at(span));
+        let Some(text) = name.literal().map(|text| String::from_utf8_lossy(text).into_owned()) else {
+            return Typed::nothing(&at);
+        };
+        let mut first: Option<FileVariable> = None;
+        for probe in &self.probes.clone() {
+            let unknown = || "the probed file is not known here".to_owned();
+            let found = self.options.declared.as_ref().ok_or_else(unknown);
+            let found = found.and_then(|declared| declared.variable(probe, &text));
+            let wrong = match (found, &first) {
+                (Ok(one), Some(other)) if one != *other => {
+                    "it is another one at each of the block's probes".to_owned()
+                }
+                (Ok(one), _) => {
+                    first = Some(one);
+                    continue;
+                }
+                (Err(why), _) => why,
+            };
+            return self.fail(format!("Could not resolve symbol: {text}: {wrong}"), span);
+        }
+        let Some(FileVariable { at: address, size, .. }) = first else { return Typed::nothing(&at) };
+        let bytes = if matches!(size, 1 | 2 | 4) { size as u8 } else { 8 };
+        let address = Typed::int(address as i64, Type::uint(8), &at);
+        let args = vec![name, address];
+        Typed::new(Op::Call { meaning: row.meaning, args }, Type::pointer(Type::uint(bytes)), &at)
     }
     fn pton(&mut self, args: &'a [Expr], span: Span) -> Typed {
         let at = self.at(span);

@@ -50,6 +50,11 @@ impl Frame<'_> {
                 let found = hit.registers.iter().find(|(register, _)| register.as_bytes() == name);
                 Value::Int(found.map_or(0, |(_, value)| *value) as i64)
             }
+            Meaning::Uaddr => {
+                let name = args.first().and_then(Typed::literal).unwrap_or_default();
+                let found = hit.variables.iter().find(|(variable, _)| variable.name.as_bytes() == name);
+                Value::Int(found.map_or(0, |(_, at)| *at) as i64)
+            }
             Meaning::Usermode => Value::Int(1),
             Meaning::Nsecs => Value::Int(self.nsecs(args.first()) as i64),
             Meaning::Elapsed => Value::Int(self.boot().wrapping_sub(self.state.begun) as i64),

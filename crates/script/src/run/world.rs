@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use crate::calls::Meaning;
-use crate::memory::Memory;
+use crate::memory::{FileVariable, Memory};
 use crate::value::StackMode;
 
 /// Where output goes.
@@ -81,6 +81,8 @@ pub struct Hit {
     pub args: Vec<u64>,
     /// Registers, by the names that scripts have for them.
     pub registers: Vec<(Rc<str>, u64)>,
+    /// Variables that were asked for, and where they are.
+    pub variables: Vec<(FileVariable, u64)>,
     /// What the function returned.
     pub retval: u64,
     /// What was read of the program's memory.

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::process::Command;
 
 use trapline_tracee::perf::allow_files;
-use trapline_tracee::{Launched, Parked, why_not_held};
+use trapline_tracee::{Launched, Parked, TargetError, why_not_held};
 
 use super::command::{KillOnDrop, Running};
 use super::processes::Processes;
@@ -38,7 +38,7 @@ impl Processes {
         if self.requested.waits {
             return Ok(());
         }
-        self.check().map_err(|error| error.with_follow(false))
+        self.check().map_err(|error| self.ended_meanwhile().unwrap_or(error).with_follow(false))
     }
     /// Reads names of all threads of the machine together, if names matter: each process would take descriptors of its
     /// own.
@@ -107,6 +107,12 @@ impl Processes {
         self.let_go(parked, may).map_err(failed)?;
         self.notices.extend(self.following.take_strayed());
         Ok(())
+    }
+    /// What became of a process that was named explains more than what was refused in it.
+    fn ended_meanwhile(&self) -> Option<Error> {
+        let ended = self.traced.iter().find(|one| one.is_asked_for && one.has_ended())?;
+        let how = "it ended while it was being probed".to_owned();
+        Some(TargetError::Gone { pid: ended.pid(), how }.into())
     }
     /// Adds the processes of a target that run already.
     fn attach(&mut self, target: &Target) -> Result<(), Error> {

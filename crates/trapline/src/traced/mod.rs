@@ -33,6 +33,7 @@ mod held;
 mod kernel;
 mod keyed_stacks;
 mod leaving;
+mod left_alone;
 mod loads;
 mod patches;
 mod prober;
@@ -210,6 +211,10 @@ impl Traced {
         if cpu_time(self.target.pid()).is_none() || !self.target.process.alive() {
             self.end(Ended::Exited);
         }
+    }
+    /// Whether the process is known to be over, or is over.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.is_some() || !self.target.process.alive()
     }
     pub(crate) fn end(&mut self, how: Ended) {
         if self.ended.is_some() {

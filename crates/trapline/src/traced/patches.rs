@@ -15,6 +15,7 @@ use trapline_tracee::{Process, TargetError};
 
 use super::costs::Costs;
 use super::kernel::KernelLinks;
+use super::left_alone;
 use super::site_table::Source;
 use super::target_process::TargetProcess;
 use crate::error::Error;
@@ -324,8 +325,9 @@ impl Patches {
             }
             self.costs.add(&restored.batch);
             self.costs.left_mapped += restored.stays_mapped;
-            let foreign = restored.left.iter().filter(|left| left.found.is_some());
-            self.costs.foreign_sites += foreign.count() as u64;
+            let process = Process::open(pid);
+            let changed = process.map(|process| left_alone::changed(&process, restored.left.iter()));
+            self.costs.foreign_sites += changed.unwrap_or(0);
             if let Some(why) = &restored.barred {
                 self.costs.undone += 1;
                 notices.push(format!(

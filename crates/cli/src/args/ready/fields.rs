@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use trapline::beyond;
 use trapline::calls::FieldRead;
 use trapline::filter::{Known, Misread, Symbol};
-use trapline::prototypes::{ProbedFunction, ValueType};
+use trapline::prototypes::{FieldError, NoField, ProbedFunction, ValueType};
 
 use crate::args::command::types::{ArgumentPlace, FieldOf, Parameter, Signature, Type};
 
@@ -33,7 +33,7 @@ pub(crate) fn is_path(word: &str) -> bool {
     // `str[200]` is a text with a length.
     !word.starts_with("str[")
         && name > 0
-        && ["->", ".", "["].iter().any(|step| word[name..].starts_with(step))
+        && ["->", ".", "[", "::"].iter().any(|step| word[name..].starts_with(step))
 }
 
 /// An argument that is a field of the record, with its field added to `fields`.
@@ -49,12 +49,14 @@ pub(crate) fn stacked(name: String, shown: Type, read: FieldRead, fields: &mut V
 
 /// The field to which a path leads in a function.
 pub(crate) fn find(noted: Option<&ProbedFunction>, path: &str) -> Result<FieldOf, Misread> {
-    let whole = |why: &str| Misread { at: 0..path.len(), why: why.to_owned() };
+    let whole = |why: &str| Misread { at: 0..path.len(), why: why.to_owned(), is_unknown: true };
     let unknown = "fields are known from debug information alone, and only where no types were typed";
     let field = noted.ok_or_else(|| whole(unknown))?.field(path);
-    let field = field.map_err(|wrong| Misread { at: wrong.at, why: wrong.why.to_string() })?;
-    let shown = if field.of == ValueType::Text { Type::Str } else { Type::from(field.of) };
-    let read = FieldRead { register: field.register, offsets: field.offsets, bytes: field.bytes };
+    let (read, of) = field.map_err(|FieldError { at, why }| {
+        let is_unknown = matches!(why, NoField::NoArgument { .. } | NoField::NothingNoted);
+        Misread { at, why: why.to_string(), is_unknown }
+    })?;
+    let shown = if of == ValueType::Text { Type::Str } else { Type::from(of) };
     Ok(FieldOf { path: path.to_owned(), read, shown })
 }
 
@@ -68,7 +70,7 @@ impl<'a> Fields<'a> {
     }
     /// What a path stands for in a condition.
     pub(crate) fn symbol(&self, path: &str) -> Result<Symbol, Misread> {
-        let whole = |why: String| Misread { at: 0..path.len(), why };
+        let whole = |why: String| Misread { at: 0..path.len(), why, is_unknown: false };
         if let Some(local) = self.locals.iter().find(|local| local.name == path) {
             return local.known().map(Symbol::Known).ok_or_else(|| whole("this is no number".to_owned()));
         }
@@ -107,7 +109,7 @@ mod tests {
 
     #[test]
     fn paths_are_distinguished_from_types_and_names() {
-        for path in ["req->len", "req.len", "arg0[1]", "a->b[2].c"] {
+        for path in ["req->len", "req.len", "arg0[1]", "a->b[2].c", "Server::count"] {
             assert!(is_path(path), "{path}");
         }
         for other in [

@@ -188,7 +188,7 @@ fn valued(typed: &Signature, noted: ProbedFunction) -> Signature {
     }
 }
 
-/// The arguments and fields that were typed by name. Names that do not exist in the source stand for the
+/// The arguments, variables and fields that were typed by name. Where the source's names are not known, they stand for the
 /// arguments in their order.
 fn selected(
     probe: &ProbeSpec,
@@ -199,12 +199,13 @@ fn selected(
     let mut parameters = Vec::new();
     let mut fields: Vec<FieldOf> = Vec::new();
     let known = all.as_ref().filter(|all| !all.parameters.is_empty()).map(|all| all.parameters.clone());
-    let is_known = |word: &String| {
-        let numbered = word.strip_prefix("arg").is_some_and(|n| n.parse::<usize>().is_ok());
-        numbered || known.iter().flatten().any(|one| one.name == *word)
-    };
     let inside = all.as_ref().and_then(|all| all.noted.clone()).filter(|noted| noted.is_inside());
-    let by_order = inside.is_none() && !typed.parameters.is_empty() && !typed.selected.iter().all(is_known);
+    let has_names = known.iter().flatten().any(|one| !one.name.is_empty());
+    let numbered = |word: &String| word.strip_prefix("arg").is_some_and(|n| n.parse::<usize>().is_ok());
+    let by_order = inside.is_none()
+        && !typed.parameters.is_empty()
+        && !has_names
+        && !typed.selected.iter().all(numbered);
     for (nth, word) in typed.selected.iter().enumerate() {
         if by_order {
             let known = known.as_ref().and_then(|known| known.get(nth).cloned());
@@ -234,7 +235,7 @@ fn selected(
         if fields.len() + usize::from(counted.is_some()) >= PATHS {
             let why =
                 format!("this is one field too many; {PATHS} can be read, and a string of Go's takes two");
-            return Err(wrong(Misread { at: 0..word.len(), why }));
+            return Err(wrong(Misread { at: 0..word.len(), why, is_unknown: false }));
         }
         if let Some((text, number)) = counted {
             let nth = fields.len() as u8;

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use trapline::beyond;
 use trapline::prototypes::{ParameterPlace, ProbedFunction, RecordShape, Shape};
 use trapline::{Session, Target};
-use trapline_script::{Bits, Declared, Field, Parameter, Probe, Struct, Type};
+use trapline_script::{Bits, Declared, Field, FileVariable, Parameter, Probe, Struct, Type};
 
 /// Begins the names of structures without names.
 const UNNAMED: &str = "(anonymous) ";
@@ -90,6 +90,16 @@ impl Declared for DebugTypes {
             }
         }
         all.ok_or_else(|| "no function of this name has debug information".to_owned())
+    }
+    fn variable(&self, probe: &Probe, name: &str) -> Result<FileVariable, String> {
+        let functions = self.functions(probe);
+        let of = |function: &ProbedFunction| function.variable(name);
+        let found = functions.first().and_then(of);
+        let (at, size) = found.ok_or_else(|| format!("the file of {probe} has no variable of that name"))?;
+        match functions.iter().all(|one| of(one) == found) {
+            true => Ok(FileVariable { name: name.into(), at: at.0, size }),
+            false => Err(format!("the files of {probe} have different ones")),
+        }
     }
     fn structure(&self, probe: &Probe, name: &str) -> Option<Struct> {
         if let Some(number) = name.strip_prefix(UNNAMED) {

@@ -215,6 +215,7 @@ pub(super) fn event(
         nsecs: Some(start + nanos(at)),
         args: call.arguments.to_vec(),
         registers: Vec::new(),
+        variables: Vec::new(),
         retval: call.returned.unwrap_or(0),
         memory: Memory::default(),
         stack: call.stack.as_ref().map(|stack| frames.numbers(call.pid, stack)).unwrap_or_default(),

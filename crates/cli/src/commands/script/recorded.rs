@@ -9,7 +9,7 @@ use std::rc::Rc;
 use trapline::Call;
 use trapline::beyond;
 use trapline::calls::{FieldRead, ReadOutcome, Text};
-use trapline_script::{Hit, Memory, Read, Root};
+use trapline_script::{FileVariable, Hit, Memory, Read, Root};
 
 use super::registers::engine_name;
 
@@ -71,6 +71,10 @@ impl Recorded {
                 (Root::Register(name), []) => {
                     hit.registers.push((Rc::clone(name), field.word().unwrap_or(0)))
                 }
+                (Root::Variable(variable), []) => {
+                    let at = field.word().map_or(0, |mapped| mapped.wrapping_add(variable.at));
+                    hit.variables.push((variable.clone(), at));
+                }
                 (root, [through @ .., last]) => {
                     let at =
                         through.iter().fold(value(root, hit), |at, step| word(&hit.memory, moved(at, *step)));
@@ -93,9 +97,20 @@ fn field(read: &Read) -> Result<FieldRead, String> {
             let register = engine_name(name).and_then(|name| beyond::register(&name));
             register.ok_or_else(|| format!("{name} is no register that is recorded"))?
         }
+        Root::Variable(variable) => return of_variable(variable, read),
     };
     let offsets = base.offsets.iter().chain(&read.offsets).copied().collect();
     Ok(FieldRead { offsets, bytes: read.bytes, ..base })
+}
+
+/// Without offsets, where the variable's file is mapped.
+fn of_variable(variable: &FileVariable, read: &Read) -> Result<FieldRead, String> {
+    let mut offsets = read.offsets.clone();
+    if let Some(first) = offsets.first_mut() {
+        let at = i32::try_from(variable.at).ok().and_then(|at| at.checked_add(*first));
+        *first = at.ok_or_else(|| format!("{} is too far away", variable.name))?;
+    }
+    Ok(FieldRead { register: FieldRead::FILE, offsets, bytes: read.bytes })
 }
 
 fn moved(at: u64, by: i32) -> u64 {
@@ -108,6 +123,9 @@ fn value(root: &Root, hit: &Hit) -> u64 {
         Root::Argument(nth) => hit.args.get(usize::from(*nth)).copied().unwrap_or(0),
         Root::Register(name) => {
             hit.registers.iter().find(|(other, _)| other == name).map_or(0, |(_, value)| *value)
+        }
+        Root::Variable(variable) => {
+            hit.variables.iter().find(|(other, _)| other == variable).map_or(0, |(_, at)| *at)
         }
     }
 }

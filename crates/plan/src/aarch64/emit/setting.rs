@@ -132,6 +132,7 @@ impl<'a> Setting<'a> {
             unwind: Unwind::None,
             at_entry: true,
             goroutine,
+            bias: self.bias,
         };
         Some((traced, tallied))
     }
@@ -141,14 +142,15 @@ impl<'a> Setting<'a> {
         let counter = self.data.of(self.layout.counters.word(probe));
         let (hit, stacks) = (filter.program.as_deref()?, self.stacks);
         let (fields, taken, inside) = (&filter.reads[..], &filter.taken[..], filter.inside);
-        Some(Ran { hit, maps: self.maps, probe, counter, stacks, goroutine, fields, taken, inside })
+        let (maps, bias) = (self.maps, self.bias);
+        Some(Ran { hit, maps, probe, counter, stacks, goroutine, fields, taken, inside, bias })
     }
     /// How a probe's hits are aggregated.
     pub(super) fn tallied(&self, probe: u32) -> Option<Tallied<'a>> {
         let filter = self.filters.get(probe as usize)?.as_ref()?;
         let area = self.layout.tallies;
         let table = TableLocation { area, base: self.data.of(area.table(probe)) };
-        Some(Tallied { tally: filter.tally.as_ref()?, table, reads: &filter.reads })
+        Some(Tallied { tally: filter.tally.as_ref()?, table, reads: &filter.reads, bias: self.bias })
     }
     pub(super) fn traced(&self, record: Record) -> Option<Traced<'_>> {
         let Record { probe, texts, ended, floats, valued, unwind, at_entry, .. } = record;
@@ -169,6 +171,7 @@ impl<'a> Setting<'a> {
             unwind,
             at_entry,
             goroutine,
+            bias: self.bias,
         })
     }
     /// A timed function's site; `None` if no durations are measured.

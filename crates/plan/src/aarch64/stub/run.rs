@@ -20,6 +20,7 @@ use std::cell::{Cell, RefCell};
 
 use trapline_code::aarch64::{Frame, Inputs, allocate, emit};
 use trapline_code::{Allocated, NoCode, Program};
+use trapline_record::addr::Bias;
 use trapline_record::ring::RecordKind;
 
 use super::asm::{Asm, Cond, Fix, NoWords, Reg, SP};
@@ -64,6 +65,8 @@ pub struct Ran<'a> {
     pub taken: &'a [Taken],
     /// The hit is at an instruction, and not at a function's entry or exit.
     pub inside: bool,
+    /// Where the probe's file is mapped.
+    pub bias: Bias,
 }
 
 /// A stub that waits for its displaced code.
@@ -153,10 +156,10 @@ pub fn run(at: u64, machine: &Machine, id: ThreadId, what: Ran<'_>, kind: Record
 
 /// What the program has as its arguments.
 fn marked<'a>(machine: &Machine, id: ThreadId, what: &Ran<'a>) -> Marked<'a> {
-    let Ran { hit, taken, fields, goroutine, .. } = *what;
+    let Ran { hit, taken, fields, goroutine, bias, .. } = *what;
     let table = what.maps.maps + hit.bytes.before_stacks(machine.lines) + hit.stacks.len();
     let step = frame::FRAME.unsigned_abs();
-    let texts = Texts { texts: 0, ended: 0, fields, id, goroutine, step, beside: what.inside };
+    let texts = Texts { texts: 0, ended: 0, fields, id, goroutine, step, beside: what.inside, bias };
     Marked { hit, taken, table, texts, lse: machine.lse }
 }
 

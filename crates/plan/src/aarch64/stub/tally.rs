@@ -27,6 +27,7 @@
 //! additions, and rows are claimed by an exclusive pair.
 
 use trapline_code::Memory;
+use trapline_record::addr::Bias;
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea};
 
 use super::adding::{Copied, Into, text_key};
@@ -62,6 +63,8 @@ pub struct Tallied<'a> {
     pub table: TableLocation,
     /// What is read from memory, at entries, for the value and for the decision.
     pub reads: &'a [Read],
+    /// Where the probe's file is mapped.
+    pub bias: Bias,
 }
 
 /// A stub that waits for its displaced code.
@@ -93,7 +96,7 @@ pub fn tally(
     what: Tallied<'_>,
     (seen, goroutine): (bool, bool),
 ) -> UnfinishedTally {
-    let Tallied { tally, table, reads } = what;
+    let Tallied { tally, table, reads, bias } = what;
     let mut asm = Asm::new(at);
     frame::enter(&mut asm);
     let filtered = filtered.filter(|_| seen);
@@ -113,6 +116,7 @@ pub fn tally(
         goroutine,
         step,
         beside: false,
+        bias,
     };
     let cramped = texts.room(&mut asm);
     texts.fetch(&mut asm);

@@ -48,6 +48,7 @@
 //!   room      P - depth >= [g], if g != 0              g = x28
 //! ```
 
+use trapline_record::addr::Bias;
 use trapline_record::ring::{FIRST_TEXT, TEXT_BYTES, TEXT_WORDS};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
@@ -92,6 +93,8 @@ pub(super) struct Texts<'a> {
     pub(super) step: u32,
     /// Fields may lie beside the stack pointer: they are those of a USDT probe.
     pub(super) beside: bool,
+    /// Where the probe's file is mapped.
+    pub(super) bias: Bias,
 }
 
 impl<'a> Texts<'a> {
@@ -165,6 +168,7 @@ impl<'a> Texts<'a> {
             match (read.general(), read.register) {
                 (Some(nth), _) => self.general(asm, u32::from(nth & 31)),
                 (None, Read::STACK) => asm.add_imm(A, SP, self.stack()),
+                (None, Read::FILE) => asm.constant(A, self.bias.0),
                 (None, register) => asm.load_at(A, SP, KEPT + 8 * (u32::from(register) % ARGUMENTS as u32)),
             }
             self.field(asm, to, read);

@@ -13,6 +13,7 @@
 //! | [`RingWriter`] | the record in its ring |
 //! | [`Marks`] | what an entry leaves for exits |
 
+use trapline_record::addr::Bias;
 use trapline_record::ring::RecordKind;
 
 use super::filtered_path::FilteredPath;
@@ -59,6 +60,8 @@ pub struct Traced<'a> {
     /// The call belongs to the goroutine that x28 names. What is recorded in place of the stack pointer is
     /// the same wherever its stack is.
     pub goroutine: bool,
+    /// Where the probe's file is mapped.
+    pub bias: Bias,
 }
 
 impl<'a> Traced<'a> {
@@ -90,6 +93,7 @@ impl<'a> Traced<'a> {
                 goroutine,
                 step: self.saves(kind).step(),
                 beside: !self.at_entry,
+                bias: self.bias,
             },
             false => Texts::default(),
         }

@@ -164,6 +164,7 @@ impl Setting<'_> {
             unwind: Unwind::None,
             at_entry: true,
             trampolines: None,
+            bias: self.bias,
         }
     }
 }

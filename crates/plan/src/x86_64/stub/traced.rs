@@ -12,6 +12,7 @@
 //! | [`RingWriter`] | the record in its ring |
 //! | [`Marks`] | what an entry leaves for exits |
 
+use trapline_record::addr::Bias;
 use trapline_record::ring::RecordKind;
 use trapline_record::trampolines::Trampolines;
 
@@ -61,6 +62,8 @@ pub struct Traced<'a> {
     pub at_entry: bool,
     /// Return trampolines that may stand in place of return addresses. They must be mapped.
     pub trampolines: Option<Trampolines>,
+    /// Where the probe's file is mapped.
+    pub bias: Bias,
 }
 
 impl<'a> Traced<'a> {
@@ -89,6 +92,7 @@ impl<'a> Traced<'a> {
                 go,
                 step: self.saves(kind).step(),
                 beside: !self.at_entry,
+                bias: self.bias,
             },
             false => Texts::default(),
         }

@@ -125,6 +125,7 @@
 mod copy;
 mod one;
 
+use trapline_record::addr::Bias;
 use trapline_record::ring::{FIRST_TEXT, TEXT_WORDS};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg};
@@ -162,6 +163,8 @@ pub(super) struct Texts<'a> {
     pub(super) step: i32,
     /// Fields may lie beside the stack pointer: they are those of a USDT probe.
     pub(super) beside: bool,
+    /// Where the probe's file is mapped.
+    pub(super) bias: Bias,
 }
 
 impl Texts<'_> {
@@ -258,11 +261,12 @@ impl Texts<'_> {
         let mut at = self.first_field();
         for read in self.fields {
             let on_stack = (read.register == Read::STACK).then_some(depth + self.step);
-            match (read.general(), on_stack) {
+            match (read.general(), read.register) {
                 (Some(nth), _) => self.general(asm, Reg(nth & 15)),
-                (None, Some(stack)) => asm.lea(RAX, Mem::At(RSP, stack)),
-                (None, None) => {
-                    asm.load(RAX, Mem::At(RSP, kept(ARGUMENT[usize::from(read.register) % ARGUMENT.len()])));
+                (None, Read::STACK) => asm.lea(RAX, Mem::At(RSP, depth + self.step)),
+                (None, Read::FILE) => asm.mov_imm64(RAX, self.bias.0),
+                (None, nth) => {
+                    asm.load(RAX, Mem::At(RSP, kept(ARGUMENT[usize::from(nth) % ARGUMENT.len()])));
                 }
             }
             let near = (self.beside || on_stack.is_some()).then_some(depth + self.step);
