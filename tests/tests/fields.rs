@@ -181,7 +181,7 @@ fn what_is_no_field_is_refused_under_its_name() {
     let pid = victim.pid().to_string();
     for (words, output_text) in [
         (&["handle(req->lne)"][..], "`req` has no field `lne`…\n    req->lne\n         ^^^"),
-        (&["handle(reg->len)"], "there is no argument `reg`"),
+        (&["handle(reg->len)"], "there is no argument or variable `reg`"),
         (&["handle(mode->x)"], "`mode` is no structure and points to none\n    mode->x\n          ^"),
         (&["handle(req->bits)"], "is a bit-field"),
         (&["handle(req->in)"], "`req->in` is struct inner; name one of its fields\n    req->in\n         ^^"),
