@@ -44,19 +44,22 @@ fn sound(verb: &str, kind: &str, meanwhile: &str) {
     if verb == "count" {
         assert_eq!((report.hits("work"), report.number("missed")), (1000, 0), "{kind}: {}", report.errors);
     }
+    if verb == "trace" {
+        assert_eq!(report.calls_of("work").len(), 1000, "{kind}: {}", report.errors);
+    }
     assert!(is_clean(victim.pid()), "{verb} {kind}: patches stay: {}", report.errors);
 }
 
 #[test]
 fn a_process_lives_on_when_its_main_thread_has_ended() {
-    for verb in ["count", "lat"] {
+    for verb in ["count", "lat", "trace"] {
         sound(verb, "leader", "");
     }
 }
 
 #[test]
 fn a_process_lives_on_when_its_main_thread_ends_while_it_is_traced() {
-    for verb in ["count", "lat"] {
+    for verb in ["count", "lat", "trace"] {
         sound(verb, "plain", "leave");
     }
 }

@@ -9,7 +9,7 @@ use trapline_tests::running::Running;
 use trapline_tests::tracing::binary;
 use trapline_tests::victims::{self, Variant};
 
-use super::{IN_TARGET, TIMES, at, beside_stopped, ours};
+use super::{IN_TARGET, TIMES, at, beside, beside_stopped, ours};
 
 /// How often each line was said: its numbers, and the addresses of its stack.
 type Lines = BTreeMap<(String, Vec<String>), u64>;
@@ -121,4 +121,25 @@ fn variables_of_the_probed_file_are_where_gdb_finds_them() {
         gdb.iter().map(|hit| hit.iter().map(plain).collect::<Vec<_>>().join(", ")).collect();
     let said: Vec<String> = ran.said.iter().flat_map(|one| one.lines()).map(str::to_owned).collect();
     assert_eq!(said, theirs, "{}", ran.messages);
+}
+
+/// A line with values and a stack, and the end of the script: it is written once, however many hits there are behind.
+#[test]
+fn exit_is_said_and_ends_the_script() {
+    let path = or_skip!(victims::c("rounds", Variant::Plain));
+    let script = at(
+        "uprobe:FILE:step /(arg1 & 7) == 3/ { printf(\"%d%s\\n\", arg1 & 7, ustack(raw)); exit(); printf(\"not\"); }
+         end { printf(\"end\\n\"); }",
+        &path,
+    );
+    for times in [1, 300] {
+        let mut victim = Running::start(&path, &[]);
+        let mut command = Command::new(binary());
+        command.args(["run", "-v", "-f", "json", "-p", &victim.pid().to_string(), "-e", &script]);
+        let ran = beside(&mut victim, command, times);
+        assert!(ran.messages.contains(IN_TARGET), "{}", ran.messages);
+        let text = ran.said.concat();
+        assert_eq!((text.matches("3\n").count(), text.matches("not").count()), (1, 0), "{text}");
+        assert!(text.ends_with("end\n"), "{text}");
+    }
 }

@@ -124,6 +124,13 @@ impl<'a, E: Emit> Lower<'a, E> {
             {
                 self.say(expr, args)
             }
+            Op::Call { meaning: Meaning::Exit, args }
+                if self.native.says && self.of.program.maps.is_empty() =>
+            {
+                self.say(expr, args)?;
+                self.emit.jump(self.end);
+                Ok(())
+            }
             _ => self.value(expr).map(drop),
         }
     }

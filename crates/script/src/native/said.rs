@@ -12,7 +12,10 @@
 //! A record holds a stack or values. So this is how a script has both; `Natives` asks for it where records are not enough.
 //! The key gives the order: what one hit says has one time, and numbers in the order in which the hit says it.
 //!
-//! Does not: write what ends the script, or asks the system.
+//! `exit()` is said, too: what other hits say later is not written. In a script with maps it is not, since hits would
+//! change these until the tracer reads that it was said.
+//!
+//! Does not: write what asks the system.
 
 use std::rc::Rc;
 
@@ -56,7 +59,8 @@ impl Said {
             Op::Format { meaning, format, .. } => {
                 Op::Format { meaning: *meaning, format: Rc::clone(format), args }
             }
-            _ => Op::Call { meaning: Meaning::Print, args },
+            Op::Call { meaning, .. } => Op::Call { meaning: *meaning, args },
+            _ => Op::Zero,
         };
         Self { call: call.clone(), written: Typed::new(op, call.ty.clone(), &call.at), types }
     }
@@ -67,7 +71,7 @@ fn is_constant(arg: &Typed) -> bool {
 }
 
 impl<E: Emit> Lower<'_, E> {
-    /// Says what a call of `printf` or `print` writes, with these arguments.
+    /// Says what a call of `printf`, `print` or `exit` does, with these arguments.
     pub(super) fn say(&mut self, call: &Typed, args: &[Typed]) -> Result<(), Not> {
         let (mut are, mut words) = (Vec::new(), Vec::new());
         for arg in args.iter().filter(|arg| !is_constant(arg)) {
@@ -109,6 +113,12 @@ impl super::Native {
             self.maps.push(None);
             self.said.len() - 1
         })
+    }
+    /// Whether what is said asks the script to end.
+    #[must_use]
+    pub fn ends(&self, said: usize) -> bool {
+        let is_exit = |said: &Said| matches!(*said.call.op, Op::Call { meaning: Meaning::Exit, .. });
+        self.said.get(said).is_some_and(is_exit)
     }
     /// Whether hits say anything.
     #[must_use]

@@ -292,9 +292,10 @@ impl Running<'_> {
     }
     /// Gives maps what the target has added up and assigned so far, and writes what hits said.
     fn settle(&mut self) {
-        let Self { probing: Some(probing), machine, host, hit, said, .. } = self else { return };
-        for line in said.add(probing.settle(machine)) {
-            line.write(probing.ran.native(), machine, (hit, host));
+        let Self { probing: Some(probing), machine, host, hit, said, ended, .. } = self else { return };
+        let mut lines = said.add(probing.settle(machine)).into_iter();
+        if let Some(last) = lines.find(|line| line.write(probing.ran.native(), machine, (hit, host))) {
+            *ended = Some(ended.map_or(last.at(), |before| before.min(last.at())));
         }
     }
     /// The same from time to time, if hits say anything.
@@ -325,8 +326,9 @@ impl Running<'_> {
             let until = self.ended.unwrap_or(u64::MAX);
             let write = |native: &Native, machine: &mut Machine, lines: Vec<Line>| {
                 let lines = said.all(lines);
-                let before = lines.iter().filter(|line| line.at() <= until);
-                before.for_each(|line| line.write(native, machine, (hit, host)));
+                let mut before = lines.iter().filter(|line| line.at() <= until);
+                // None behind the one that ends the script.
+                before.any(|line| line.write(native, machine, (hit, host)));
             };
             let (events, [without, lost], mut finished) = probing.end(&mut self.machine, write);
             unknown = without;

@@ -25,9 +25,15 @@ impl Line {
     pub(super) const fn at(&self) -> u64 {
         self.order.0
     }
-    /// Writes it.
-    pub(super) fn write(&self, native: &Native, machine: &mut Machine, (hit, world): (&Hit, &mut dyn World)) {
+    /// Writes it. Returns whether it asks the script to end.
+    pub(super) fn write(
+        &self,
+        native: &Native,
+        machine: &mut Machine,
+        (hit, world): (&Hit, &mut dyn World),
+    ) -> bool {
         machine.say(native, (self.said, &self.key, &self.value), (hit, world));
+        native.ends(self.said)
     }
 }
 
