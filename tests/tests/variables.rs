@@ -9,7 +9,7 @@ use trapline_tests::{or_skip, victims};
 
 const TIMES: u64 = 7;
 /// Paths, and how gdb calls the same. Eight can be read by one probe.
-const PATHS: [&[(&str, &str)]; 2] = [
+const PATHS: [&[(&str, &str)]; 3] = [
     &[
         ("shop.sold", "shop.sold"),
         ("shop.first->id", "shop.first->id"),
@@ -30,10 +30,15 @@ const PATHS: [&[(&str, &str)]; 2] = [
         ("banner", "banner"),
         ("nothing", "nothing"),
     ],
+    &[("desk.nth", "desk.nth"), ("desk.action", "desk.action")],
 ];
 
 /// What is equal in both forms: a number, a text, or the last part of an enumeration's name.
 fn plain(text: &str) -> String {
+    // A function's address, and its name with what it takes.
+    let function = text.strip_prefix("0x").and_then(|text| text.split_once(" <"));
+    let text = function.map_or(text, |(_, name)| name.trim_end_matches('>'));
+    let text = text.strip_suffix("(int)").unwrap_or(text);
     let text = text.split(" <").next().unwrap_or_default();
     let quoted = text.split_once('"').and_then(|(_, rest)| rest.split_once('"')).map(|(text, _)| text);
     let name = quoted.unwrap_or(text).trim();

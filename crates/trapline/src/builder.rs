@@ -50,6 +50,7 @@ pub struct Builder {
     texts: Vec<u16>,
     floats: Vec<Floats>,
     ended: Vec<u16>,
+    notes_code: bool,
     min: Duration,
     steps: Option<LinearBuckets>,
     maps: Vec<MapTable>,
@@ -210,6 +211,12 @@ impl Builder {
     #[must_use]
     pub fn ended_texts(mut self, ended: Vec<u16>) -> Self {
         self.ended = ended;
+        self
+    }
+    /// Notes where each process has code: [`Session::take_code`](crate::Session::take_code).
+    #[must_use]
+    pub const fn notes_code(mut self, notes: bool) -> Self {
+        self.notes_code = notes;
         self
     }
     /// Selects floats that records hold, the first entry for the first probe and so on:

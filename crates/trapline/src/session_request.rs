@@ -53,6 +53,8 @@ pub(crate) struct SessionRequest {
     pub(crate) floats: Vec<Floats>,
     /// Which of the texts end at a zero byte, as bits, in the same order.
     pub(crate) ended: Vec<u16>,
+    /// Whether each process's code is noted, so that addresses can be named once it has ended.
+    pub(crate) notes_code: bool,
     /// A script's maps.
     pub(crate) maps: Vec<MapTable>,
     /// Whether the kernel's records about threads are read, so that threads that have ended are known.

@@ -235,7 +235,8 @@ impl Of {
         match shown {
             Type::Signed(bits) => Self::Signed(*bits),
             Type::Unsigned(bits) => Self::Unsigned(*bits),
-            Type::Hex => Self::Hex,
+            // Another process may have other code there when the recording is read.
+            Type::Hex | Type::Code => Self::Hex,
             Type::Bool => Self::Bool,
             Type::Char => Self::Char,
             Type::Float(Float::Single) => Self::Float,

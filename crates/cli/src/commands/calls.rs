@@ -73,6 +73,16 @@ impl<'a> Report<'a> {
         };
         Self { shown, left: max.unwrap_or(u64::MAX), buffer: Vec::new() }
     }
+    /// Whether values point to functions.
+    pub(crate) fn names_code(&self) -> bool {
+        matches!(&self.shown, Picture::Lines(lines) if lines.names_code())
+    }
+    /// Takes the code of processes that a session has noted so far.
+    pub(crate) fn take_code(&mut self, session: &mut Session) {
+        if let Picture::Lines(lines) = &mut self.shown {
+            lines.take_code(session.take_code());
+        }
+    }
     /// Prints what was recorded since the last round; returns the number of records.
     pub(crate) fn round(
         &mut self,

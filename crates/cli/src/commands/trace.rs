@@ -23,13 +23,15 @@ const BUSY: usize = 1 << 13;
 pub(crate) fn run(args: &Calls) -> Result<Outcome, Failure> {
     let sink = &args.run.sink;
     let saves = sink.format == Format::Saved;
+    let report = Report::new(&args.probes, sink.format, args.run.timestamps, args.max);
+    let names_code = report.names_code();
     let start = |builder: Builder| {
+        let builder = builder.notes_code(names_code);
         let builder = builder.filters(args.filters.clone()).texts(args.texts()).floats(args.floats());
         let builder = builder.ended_texts(args.ended());
         let builder = if saves { builder.ring(SAVED_RING) } else { builder };
         builder.record(args.arguments(), args.returns)
     };
-    let report = Report::new(&args.probes, sink.format, args.run.timestamps, args.max);
     let request = Request::new(&args.run).ends(args.ends, args.returns).often(true).reports(sink.json);
     request.run(start, &mut Trace { args, report, saves })
 }
@@ -64,6 +66,7 @@ impl Trace<'_> {
 impl Reporter for Trace<'_> {
     fn begin(&mut self, session: &mut Session, output: &mut Output) -> Result<(), OutputError> {
         if !self.saves {
+            self.report.take_code(session);
             return Ok(());
         }
         let note = kept::bytes(&kept::Begin::new(self.args, typed()));

@@ -3,14 +3,17 @@
 //!
 //! In: calls, and the signatures that were typed. Out: text. Does not: sort, count, write.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::Serialize;
 use trapline::calls::CallEnd;
+use trapline::stacks::CodeAt;
 use trapline::system::time_of_day;
 use trapline::{Call, ProbeSpec, Site};
 
+use super::code_names::CodeNames;
 use super::format::Format;
 use super::json::{SCHEMA, line};
 use super::site::asked_for;
@@ -37,6 +40,8 @@ pub(crate) struct Shown<'a> {
     begun: bool,
     /// The last call's function, and its signature.
     last: Option<(Arc<Site>, Option<&'a Signature>)>,
+    /// Names of functions; `None` if no value points to one.
+    names: Option<CodeNames>,
 }
 
 #[derive(Serialize)]
@@ -55,7 +60,7 @@ struct Row<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     ret_fault: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ret_name: Option<&'a str>,
+    ret_name: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dur_ns: Option<u64>,
     how: &'static str,
@@ -65,9 +70,9 @@ struct Row<'a> {
 struct Argument<'a> {
     name: &'a str,
     value: Value,
-    /// The name that an enumeration gives it.
+    /// The name that an enumeration gives it, or that of the function to which it points.
     #[serde(skip_serializing_if = "Option::is_none")]
-    label: Option<&'a str>,
+    label: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     cut: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +102,20 @@ impl<'a> Shown<'a> {
     ) -> Self {
         let widths = probes.iter().map(|(_, signature)| signature.as_ref().map_or(0, |s| s.parameters.len()));
         let columns = widths.max().unwrap_or(0);
-        Self { signatures: Signatures::new(probes), format, timestamps, columns, begun: false, last: None }
+        let signatures = || probes.iter().filter_map(|(_, signature)| signature.as_ref());
+        let names = signatures().any(Signature::points_to_code).then(CodeNames::default);
+        let signatures = Signatures::new(probes);
+        Self { signatures, format, timestamps, columns, begun: false, last: None, names }
+    }
+    /// Whether values point to functions, which have names where their code is noted.
+    pub(crate) const fn names_code(&self) -> bool {
+        self.names.is_some()
+    }
+    /// Takes the code that was noted.
+    pub(crate) fn take_code(&mut self, noted: CodeAt) {
+        if let Some(names) = &mut self.names {
+            names.take(noted);
+        }
     }
     /// Appends one call's line to `out`.
     pub(crate) fn line(&mut self, call: &Call, out: &mut Vec<u8>) {
@@ -110,10 +128,10 @@ impl<'a> Shown<'a> {
             }
         };
         match self.format {
-            Format::Json => out.extend_from_slice(json(call, signature).as_bytes()),
+            Format::Json => out.extend_from_slice(json(call, signature, &mut self.names).as_bytes()),
             Format::Csv if self.begun && numbers(out, call, signature, self.columns) => {}
             Format::Csv => out.extend_from_slice(self.row(call, signature).as_bytes()),
-            _ => plain(out, call, signature, self.timestamps),
+            _ => plain(out, call, signature, (self.timestamps, &mut self.names)),
         }
     }
     /// One row, preceded by the header if it is the first.
@@ -147,7 +165,12 @@ impl<'a> Shown<'a> {
     }
 }
 
-fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestamps: bool) {
+fn plain(
+    out: &mut Vec<u8>,
+    call: &Call,
+    signature: Option<&Signature>,
+    (timestamps, names): (bool, &mut Option<CodeNames>),
+) {
     if timestamps {
         out.extend_from_slice(time_of_day().as_bytes());
     } else {
@@ -160,13 +183,16 @@ fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestam
     digits::padded(out, call.tid.into(), 7, b' ');
     out.push(b' ');
     out.extend_from_slice(visible::name(&call.site.label).as_bytes());
-    arguments(out, call, signature);
+    arguments(out, call, signature, names);
     let value = value_type(signature);
     match (call.how, call.returned) {
         (CallEnd::Entered, _) => {}
         (CallEnd::Returned, Some(_)) if *value == Type::Void => took(out, call),
         (CallEnd::Returned, returned) => {
-            returned_value(out, call, returned, signature);
+            match returned.filter(|_| *value == Type::Code).and_then(|raw| named(names, call.pid, raw)) {
+                Some(name) => out.extend_from_slice(format!(" = {}", visible::name(&name)).as_bytes()),
+                None => returned_value(out, call, returned, signature),
+            }
             took(out, call);
         }
         (CallEnd::TailCall, _) => {
@@ -178,8 +204,18 @@ fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestam
     out.push(b'\n');
 }
 
+/// The name of the function that a value points to.
+fn named(names: &mut Option<CodeNames>, pid: u32, raw: u64) -> Option<Arc<str>> {
+    names.as_mut()?.of(pid, raw)
+}
+
 /// Writes a call's arguments in brackets.
-pub(super) fn arguments(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>) {
+pub(super) fn arguments(
+    out: &mut Vec<u8>,
+    call: &Call,
+    signature: Option<&Signature>,
+    names: &mut Option<CodeNames>,
+) {
     out.push(b'(');
     for (n, parameter) in signature.iter().flat_map(|signature| &signature.parameters).enumerate() {
         if n > 0 {
@@ -189,7 +225,14 @@ pub(super) fn arguments(out: &mut Vec<u8>, call: &Call, signature: Option<&Signa
             out.extend_from_slice(parameter.name.as_bytes());
             out.push(b'=');
         }
-        shown(out, &parameter.shown, parameter.raw(call), || {
+        let raw = parameter.raw(call);
+        if let Some(name) =
+            raw.filter(|_| parameter.shown == Type::Code).and_then(|raw| named(names, call.pid, raw))
+        {
+            out.extend_from_slice(visible::name(&name).as_bytes());
+            continue;
+        }
+        shown(out, &parameter.shown, raw, || {
             text::show(call, parameter).unwrap_or_else(|| parameter.show(call))
         });
     }
@@ -240,7 +283,7 @@ pub(super) fn members(call: &Call, signature: Option<&Signature>) -> Option<Stri
 /// Writes a value by its digits if it is just a number, otherwise as `other` shows it.
 fn shown(out: &mut Vec<u8>, shown: &Type, raw: Option<u64>, other: impl FnOnce() -> String) {
     match (shown, raw) {
-        (Type::Hex, Some(raw)) => digits::hex(out, raw),
+        (Type::Hex | Type::Code, Some(raw)) => digits::hex(out, raw),
         (_, Some(raw)) if number(out, shown, raw) => {}
         _ => out.extend_from_slice(other().as_bytes()),
     }
@@ -280,7 +323,7 @@ fn numbers(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, column
     let plain = |text: &str| !text.bytes().any(|byte| matches!(byte, b'"' | b',' | b'\r' | b'\n'));
     // In a table pointers are numbers too.
     let cell = |out: &mut Vec<u8>, shown: &Type, raw: u64| match shown {
-        Type::Hex => {
+        Type::Hex | Type::Code => {
             digits::decimal(out, raw);
             true
         }
@@ -314,7 +357,7 @@ fn numbers(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, column
     whole
 }
 
-fn json(call: &Call, signature: Option<&Signature>) -> String {
+fn json(call: &Call, signature: Option<&Signature>, names: &mut Option<CodeNames>) -> String {
     let arguments = signature.map_or(&[][..], |signature| &signature.parameters);
     let value = value_type(signature);
     let returned = call.returned.filter(|_| *value != Type::Void);
@@ -323,6 +366,17 @@ fn json(call: &Call, signature: Option<&Signature>) -> String {
         true => Value::Nothing,
         false => Value::Text(String::from_utf8_lossy(read.bytes).into_owned()),
     });
+    let args = arguments.iter().map(|parameter| {
+        let code = parameter.raw(call).filter(|_| parameter.shown == Type::Code);
+        let name = code.and_then(|raw| named(names, call.pid, raw)).map(|name| name.to_string().into());
+        let argument = argument(call, parameter);
+        Argument { label: name.or(argument.label), ..argument }
+    });
+    let args = args.collect();
+    let ret_name = returned.and_then(|returned| match value {
+        Type::Code => named(names, call.pid, returned).map(|name| name.to_string().into()),
+        value => value.label(returned).map(Cow::Borrowed),
+    });
     line(&Row {
         r#type: "call",
         schema: SCHEMA,
@@ -330,11 +384,11 @@ fn json(call: &Call, signature: Option<&Signature>) -> String {
         pid: call.pid,
         tid: call.tid,
         probe: &call.site.probe,
-        args: arguments.iter().map(|parameter| argument(call, parameter)).collect(),
+        args,
         ret: returned.map(|raw| ret_text.unwrap_or_else(|| returned_of(call, raw, signature))),
         ret_cut: read.as_ref().is_some_and(|read| read.cut),
         ret_fault: read.as_ref().and_then(|read| read.fault),
-        ret_name: returned.and_then(|returned| value.label(returned)),
+        ret_name,
         dur_ns: call.took.map(nanos),
         how: how(call.how),
     })
@@ -366,7 +420,8 @@ fn argument<'a>(call: &Call, parameter: &'a Parameter) -> Argument<'a> {
         Some(read) if read.is_nothing() => (Value::Nothing, false, read.fault),
         Some(read) => (Value::Text(String::from_utf8_lossy(read.bytes).into_owned()), read.cut, read.fault),
     };
-    Argument { name: &parameter.name, value, label: parameter.label(call), cut, fault }
+    let label = parameter.label(call).map(Cow::Borrowed);
+    Argument { name: &parameter.name, value, label, cut, fault }
 }
 
 pub(super) fn nanos(time: std::time::Duration) -> u64 {

@@ -437,7 +437,9 @@ fn label(what: &What, shown: Option<&Type>) -> String {
         What::Range(Some(low), None) => format!("[{}, ...)", edge(*low)),
         What::Range(Some(low), Some(high)) => format!("[{}, {})", edge(*low), edge(*high)),
         What::Value(value) => match shown {
-            Some(shown @ (Type::Hex | Type::Bool | Type::Char | Type::Enum(_))) => shown.show(*value as u64),
+            Some(shown @ (Type::Hex | Type::Code | Type::Bool | Type::Char | Type::Enum(_))) => {
+                shown.show(*value as u64)
+            }
             _ => value.to_string(),
         },
         What::Text(text) => format!("{text:?}"),

@@ -2,6 +2,7 @@
 //! text goes.
 
 pub(crate) mod calls;
+pub(crate) mod code_names;
 pub(crate) mod count;
 pub(crate) mod csv;
 mod digits;

@@ -169,7 +169,12 @@ impl Part {
             },
             TypeVariant::Ptr(to) => {
                 let is_text = matches!(self.bare(*to.tid())?, TypeVariant::Int(int) if int.name().as_deref() == Some("char"));
-                if is_text { ValueType::Text } else { ValueType::Pointer }
+                let is_code = matches!(self.bare(*to.tid())?, TypeVariant::FuncProto(_));
+                match (is_text, is_code) {
+                    (true, _) => ValueType::Text,
+                    (_, true) => ValueType::Code,
+                    _ => ValueType::Pointer,
+                }
             }
             TypeVariant::Enum(of) => {
                 let values = of.named_value_list().iter().map(|one| {

@@ -154,8 +154,13 @@ impl DebugInfo {
         let signed = matches!(encoding, Some(gimli::DW_ATE_signed | gimli::DW_ATE_signed_char));
         Ok(match (entry.tag(), narrow) {
             (gimli::DW_TAG_pointer_type, _) => {
-                let to = self.type_of(&entry)?.map(|to| self.value_type_of_base(to)).transpose()?;
-                if to == Some(Some(ValueType::Char)) { ValueType::Text } else { ValueType::Pointer }
+                let to = self.type_of(&entry)?;
+                let tag = to.map(|to| self.bare(to)).transpose()?.map(|to| to.tag());
+                match to.map(|to| self.value_type_of_base(to)).transpose()?.flatten() {
+                    Some(ValueType::Char) => ValueType::Text,
+                    _ if tag == Some(gimli::DW_TAG_subroutine_type) => ValueType::Code,
+                    _ => ValueType::Pointer,
+                }
             }
             // A value of a function's type is Go's, and points to a closure.
             (

@@ -38,6 +38,8 @@ pub enum ValueType {
     Float(u8),
     /// An address.
     Pointer,
+    /// The address of a function.
+    Code,
     /// The address of a character.
     Text,
     /// One of several named numbers.

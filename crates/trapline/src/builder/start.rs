@@ -187,6 +187,7 @@ impl Builder {
             texts: self.texts.clone(),
             floats: self.floats.clone(),
             ended: self.ended.clone(),
+            notes_code: self.notes_code,
             maps: self.maps.clone(),
             follows_threads: self.follows_threads,
             everyone: None,

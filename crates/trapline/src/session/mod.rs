@@ -36,6 +36,7 @@ use crate::maps::MapContents;
 use crate::report::{By, ProcessReport};
 use crate::saved;
 use crate::session_request::{ReportOptions, SessionRequest};
+use crate::stacks::CodeAt;
 use crate::summary::Summary;
 use crate::target::Target;
 use crate::traced::Traced;
@@ -117,6 +118,10 @@ impl Session {
             tick: OnceLock::new(),
             announces: false,
         })
+    }
+    /// Takes what was noted of processes' code ([`Builder::notes_code`](crate::Builder::notes_code)).
+    pub fn take_code(&mut self) -> CodeAt {
+        std::mem::take(&mut self.processes.code)
     }
     /// Takes the notices: which probes found nothing, and what else a user should know now. Each appears
     /// once.

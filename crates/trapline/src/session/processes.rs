@@ -19,6 +19,7 @@ use crate::modules::is_ours;
 use crate::past::PastProcesses;
 use crate::report::{Ended, Refused, Unprobed};
 use crate::session_request::{ReportOptions, SessionRequest};
+use crate::stacks::CodeAt;
 use crate::traced::Traced;
 use crate::tracers::why_not_followed;
 
@@ -56,6 +57,8 @@ pub(super) struct Processes {
     pub(super) notices: Vec<String>,
     /// Processes in which nothing is probed at all.
     pub(super) unprobed: Vec<Unprobed>,
+    /// Code of the processes, if that is noted.
+    pub(super) code: CodeAt,
 }
 
 impl Processes {
@@ -75,12 +78,16 @@ impl Processes {
             mapped: Instant::now(),
             notices: Vec::new(),
             unprobed: Vec::new(),
+            code: CodeAt::default(),
         }
     }
     /// Adds a process to the session. A process that cannot be probed is an error if `must` is set, and a
     /// notice otherwise.
     pub(super) fn add(&mut self, process: Process, must: bool) -> Result<(), Error> {
         self.show_alive();
+        if self.requested.notes_code {
+            self.code.look(process.pid());
+        }
         let nth = self.next;
         self.next += 1;
         let looked = Traced::new(self.following.opened(process), nth).map(|mut traced| {

@@ -17,6 +17,14 @@ pub struct CodeAt {
 }
 
 impl CodeAt {
+    /// Notes what a process has mapped now. It may have ended when its addresses are looked up.
+    pub fn look(&mut self, pid: u32) {
+        if let Ok(process) = Process::open(pid)
+            && let Ok(maps) = process.maps()
+        {
+            self.seen.entry(pid).or_default().update(&maps, open(&process));
+        }
+    }
     /// The place of an address.
     pub fn frame(&mut self, pid: u32, address: u64) -> Option<Frame> {
         self.find(pid, |seen| exact(seen, address))
@@ -27,13 +35,11 @@ impl CodeAt {
     }
     /// What is known of a process's code; if it is not, what is mapped now.
     fn find<T>(&mut self, pid: u32, look: impl Fn(&SeenCode) -> Option<T>) -> Option<T> {
-        let seen = self.seen.entry(pid).or_default();
-        if let Some(found) = look(seen) {
+        if let Some(found) = self.seen.get(&pid).and_then(&look) {
             return Some(found);
         }
-        let process = Process::open(pid).ok()?;
-        seen.update(&process.maps().ok()?, open(&process));
-        look(seen)
+        self.look(pid);
+        look(self.seen.get(&pid)?)
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) enum Type {
     Unsigned(u8),
     /// In hexadecimal: `hex`, `ptr`, `TYPE *`.
     Hex,
+    /// The same; the function that begins there has a name.
+    Code,
     /// `true` or `false`.
     Bool,
     /// A character.
@@ -169,6 +171,11 @@ impl Signature {
         };
         Floats { arguments, results }
     }
+    /// Whether some value points to a function.
+    pub(crate) fn points_to_code(&self) -> bool {
+        let shown = self.parameters.iter().map(|parameter| &parameter.shown);
+        shown.chain(&self.value).any(|one| *one == Type::Code)
+    }
     /// What a call returned, as text; `raw` is its first word.
     pub(crate) fn show_returned(&self, call: &Call, raw: u64) -> String {
         match &self.value {
@@ -258,7 +265,9 @@ impl Type {
             Self::Signed(bits) => Int { bits: *bits, signed: true },
             Self::Unsigned(bits) => Int { bits: *bits, signed: false },
             Self::Bool | Self::Char => Int { bits: 8, signed: false },
-            Self::Hex | Self::Str | Self::Buf(_) | Self::BufField(_) | Self::BufReturned => Int::U64,
+            Self::Hex | Self::Code | Self::Str | Self::Buf(_) | Self::BufField(_) | Self::BufReturned => {
+                Int::U64
+            }
             Self::Enum(of) => of.int,
             Self::Float(_) | Self::Whole(_) | Self::Opaque | Self::Unknown | Self::Void => return None,
         })
@@ -287,7 +296,7 @@ impl Type {
     /// A register's value, as text.
     pub(crate) fn show(&self, raw: u64) -> String {
         match self {
-            Self::Hex | Self::Str | Self::Buf(_) | Self::BufField(_) | Self::BufReturned => {
+            Self::Hex | Self::Code | Self::Str | Self::Buf(_) | Self::BufField(_) | Self::BufReturned => {
                 format!("{raw:#x}")
             }
             Self::Bool => (raw as u8 != 0).to_string(),
@@ -317,6 +326,7 @@ impl From<ValueType> for Type {
             ValueType::Float(4) => Self::Float(Float::Single),
             ValueType::Float(_) => Self::Float(Float::Double),
             ValueType::Pointer | ValueType::Text => Self::Hex,
+            ValueType::Code => Self::Code,
             ValueType::Enumeration { bytes, signed, names } => {
                 Self::Enum(Arc::new(Enumeration { int: Int { bits: bytes * 8, signed }, names }))
             }

@@ -408,7 +408,7 @@ const fn bytes_of(of: &ValueType) -> Option<u8> {
             Some(*bytes)
         }
         ValueType::Char | ValueType::Bool => Some(1),
-        ValueType::Pointer | ValueType::Text => Some(8),
+        ValueType::Pointer | ValueType::Code | ValueType::Text => Some(8),
         ValueType::Void | ValueType::Other(_) | ValueType::Unknown => None,
     }
 }

@@ -80,7 +80,7 @@ impl<'a> Replay<'a> {
         if let Part::Begin | Part::Whole(_) = part {
             lines.extend_from_slice(name);
             match &call.values {
-                Some(values) => arguments(lines, values, signature),
+                Some(values) => arguments(lines, values, signature, &mut None),
                 None => lines.extend_from_slice(b"()"),
             }
         }
