@@ -41,7 +41,7 @@ pub(crate) struct Shown<'a> {
     /// The last call's function, and its signature.
     last: Option<(Arc<Site>, Option<&'a Signature>)>,
     /// Names of functions; `None` if no value points to one.
-    names: Option<CodeNames>,
+    names: Option<Box<CodeNames>>,
 }
 
 #[derive(Serialize)]
@@ -103,7 +103,7 @@ impl<'a> Shown<'a> {
         let widths = probes.iter().map(|(_, signature)| signature.as_ref().map_or(0, |s| s.parameters.len()));
         let columns = widths.max().unwrap_or(0);
         let signatures = || probes.iter().filter_map(|(_, signature)| signature.as_ref());
-        let names = signatures().any(Signature::points_to_code).then(CodeNames::default);
+        let names = signatures().any(Signature::points_to_code).then(Box::default);
         let signatures = Signatures::new(probes);
         Self { signatures, format, timestamps, columns, begun: false, last: None, names }
     }
@@ -169,7 +169,7 @@ fn plain(
     out: &mut Vec<u8>,
     call: &Call,
     signature: Option<&Signature>,
-    (timestamps, names): (bool, &mut Option<CodeNames>),
+    (timestamps, names): (bool, &mut Option<Box<CodeNames>>),
 ) {
     if timestamps {
         out.extend_from_slice(time_of_day().as_bytes());
@@ -205,7 +205,7 @@ fn plain(
 }
 
 /// The name of the function that a value points to.
-fn named(names: &mut Option<CodeNames>, pid: u32, raw: u64) -> Option<Arc<str>> {
+fn named(names: &mut Option<Box<CodeNames>>, pid: u32, raw: u64) -> Option<Arc<str>> {
     names.as_mut()?.of(pid, raw)
 }
 
@@ -214,7 +214,7 @@ pub(super) fn arguments(
     out: &mut Vec<u8>,
     call: &Call,
     signature: Option<&Signature>,
-    names: &mut Option<CodeNames>,
+    names: &mut Option<Box<CodeNames>>,
 ) {
     out.push(b'(');
     for (n, parameter) in signature.iter().flat_map(|signature| &signature.parameters).enumerate() {
@@ -357,7 +357,7 @@ fn numbers(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, column
     whole
 }
 
-fn json(call: &Call, signature: Option<&Signature>, names: &mut Option<CodeNames>) -> String {
+fn json(call: &Call, signature: Option<&Signature>, names: &mut Option<Box<CodeNames>>) -> String {
     let arguments = signature.map_or(&[][..], |signature| &signature.parameters);
     let value = value_type(signature);
     let returned = call.returned.filter(|_| *value != Type::Void);
