@@ -65,7 +65,9 @@ pub struct CodePlace {
 }
 
 impl CodePlace {
-    fn may_be_replaced(&self, variable: Svma) -> bool {
+    /// Whether another file of the process may have the variable that counts.
+    #[must_use]
+    pub fn may_be_replaced(&self, variable: Svma) -> bool {
         let holds =
             |(at, size): &(Svma, u64)| variable.0.checked_sub(at.0).is_some_and(|into| into < (*size).max(1));
         self.replaceable.iter().any(holds)

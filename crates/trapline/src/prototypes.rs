@@ -138,11 +138,13 @@ impl ProbedFunction {
         let register = self.read_from(base).ok_or_else(elsewhere)?;
         Ok((FieldRead { register, offsets, bytes }, of))
     }
-    /// The address and size of a variable of its file, by its symbol.
+    /// The address and size of a variable of its file, by its symbol. `None` if there is none, or if another file may have the
+    /// one that counts.
     #[must_use]
     pub fn variable(&self, name: &str) -> Option<(Svma, u64)> {
-        let found = self.file.as_ref()?.image.data_symbol(name)?;
-        Some((found.at, found.size))
+        let image = &self.file.as_ref()?.image;
+        let found = image.data_symbol(name)?;
+        (!image.code_place(self.at).may_be_replaced(found.at)).then_some((found.at, found.size))
     }
     /// What the target reads a field from.
     fn read_from(&self, base: FieldBase) -> Option<u8> {

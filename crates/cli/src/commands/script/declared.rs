@@ -95,7 +95,9 @@ impl Declared for DebugTypes {
         let functions = self.functions(probe);
         let of = |function: &ProbedFunction| function.variable(name);
         let found = functions.first().and_then(of);
-        let (at, size) = found.ok_or_else(|| format!("the file of {probe} has no variable of that name"))?;
+        let (at, size) = found.ok_or_else(|| {
+            format!("the file of {probe} has no variable of that name, or another file may replace it")
+        })?;
         match functions.iter().all(|one| of(one) == found) {
             true => Ok(FileVariable { name: name.into(), at: at.0, size }),
             false => Err(format!("the files of {probe} have different ones")),
