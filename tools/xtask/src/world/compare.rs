@@ -160,22 +160,31 @@ fn frame(line: &[u8]) -> Option<[u8; 3]> {
     words.next()?.strip_prefix(b"0x")?.last_chunk().copied()
 }
 
-/// The first lines that differ by this measure; by their bytes if they differ as a whole alone.
+/// The first lines that differ by this measure; by their bytes if they differ as a whole alone. Lines that the other
+/// text has elsewhere are shown only if there are no others.
 fn difference(measure: Measure, bare: &[u8], traced: &[u8]) -> String {
     let by_line = if measure == Measure::Lines { Measure::Exact } else { measure };
-    let mut pairs = (bare.split(|&byte| byte == b'\n'), traced.split(|&byte| byte == b'\n'));
-    for number in 1.. {
-        let (bare, traced) = (pairs.0.next(), pairs.1.next());
-        let same = bare.zip(traced).is_some_and(|(bare, traced)| equal(by_line, bare, traced));
-        if !same {
-            let show = |line: Option<&[u8]>| match line {
-                Some(line) => format!("`{}`", String::from_utf8_lossy(&line[..line.len().min(120)])),
-                None => "nothing".to_string(),
-            };
-            return format!("line {number} is {} and not {}", show(traced), show(bare));
-        }
-    }
-    String::new()
+    let split =
+        |text| <[u8]>::split(text, |&byte: &u8| byte == b'\n').map(Some).chain(std::iter::repeat(None));
+    let same = |bare: Option<&[u8]>, traced: Option<&[u8]>| {
+        bare.zip(traced).is_some_and(|(bare, traced)| equal(by_line, bare, traced))
+    };
+    let pairs = (1..).zip(split(bare).zip(split(traced))).take_while(|(_, pair)| *pair != (None, None));
+    let differing: Vec<_> = pairs.filter(|(_, (bare, traced))| !same(*bare, *traced)).collect();
+    let elsewhere = |line: Option<&[u8]>, text| {
+        line.is_none() || split(text).map_while(|line| line).any(|other| same(Some(other), line))
+    };
+    let one_alone = |(_, (of_bare, of_traced)): &&(_, (Option<&[u8]>, Option<&[u8]>))| {
+        !(elsewhere(*of_bare, traced) && elsewhere(*of_traced, bare))
+    };
+    let show = |line: Option<&[u8]>| match line {
+        Some(line) => format!("`{}`", String::from_utf8_lossy(&line[..line.len().min(120)])),
+        None => "nothing".to_string(),
+    };
+    let shown = differing.iter().find(one_alone).or(differing.first());
+    shown.map_or_else(String::new, |(number, (bare, traced))| {
+        format!("line {number} is {} and not {}", show(*traced), show(*bare))
+    })
 }
 
 #[cfg(test)]
@@ -254,6 +263,14 @@ mod tests {
         let (bare, again) = (ran(0, "pid 5\nhello\n", ""), ran(0, "pid 6\nhello\n", ""));
         let Verdict::Differs(why) = judge([&bare, &again], &ran(0, "pid 7\nhell\n", "")) else { panic!() };
         assert!(why.starts_with("standard output: line 2 is `hell` and not `hello`"), "{why}");
+    }
+
+    #[test]
+    fn a_line_that_only_one_of_them_has_is_shown_before_a_line_in_another_place() {
+        let bare = ran(1, "", "cannot run\n\nerror\n");
+        let traced = ran(1, "", "\ncannot run\n\ngiving up\nerror\n");
+        let Verdict::Differs(why) = judge([&bare, &bare], &traced) else { panic!() };
+        assert!(why.starts_with("standard error: line 4 is `giving up` and not ``"), "{why}");
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //! 2. What differs between those two runs is not compared ([`compare`]).
 //! 3. It runs under each verb, with all of its functions probed from its start.
 //! 4. After a difference it runs bare again, up to four times, a second apart, and is judged each time. A clock in what
-//!    it prints is no difference, nor is the order in which its threads print.
+//!    it prints is no difference, nor is the order in which its threads print. If it still differs, it runs bare under
+//!    other schedules, and is judged by these alone: some programs print what their child or they come to first.
 
 mod compare;
 mod list;

@@ -41,6 +41,10 @@ pub(super) fn program(
 /// How often a program runs bare once more, a second apart, before a difference is held against the tracer.
 const BARE_AGAIN: u32 = 4;
 
+/// Words before a program that change which of its processes comes first: one processor for all, and a tracer that
+/// stops each at every call of the system, and changes nothing. `xinit` prints one of two texts, depending on that.
+const SCHEDULES: [&[&str]; 2] = [&["taskset", "-c", "0"], &["strace", "-f", "-o", "/dev/null"]];
+
 fn one(
     program: &Program,
     job: &Job,
@@ -50,7 +54,7 @@ fn one(
     report: &Report,
 ) -> Result<()> {
     let title = title(program, job, setting);
-    let bare = |numbers| bare(program, job, setting, numbers);
+    let bare = |numbers| bare(program, job, setting, &[], numbers);
     let runs = [bare(0)?, bare(3)?];
     if let Some(ran) = runs.iter().find(|ran| ran.timed_out) {
         report.left_out(&title, &format!("bare, it does not end in {} s", ran.took.as_secs()));
@@ -73,13 +77,23 @@ fn one(
             std::thread::sleep(Duration::from_millis(1100));
             verdict = compare::judge([&runs[0], &bare(5)?], &traced);
         }
+        for words in SCHEDULES {
+            if matches!(verdict, Verdict::Differs(_)) {
+                let runs = [0, 3].map(|numbers| self::bare(program, job, setting, words, numbers));
+                let [first, second] = runs;
+                let scheduled = compare::judge([&first?, &second?], &traced);
+                verdict = if matches!(scheduled, Verdict::Differs(_)) { verdict } else { scheduled };
+            }
+        }
         report.run(&title, verb, &verdict, traced.took, runs[0].took);
     }
     Ok(())
 }
 
-fn bare(program: &Program, job: &Job, setting: &Setting, numbers: u32) -> Result<Ran> {
-    let words = [owned(setting.around), owned(&sandbox::PARENT), started(program, job, setting)].concat();
+/// Runs without us, with `words` before the program.
+fn bare(program: &Program, job: &Job, setting: &Setting, words: &[&str], numbers: u32) -> Result<Ran> {
+    let before = [setting.around, &sandbox::PARENT, words].concat();
+    let words = [owned(&before), started(program, job, setting)].concat();
     sandbox::run(&Scratch::new()?, &words, job.input.as_deref(), numbers, PATIENCE)
 }
 
