@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use crate::args::sink::Sink;
-use crate::pager;
+use crate::pager::{self, Pages};
 use crate::report::visible;
 
 /// Why nothing more can be written.
@@ -50,6 +50,8 @@ pub(crate) enum Output {
     Stdout,
     /// Standard error, because the launched command uses standard output.
     Stderr,
+    /// Standard output, by a pager if the text is long.
+    Pages(Pages),
     /// `-o FILE`.
     File(ReportFile),
 }
@@ -82,6 +84,16 @@ impl Output {
             None if shared => Ok(Self::Stderr),
             None => Ok(Self::Stdout),
         }
+    }
+    /// Standard output for a text that may be long. The caller ends it ([`end`](Self::end)).
+    pub(crate) fn pages(paged: bool) -> Self {
+        if paged { Self::Pages(Pages::new()) } else { Self::Stdout }
+    }
+    /// Ends a text that may be long: a pager shows it until the user leaves it.
+    pub(crate) fn end(&mut self) -> Result<(), OutputError> {
+        let Self::Pages(pages) = self else { return Ok(()) };
+        let result = pages.end();
+        self.written(result)
     }
     /// Empties the file; its old content is gone from here on.
     pub(crate) fn begin(&mut self) -> Result<(), OutputError> {
@@ -130,8 +142,12 @@ impl Output {
         let result = match self {
             Self::Stdout => write(&mut io::stdout().lock(), text),
             Self::Stderr => write(&mut io::stderr().lock(), text),
+            Self::Pages(pages) => pages.write(text),
             Self::File(place) => write(&mut place.file, text),
         };
+        self.written(result)
+    }
+    fn written(&self, result: io::Result<()>) -> Result<(), OutputError> {
         result.map_err(|source| match source.raw_os_error() {
             Some(EPIPE) => OutputError::Gone,
             // A terminal that hung up returns EIO.
@@ -141,7 +157,7 @@ impl Output {
     }
     fn name(&self) -> String {
         match self {
-            Self::Stdout => "standard output".to_owned(),
+            Self::Stdout | Self::Pages(_) => "standard output".to_owned(),
             Self::Stderr => "standard error".to_owned(),
             Self::File(place) => place.path.display().to_string(),
         }

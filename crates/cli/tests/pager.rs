@@ -6,7 +6,7 @@ use std::path::Path;
 
 use common::scratch::Scratch;
 use common::terminal::Terminal;
-use common::{text, trapline};
+use common::{run, text, trapline};
 
 /// Runs the command on a terminal.
 fn on_terminal(args: &[&str], environment: &[(&str, &str)]) -> Terminal {
@@ -87,6 +87,33 @@ fn whoever_wants_no_pager_gets_none() {
         assert_eq!(terminal.status(), Some(0), "{args:?}");
         let contents = terminal.contents();
         assert!(contents.contains("libc") && !contents.contains("left-early"), "{args:?}:\n{contents}");
+    }
+}
+
+/// What is read from a recording is shown as it is read: a pager that was left early ends that, too.
+#[test]
+fn what_a_recording_shows_goes_through_the_pager() {
+    let folder = Scratch::new("pager.data");
+    let recorded = run(&["record", "-o", folder.name(), "libc:*", "--", "ls", "/"]);
+    assert!(recorded.status.success(), "{}", text(&recorded.stderr));
+    let file = pager("pager-recorded.sh");
+    let with = [("TRAPLINE_PAGER", &*format!("sh {}", file.name()))];
+    for verb in [&["replay"][..], &["report"], &["diff", "--full", folder.name()]] {
+        let args = [verb, &[folder.name()]].concat();
+        let mut terminal = on_terminal(&args, &with);
+        terminal.wait_for_text("left-early");
+        terminal.press("\n");
+        assert_eq!(terminal.status(), Some(0), "{args:?}");
+        let output = run(&args);
+        let lines = text(&output.stdout).lines().count();
+        assert!(output.status.success() && lines > 24, "{args:?}: {lines} lines");
+        // Neither a text that fits on the screen, nor one for which no pager is wanted.
+        let short = ["-F", "nothing-of-this-name"];
+        for more in [&short[..], &["--no-pager"]] {
+            let mut terminal = on_terminal(&[&args, more].concat(), &with);
+            assert_eq!(terminal.status(), Some(0), "{args:?} {more:?}");
+            assert!(!terminal.contents().contains("left-early"), "{args:?} {more:?}");
+        }
     }
 }
 

@@ -45,7 +45,10 @@ pub(crate) fn run(args: &Shown) -> Result<Outcome, Failure> {
         Form::Chrome(file) | Form::Flame(file) => file.clone(),
         _ => None,
     };
-    let mut output = Output::open(&Sink { output: file, ..Sink::default() }, false)?;
+    let mut output = match file {
+        Some(_) => Output::open(&Sink { output: file, ..Sink::default() }, false)?,
+        None => Output::pages(args.paged),
+    };
     let shown = match &args.form {
         Form::Replay(fields) => {
             reading.choose(selection, &mut Replay::new(*fields, &signatures), &mut output)
@@ -72,7 +75,7 @@ fn outcome(shown: Result<bool, OutputError>) -> Result<Outcome, Failure> {
 /// Runs `diff`.
 pub(crate) fn diff(args: &Diff) -> Result<Outcome, Failure> {
     let mut totals = [Totals::new(args.sort), Totals::new(args.sort)];
-    let mut output = Output::open(&Sink::default(), false)?;
+    let mut output = Output::pages(args.paged);
     let (mut sides, mut is_whole) = (Vec::new(), true);
     for (dir, totals) in args.dirs.iter().zip(&mut totals) {
         let mut reading = Reading::open(dir, (args.selection.since, args.selection.until))?;
@@ -83,7 +86,8 @@ pub(crate) fn diff(args: &Diff) -> Result<Outcome, Failure> {
         sides.push(Side { name: dir.display().to_string(), command: reading.begin().command, totals, ticks });
     }
     let Ok(sides) = <[Side<'_>; 2]>::try_from(sides) else { return Ok(Outcome::Failed) };
-    outcome(output.bytes(table(&sides, args.sort, args.full).as_bytes()).map(|()| is_whole))
+    let text = table(&sides, args.sort, args.full);
+    outcome(output.bytes(text.as_bytes()).and_then(|()| output.end()).map(|()| is_whole))
 }
 
 /// Runs `info`.
@@ -189,6 +193,7 @@ impl Reading {
         let step = self.read(text, |text| write(output, text, AT_ONCE))?;
         text.end(self.recorded.ticks());
         write(output, text, 0)?;
+        output.end()?;
         Ok(self.close(step))
     }
     /// Says what a reader should know about the recording itself.

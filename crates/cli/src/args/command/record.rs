@@ -48,6 +48,8 @@ pub(crate) struct Shown {
     pub(crate) selection: Selection,
     /// What is shown.
     pub(crate) form: Form,
+    /// A long text goes through a pager.
+    pub(crate) paged: bool,
 }
 
 /// Which calls are shown. An empty list asks for nothing.
@@ -129,6 +131,8 @@ pub(crate) struct Diff {
     pub(crate) sort: Sort,
     /// Both recordings' own sums are shown, too.
     pub(crate) full: bool,
+    /// A long text goes through a pager.
+    pub(crate) paged: bool,
 }
 
 /// What is shown of a recording.

@@ -20,7 +20,7 @@ pub(super) fn graph(mut typed: TypedGraph, look: Look<'_>) -> Result<Command, Us
     let Some(dir) = typed.from.take() else { return live(typed, look).map(Command::Graph) };
     let form = Form::Graph { root: typed.root, depth: typed.depth.unwrap_or(usize::MAX) };
     let selection = selection(&typed.selection, None)?;
-    Ok(Command::Recorded(Shown { dir, selection, form }))
+    Ok(Command::Recorded(Shown { dir, selection, form, paged: false }))
 }
 
 fn live(typed: TypedGraph, look: Look<'_>) -> Result<Graph, UsageError> {

@@ -138,13 +138,15 @@ pub(super) fn replay(typed: TypedReplay) -> Result<Shown, UsageError> {
         return Err(UsageError::Conflict("--output-fields: none stands alone"));
     }
     let [elapsed, duration, tid] = [TypedField::Elapsed, TypedField::Duration, TypedField::Tid].map(has);
-    Ok(Shown { dir: typed.dir, selection, form: Form::Replay(record::Fields { elapsed, duration, tid }) })
+    let form = Form::Replay(record::Fields { elapsed, duration, tid });
+    Ok(Shown { dir: typed.dir, selection, form, paged: !typed.pager.no_pager })
 }
 
 /// Checks and converts `report`.
 pub(super) fn report(typed: TypedReport) -> Result<Shown, UsageError> {
     let selection = selection(&typed.selection, typed.depth.depth)?;
-    Ok(Shown { dir: typed.dir, selection, form: Form::Report(sort(typed.sort)) })
+    let form = Form::Report(sort(typed.sort));
+    Ok(Shown { dir: typed.dir, selection, form, paged: !typed.pager.no_pager })
 }
 
 const fn sort(typed: TypedSort) -> Sort {
@@ -159,7 +161,9 @@ const fn sort(typed: TypedSort) -> Sort {
 /// Checks and converts `diff`.
 pub(super) fn diff(typed: TypedDiff) -> Result<Diff, UsageError> {
     let selection = selection(&typed.selection, typed.depth.depth)?;
-    Ok(Diff { dirs: [typed.base, typed.other], selection, sort: sort(typed.sort), full: typed.full })
+    let dirs = [typed.base, typed.other];
+    let (sort, paged) = (sort(typed.sort), !typed.pager.no_pager);
+    Ok(Diff { dirs, selection, sort, full: typed.full, paged })
 }
 
 /// Checks and converts `dump`. A recording is a folder, and anything else holds folded stacks.
@@ -173,7 +177,7 @@ pub(super) fn dump(typed: TypedDump) -> Result<Shown, UsageError> {
         }
         output => Form::Flame(output),
     };
-    Ok(Shown { dir: typed.dir, selection, form })
+    Ok(Shown { dir: typed.dir, selection, form, paged: false })
 }
 
 #[cfg(test)]

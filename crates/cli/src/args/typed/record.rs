@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, ValueEnum};
 
 use super::help::{ONCE, TRACED, sections};
+use super::once::TypedPager;
 use super::selection::{TypedDepth, TypedSelection};
 use super::shared::{TypedEnds, TypedPatching, TypedTarget};
 
@@ -94,6 +95,8 @@ pub(crate) struct TypedReplay {
     pub(crate) depth: TypedDepth,
     #[command(flatten)]
     pub(crate) selection: TypedSelection,
+    #[command(flatten)]
+    pub(crate) pager: TypedPager,
 }
 
 /// Show calls, total time and own time of each function of a recording
@@ -112,6 +115,8 @@ pub(crate) struct TypedReport {
     pub(crate) depth: TypedDepth,
     #[command(flatten)]
     pub(crate) selection: TypedSelection,
+    #[command(flatten)]
+    pub(crate) pager: TypedPager,
 }
 
 /// `--output-fields`
@@ -164,6 +169,8 @@ pub(crate) struct TypedDiff {
     pub(crate) depth: TypedDepth,
     #[command(flatten)]
     pub(crate) selection: TypedSelection,
+    #[command(flatten)]
+    pub(crate) pager: TypedPager,
 }
 
 /// Show what a recording is of: its command, processes, threads and size
