@@ -45,6 +45,8 @@ fn bash_is_offered_verbs_options_processes_files_and_functions() {
         ("trapline count --pi".to_owned(), "--pi", "--pid"),
         ("trapline lat --ret=ex".to_owned(), "ex", "exits"),
         (format!("trapline count -p {}", &victim.pid()[..1]), &victim.pid()[..1], &victim.pid()),
+        (format!("trapline trace -p {} --tid ", victim.pid()), "", &victim.pid()),
+        ("trapline count --uid ro".to_owned(), "ro", "root"),
         ("trapline count -n trapline-vict".to_owned(), "trapline-vict", "trapline-victim"),
         ("trapline count lib".to_owned(), "lib", "libc:"),
         ("trapline count trapline-v".to_owned(), "trapline-v", "trapline-victim:"),

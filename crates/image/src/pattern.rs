@@ -17,7 +17,7 @@ pub enum Pattern {
     /// `main.(*T).f`, is itself.
     Glob(Glob),
     /// `/…/`, a regular expression that is not anchored.
-    Regex(regex::Regex),
+    Regex(regex_lite::Regex),
     /// The function or instruction at this address, as the ELF file states it.
     Address(Svma),
     /// The code of this source line.
@@ -143,7 +143,7 @@ impl FromStr for Pattern {
             return Err(SpecError::NoFunction(text.to_owned()));
         }
         if let Some(pattern) = text.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) {
-            let compiled = regex::RegexBuilder::new(pattern).size_limit(1 << 22).build();
+            let compiled = regex_lite::RegexBuilder::new(pattern).size_limit(1 << 22).build();
             return compiled.map(Self::Regex).map_err(|error| SpecError::Regex {
                 pattern: pattern.to_owned(),
                 reason: error.to_string().lines().last().unwrap_or_default().trim().to_owned(),

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use trapline_order::Order as _;
+
 use crate::cell::Cell;
 use crate::program::{MapInfo, SumArgs};
 use crate::shown::{Names, Shown};
@@ -76,11 +78,11 @@ impl Table {
         names: &Names<'_>,
         moment: &dyn Fn(u64) -> Moment,
     ) -> Self {
-        rows.sort_by(|(a, _), (b, _)| compare_keys(a, b, info.key.as_ref()));
+        rows.order_by(|(a, _), (b, _)| compare_keys(a, b, info.key.as_ref()));
         let key = |value: &Value| info.key.as_ref().map(|ty| Shown::of(value, ty, names));
         match (&info.value, info.sums) {
             (Type::Sum(Sum::Hist | Sum::Lhist, _), sums) => {
-                rows.sort_by_key(|(_, cell)| cell.buckets().map(|(_, count)| count).sum::<u64>());
+                rows.order_by_key(|(_, cell)| cell.buckets().map(|(_, count)| count).sum::<u64>());
                 let shown = last(rows, asked.top);
                 let histogram = |cell: &Cell| histogram(cell, sums, asked.div.max(1) as u64);
                 Self::Histograms(shown.map(|(value, cell)| (key(value), histogram(cell))).collect())
@@ -98,7 +100,7 @@ impl Table {
             (ty, _) => {
                 let stats = matches!(ty, Type::Sum(Sum::Avg | Sum::Stats, _));
                 if matches!(ty, Type::Sum(..) | Type::Int(_)) {
-                    rows.sort_by_key(|(_, cell)| cell.order(ty));
+                    rows.order_by_key(|(_, cell)| cell.order(ty));
                 }
                 let shown = last(rows, asked.top);
                 let value = |cell: &Cell| cell.shown(ty, names, asked.div);

@@ -10,6 +10,8 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use trapline_order::Order as _;
+
 use crate::living;
 use crate::maps::{DELETED, FileId, Mapping};
 use crate::process::Process;
@@ -23,7 +25,7 @@ fn pids() -> Vec<u32> {
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|&pid| pid != own)
         .collect();
-    pids.sort_unstable();
+    pids.order();
     pids
 }
 
@@ -58,7 +60,7 @@ pub fn busiest() -> Vec<(u32, String)> {
     let may = |pid: &u32| *pid > 1 && !above.contains(pid) && Process::open(*pid).is_ok();
     let used = |pid: u32| living::cpu_ticks(pid).map(|ticks| (Reverse(ticks), pid));
     let mut found: Vec<_> = pids().into_iter().filter(may).filter_map(used).collect();
-    found.sort_unstable();
+    found.order();
     found.into_iter().map(|(_, pid)| (pid, living::comm(pid))).collect()
 }
 

@@ -7,6 +7,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use trapline_order::Order as _;
+
 use crate::error::TargetError;
 use crate::sys::perf::{self, Ring};
 use crate::watch::{NEVER, open, open_for_all};
@@ -73,7 +75,7 @@ impl NameWatcher {
             });
             whole &= drained.sound;
         }
-        records.sort_by_key(|one| one.0);
+        records.order_by_key(|one| one.0);
         records.into_iter().for_each(|(_, tid, changed)| each(tid, changed));
         whole
     }

@@ -8,6 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use trapline_order::Order as _;
 use trapline_record::{FileOffset, RemoteAddr};
 
 use crate::error::TargetError;
@@ -114,7 +115,7 @@ impl MapWatcher {
     }
     /// Births and execs that [`poll`](Self::poll) read, in the order in which they happened.
     pub fn take_family(&mut self) -> Vec<Family> {
-        self.family.sort_by_key(|one| one.time_ns());
+        self.family.order_by_key(|one| one.time_ns());
         std::mem::take(&mut self.family)
     }
     /// Descriptors for `poll`; one is readable when something was mapped. They are plain numbers, since the

@@ -1,13 +1,14 @@
 //! How a probe that is half typed may go on: what a shell offers when the user presses TAB.
 //!
 //! In: the first letters of a probe; pids of the processes that are meant, if any. Out: whole probes, or first parts of
-//! such that end in a colon or a slash; at most [`MOST`]. What cannot be read is left out, without a word. Does not:
+//! such that end in a colon or a slash; threads, users; at most [`MOST`]. What cannot be read is left out, without a word. Does not:
 //! attach to a process, quote for a shell.
 
 use std::path::{Path, PathBuf};
 
 use trapline_image::{BegunProbe, ProbeKind};
-use trapline_tracee::{Process, busiest};
+use trapline_order::Order as _;
+use trapline_tracee::{Process, busiest, comm};
 
 use crate::files::{Files, ModuleFile};
 use crate::listing::{find_file, is_elf};
@@ -37,6 +38,21 @@ pub fn probes(text: &str, pids: &[u32]) -> Vec<String> {
     found.retain(|one| one.starts_with(begun.name));
     found.truncate(MOST);
     found.iter().map(|one| format!("{}{one}", begun.head)).collect()
+}
+
+/// Threads of these processes, each with its name.
+#[must_use]
+pub fn threads(pids: &[u32]) -> Vec<(u32, String)> {
+    let of = |pid: &u32| Process::open(*pid).and_then(|process| process.threads()).unwrap_or_default();
+    pids.iter().flat_map(of).map(|tid| (tid, comm(tid))).take(MOST).collect()
+}
+
+/// Names of this machine's users.
+#[must_use]
+pub fn users() -> Vec<String> {
+    let text = std::fs::read("/etc/passwd").unwrap_or_default();
+    let names = text.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b':').next());
+    names.filter(|name| !name.is_empty()).map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
 /// Functions of a file, or its USDT probes.
@@ -90,7 +106,7 @@ fn files(pids: &[u32]) -> Vec<String> {
             _ => format!("{}:", short_name(&one.mapping.path)),
         }));
     }
-    found.sort();
+    found.order();
     found.dedup();
     found
 }
@@ -120,7 +136,7 @@ fn paths(begun: &str) -> Vec<String> {
             Some(format!("{folder}/{name}{end}"))
         })
         .collect();
-    found.sort();
+    found.order();
     found
 }
 

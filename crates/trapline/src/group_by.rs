@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use trapline_order::Order as _;
 use trapline_patch::Segment;
 
 use crate::report::{By, Group, Share};
@@ -51,7 +52,7 @@ pub(crate) fn shares(
 ) -> Vec<Share> {
     let mut shares: Vec<Share> = Vec::new();
     let mut owners: Vec<GroupNumber> = now.keys().copied().collect();
-    owners.sort_unstable_by_key(|owner| (owner.is_none(), *owner));
+    owners.order_by_key(|owner| (owner.is_none(), *owner));
     for owner in owners {
         let hits = now[&owner];
         let delta = hits.wrapping_sub(last.get(&owner).copied().unwrap_or(0));
@@ -71,7 +72,7 @@ pub(crate) fn shares(
         }
     }
     if by != By::Cpu {
-        shares.sort_by_key(|share| std::cmp::Reverse(share.hits));
+        shares.order_by_key(|share| std::cmp::Reverse(share.hits));
     }
     *last = now;
     shares

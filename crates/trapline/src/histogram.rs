@@ -4,6 +4,7 @@
 //! Out: percentiles (off by at most 1/16), rows by powers of two, rows of equal steps. A bucket that
 //! straddles a row's edge is divided in proportion, so that rows add up to the exact number of calls.
 
+use trapline_order::Order as _;
 use trapline_plan::Buckets;
 use trapline_record::hist::bounds;
 pub use trapline_record::hist::{BUCKETS, bucket};
@@ -122,7 +123,7 @@ impl Histogram {
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let mut rows: Vec<(f64, f64, u64)> = self.rows.iter().chain(&other.rows).copied().collect();
-        rows.sort_by(|a, b| a.0.total_cmp(&b.0));
+        rows.order_by(|a, b| a.0.total_cmp(&b.0));
         rows.dedup_by(|next, kept| {
             let same = next.0 == kept.0;
             if same {

@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use trapline_order::Order as _;
 use trapline_patch::{AttachReport, Options, rehearse};
 use trapline_plan::{ActionRequest, ProcessTraits, preview};
 use trapline_record::addr::Bias;
@@ -347,7 +348,7 @@ pub(crate) fn find_file(name: &str) -> Option<PathBuf> {
             .map(|entry| entry.path())
             .filter(|path| is_short_name(&path.to_string_lossy(), name))
             .collect();
-        found.sort_by_key(|path| path.as_os_str().len());
+        found.order_by_key(|path| path.as_os_str().len());
         found.into_iter().find(|path| is_elf(path))
     })
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use trapline_image::Image;
+use trapline_order::Order as _;
 use trapline_record::addr::Bias;
 use trapline_tracee::{FileId, Mapping, Process};
 
@@ -68,7 +69,7 @@ pub(crate) fn mapped(process: &Process, maps: &[Mapping]) -> Vec<Mapped> {
             out.push(Mapped { id, mapping: mapping.clone(), is_program: mapping.path == program });
         }
     }
-    out.sort_by_key(|one| !one.is_program);
+    out.order_by_key(|one| !one.is_program);
     out
 }
 

@@ -12,6 +12,7 @@ use trapline_image::{
     Convention, Function, FunctionIndex, FunctionKind, Image, MarkArgument, NoMatch, Pattern, ProbeKind,
     ProbeSpec,
 };
+use trapline_order::Order as _;
 use trapline_plan::Action;
 use trapline_record::{FileOffset, Svma};
 use trapline_tracee::Process;
@@ -314,10 +315,10 @@ impl NamedSites {
 fn marker_miss(image: &Image, spec: &ProbeSpec) -> Miss {
     let mut near: Vec<String> =
         image.usdt().iter().map(|one| format!("{}:{}", one.provider, one.name)).collect();
-    near.sort();
+    near.order();
     near.dedup();
     let wanted = spec.func.to_string();
-    near.sort_by_key(|name| !name.contains(&wanted));
+    near.order_by_key(|name| !name.contains(&wanted));
     near.truncate(3);
     NoMatch { nearest: near, no_functions: image.usdt().is_empty(), ..NoMatch::default() }
 }

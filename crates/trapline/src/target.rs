@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 
 use trapline_image::ProbeSpec;
+use trapline_order::Order as _;
 use trapline_tracee::{Among, Process, by_name};
 
 use crate::error::Error;
@@ -160,7 +161,7 @@ fn near_names(name: &str) -> Vec<String> {
         other != "?" && (other.contains(&lower) || lower.contains(&other) || other.get(..3) == lower.get(..3))
     };
     let mut near: Vec<String> = all_pids().filter_map(comm).filter(alike).collect();
-    near.sort();
+    near.order();
     near.dedup();
     near.truncate(3);
     near

@@ -14,6 +14,7 @@
 
 use std::collections::HashMap;
 
+use trapline_order::Order as _;
 use trapline_tracee::perf::{Followed, NotArmed, TaskRings};
 
 use crate::record::{Task, TaskRecord, task};
@@ -98,7 +99,7 @@ impl Births {
             Ok(record) => batch.extend(record),
             Err(dropped) => lost += dropped,
         });
-        batch.sort_by_key(|record| record.time_ns);
+        batch.order_by_key(|record| record.time_ns);
         batch.retain_mut(|record| self.lineage.note(record));
         self.pending.append(&mut batch);
         sound && lost == 0

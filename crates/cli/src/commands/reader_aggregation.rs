@@ -11,6 +11,7 @@ use trapline::aggregation::{GroupHits, Tallied, ValueSums};
 use trapline::filter::{Sort, facts};
 use trapline::report::Group;
 use trapline::{By, Call, Site};
+use trapline_order::Order as _;
 
 use crate::args::aggregation::{Aggregation, Of};
 use crate::args::hist::Hist;
@@ -140,7 +141,7 @@ impl<'a> ReaderAggregation<'a> {
             let mut parts: Vec<(&GroupKey, &Part)> = added.parts.iter().collect();
             if self.args.key.is_some() {
                 // Most calls first, since there may be many keys.
-                parts.sort_by_key(|(_, part)| std::cmp::Reverse(part.hits.values().sum::<u64>()));
+                parts.order_by_key(|(_, part)| std::cmp::Reverse(part.hits.values().sum::<u64>()));
             }
             keys.push(parts.iter().map(|(key, _)| self.key_of(&added.site, key)).collect());
             let group = |key: &GroupKey| match key {

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use clap::{Arg, Command};
-use trapline::completion::{MOST, probes};
+use trapline::completion::{MOST, probes, threads, users};
 use trapline::system::busiest;
 
 use super::wanted::{Wanted, What};
@@ -64,6 +64,8 @@ fn values(arg: &Arg, given: &[(&Arg, String)], typed: &str) -> Offered {
     let name = arg.get_value_names().and_then(<[_]>::first).map_or("", |name| name.as_str());
     Offered::Words(match name {
         "PID" => busiest().into_iter().take(MOST).map(|(pid, name)| (pid.to_string(), name)).collect(),
+        "TID" => threads(&pids(given)).into_iter().map(|(tid, name)| (tid.to_string(), name)).collect(),
+        "USER" => users().into_iter().map(plain).collect(),
         "NAME" => names().into_iter().map(plain).collect(),
         "PROBE" | "PATTERN" | "FUNC" | "BELOW" => {
             probes(typed, &pids(given)).into_iter().map(plain).collect()

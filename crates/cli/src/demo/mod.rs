@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use flate2::read::DeflateDecoder;
+use trapline_order::Order as _;
 
 const SOURCE: &str = include_str!("sample.rs");
 /// The program, compressed: for the GNU C library if the command is built for another one, and for the command's own. The first that
@@ -125,7 +126,7 @@ impl SampleRun {
                 break;
             }
         }
-        rounds.sort_by(f64::total_cmp);
+        rounds.order_by(f64::total_cmp);
         rounds.get(rounds.len() / 2).copied()
     }
 }

@@ -3,6 +3,7 @@
 
 use trapline::report::{Group, Share};
 use trapline::{By, Count, ProcessReport};
+use trapline_order::Order as _;
 
 use super::number::{grouped, plural, rate};
 use super::site;
@@ -18,7 +19,7 @@ pub(crate) fn text(report: &ProcessReport, by: Option<By>, live: bool) -> String
     let seconds = if live { report.delta_seconds } else { report.seconds };
     let hits_of = |count: &Count| if live { count.delta } else { count.hits };
     let mut hit: Vec<&Count> = report.counts.iter().filter(|count| hits_of(count) > 0).collect();
-    hit.sort_by(|a, b| hits_of(b).cmp(&hits_of(a)).then_with(|| a.site.label.cmp(&b.site.label)));
+    hit.order_by(|a, b| hits_of(b).cmp(&hits_of(a)).then_with(|| a.site.label.cmp(&b.site.label)));
     let total: u64 = hit.iter().map(|count| hits_of(count)).sum();
     let quiet = report.quiet + (report.counts.len() - hit.len()) as u64;
     let shown = if live { hit.len().min(LIVE_ROWS) } else { hit.len() };

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use trapline::{Call, ProbeSpec, Site};
+use trapline_order::Order as _;
 
 use super::calls::nanos;
 use super::json::{SCHEMA, line};
@@ -138,7 +139,7 @@ impl<'a> Trees<'a> {
     pub(crate) fn end(&mut self) -> String {
         let mut out = String::new();
         let mut threads: Vec<_> = self.threads.drain().collect();
-        threads.sort_by_key(|(thread, _)| *thread);
+        threads.order_by_key(|(thread, _)| *thread);
         for (thread, forest) in threads {
             self.take(thread, forest.trees, &mut out);
         }

@@ -9,6 +9,7 @@ use trapline::aggregation::{GroupHits, Tallied};
 use trapline::filter::Sort;
 use trapline::report::Group;
 use trapline::{By, ProcessReport, Site};
+use trapline_order::Order as _;
 
 use super::format::Format;
 use super::histogram::bars;
@@ -37,7 +38,7 @@ impl Sums {
     pub(crate) fn of_target(args: &Hist, mut tallied: Vec<Tallied>) -> Self {
         let Some(by) = &args.key else { return Self { tallied, ..Self::default() } };
         for one in &mut tallied {
-            one.parts.sort_by_key(|part| std::cmp::Reverse(part.hits.values().sum::<u64>()));
+            one.parts.order_by_key(|part| std::cmp::Reverse(part.hits.values().sum::<u64>()));
         }
         let what = |one: &Tallied, part: &GroupHits| match part.key.unwrap_or(0) {
             key if by.texts => What::Text(one.texts.get(&key).cloned().unwrap_or_default()),
@@ -399,7 +400,7 @@ fn rows(args: &Hist, sums: &Sums, site: &Site, part: &GroupHits) -> Vec<ValueHit
         None => What::of(key, shown, args.unsigned),
     };
     let mut rows: Vec<ValueHits> = part.hits.iter().map(|(&key, &hits)| (what(key), hits)).collect();
-    rows.sort_by_key(|(_, hits)| std::cmp::Reverse(*hits));
+    rows.order_by_key(|(_, hits)| std::cmp::Reverse(*hits));
     rows.truncate(args.top.unwrap_or(u32::MAX) as usize);
     rows
 }

@@ -1,6 +1,7 @@
 //! Histograms of `lat`, with percentiles and bcc's closing line.
 
 use trapline::{ProcessReport, Times};
+use trapline_order::Order as _;
 
 use super::histogram;
 use super::number::{duration, grouped};
@@ -12,7 +13,7 @@ pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &Histogram
     let mut out = format!("{} ({}), {:.2} s\n", visible::name(&report.name), report.pid, report.seconds);
     if per_function {
         let mut times: Vec<&Times> = report.times.iter().collect();
-        times.sort_by_key(|times| {
+        times.order_by_key(|times| {
             (std::cmp::Reverse(times.calls), times.site.clone().map(|site| site.label.clone()))
         });
         let (called, quiet): (Vec<&Times>, Vec<&Times>) =

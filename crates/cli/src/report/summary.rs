@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use trapline::Summary;
 use trapline::report::{Refused, Tactic, Unprobed};
 use trapline::summary::Overwritten;
+use trapline_order::Order as _;
 
 use super::number::{bytes, grouped, plural, rough};
 
@@ -104,7 +105,7 @@ pub(crate) fn refused(all: &[Refused]) -> Option<String> {
     let mut kinds: BTreeMap<&str, Vec<&Refused>> = BTreeMap::new();
     all.iter().for_each(|one| kinds.entry(one.kind).or_default().push(one));
     let mut kinds: Vec<(&str, Vec<&Refused>)> = kinds.into_iter().collect();
-    kinds.sort_by_key(|(_, some)| std::cmp::Reverse(some.len()));
+    kinds.order_by_key(|(_, some)| std::cmp::Reverse(some.len()));
     let first = kinds.first().and_then(|(_, some)| some.first())?;
     let counts = kinds.iter().map(|(kind, some)| format!("{} {kind}", grouped(some.len() as u64)));
     let counts = counts.collect::<Vec<_>>().join(", ");

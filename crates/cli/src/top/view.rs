@@ -8,6 +8,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use trapline_order::Order as _;
+
 use super::model::{Model, Percentiles, TopRow};
 
 /// Columns to sort by.
@@ -154,7 +156,7 @@ pub(crate) fn sort(rows: &mut [&TopRow], by: Column, reversed: bool) {
         Column::Name => Ordering::Equal,
     };
     let name = |a: &TopRow, b: &TopRow| a.label.cmp(&b.label).then(a.pid.cmp(&b.pid));
-    rows.sort_by(|a, b| {
+    rows.order_by(|a, b| {
         let chosen = if by == Column::Name { name(a, b) } else { order(a, b) };
         let chosen = if reversed { chosen.reverse() } else { chosen };
         chosen.then_with(|| b.total.cmp(&a.total)).then_with(|| name(a, b))

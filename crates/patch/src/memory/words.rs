@@ -4,6 +4,7 @@
 //! broken.
 //! Does not: interpret them beyond [`Block`].
 
+use trapline_order::Order as _;
 use trapline_record::RemoteAddr;
 use trapline_record::control::{CONTROL_LEN, MAGIC, State, VERSION, at};
 use trapline_record::journal::{ENTRY_LEN, Entry, Journal};
@@ -88,7 +89,7 @@ impl Block {
         process.read(control + self.get(at::GUARD_OFF), &mut bytes)?;
         let word = |b: &[u8]| b.try_into().map_or(0, u64::from_le_bytes);
         let mut guards: Vec<_> = bytes.chunks_exact(16).map(|b| (word(&b[..8]), word(&b[8..]))).collect();
-        guards.sort_unstable();
+        guards.order();
         Ok(guards)
     }
 }

@@ -30,6 +30,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use trapline_order::Order as _;
 use trapline_record::RemoteAddr;
 use trapline_tracee::{Process, TargetError};
 
@@ -125,7 +126,7 @@ impl LibraryThreads {
             }
         }
         if !heads.is_empty() {
-            heads.sort_unstable();
+            heads.order();
             heads.dedup();
             self.begins = heads;
         }

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use trapline_order::Order as _;
+
 use super::addresses::{Address, Finder, Origin, Unknown};
 use super::checker::Checker;
 use super::parts::Parts;
@@ -223,7 +225,7 @@ impl Wanted {
     fn reads(&mut self) -> Vec<Read> {
         let mut reads = std::mem::take(&mut self.values);
         for ((root, through), spans) in &mut self.spans {
-            spans.sort_unstable();
+            spans.order();
             for (from, to) in joined(spans) {
                 let offsets = through.iter().copied().chain([from as i32]).collect();
                 reads.push(Read { root: root.clone(), offsets, bytes: (to - from) as u8 });

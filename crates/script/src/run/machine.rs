@@ -5,6 +5,8 @@
 
 use std::rc::Rc;
 
+use trapline_order::Order as _;
+
 use super::frame::Frame;
 use super::maps::Map;
 use super::state::{State, Style};
@@ -98,7 +100,7 @@ impl Machine {
             world.write(Stream::Output, b"\n\n");
         }
         let mut order: Vec<usize> = (0..state.maps.len()).collect();
-        order.sort_by(|a, b| state.program.maps[*a].name.cmp(&state.program.maps[*b].name));
+        order.order_by(|a, b| state.program.maps[*a].name.cmp(&state.program.maps[*b].name));
         for map in order {
             if state.program.config.print_maps_on_exit {
                 let text = state.written(map, Asked::default(), world);

@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use trapline_order::Order as _;
+
 use crate::cell::Cell;
 use crate::program::MapInfo;
 use crate::table::Rows;
@@ -97,7 +99,7 @@ impl Map {
     /// All keys, in the order in which they came.
     pub(super) fn keys(&self) -> Vec<Value> {
         let mut keys: Vec<_> = self.entries.iter().map(|(key, (turn, _))| (*turn, key)).collect();
-        keys.sort_unstable();
+        keys.order();
         keys.into_iter().map(|(_, key)| key.clone()).collect()
     }
 }

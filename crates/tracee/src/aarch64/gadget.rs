@@ -10,6 +10,7 @@
 //!   restorer + 4  svc #0            all registers, mask and vectors are those in the frame at F
 //! ```
 
+use trapline_order::Order as _;
 use trapline_record::RemoteAddr;
 
 use crate::error::TargetError;
@@ -35,7 +36,7 @@ impl Gadgets {
     pub(crate) fn find(process: &Process, maps: &[Mapping]) -> Result<Self, TargetError> {
         let (mut call, mut restorer) = (None, None);
         let mut order: Vec<&Mapping> = maps.iter().filter(|m| m.perms.exec).collect();
-        order.sort_by_key(|m| (m.path != "[vdso]", m.path.starts_with("/memfd:"), m.file.is_none()));
+        order.order_by_key(|m| (m.path != "[vdso]", m.path.starts_with("/memfd:"), m.file.is_none()));
         for map in order {
             call = call.or_else(|| scan(process, map, CALL));
             restorer = restorer.or_else(|| scan(process, map, RESTORER));

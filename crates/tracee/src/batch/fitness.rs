@@ -5,6 +5,8 @@
 //! again. Next is one that runs. Last is one with a finite timeout that begins anew. Does not: stop a thread,
 //! so what it finds may be outdated at once.
 
+use trapline_order::Order as _;
+
 use crate::calls::Interruption;
 use crate::error::TargetError;
 use crate::numbers::is_last_choice;
@@ -56,7 +58,7 @@ pub(super) fn candidates(process: &Process, threads: Vec<u32>, worst: Fitness) -
             break;
         }
     }
-    ranked.sort_unstable();
+    ranked.order();
     ranked.into_iter().map(|(_, tid)| tid).collect()
 }
 

@@ -27,6 +27,8 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
+use trapline_order::Order as _;
+
 use super::report::StopReport;
 use crate::calls::Interruption;
 use crate::error::TargetError;
@@ -165,7 +167,7 @@ impl<'p> Tracees<'p> {
         let pid = self.process.pid();
         let mut tids: Vec<u32> =
             self.known.iter().filter(|(_, t)| t.tgid == pid).map(|(&tid, _)| tid).collect();
-        tids.sort_unstable();
+        tids.order();
         tids
     }
     pub(super) fn contains(&self, tid: u32) -> bool {

@@ -9,6 +9,7 @@
 //!   Restore::PopRax      pop rax; ret, then SyscallRet's `syscall`   rax = 15, rsp the same
 //! ```
 
+use trapline_order::Order as _;
 use trapline_record::RemoteAddr;
 
 use crate::error::TargetError;
@@ -55,7 +56,7 @@ impl Gadgets {
         let mut found = Search::default();
         let mut order: Vec<&Mapping> =
             maps.iter().filter(|m| m.perms.exec && m.path != "[vsyscall]").collect();
-        order.sort_by_key(|m| rank(m));
+        order.order_by_key(|m| rank(m));
         for map in order {
             found.scan(process, map);
             if let (Some(call), Some(restore)) = (found.call, found.restore()) {

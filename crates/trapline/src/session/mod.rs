@@ -20,6 +20,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use trapline_order::Order as _;
 use trapline_plan::filter::Late;
 use trapline_plan::hit::HitClock;
 use trapline_tracee::{Interrupt, Interrupts, TickClock};
@@ -168,7 +169,7 @@ impl Session {
         let options = ReportOptions { by, ..self.report_options() };
         let there = self.processes.traced.iter_mut().map(|traced| traced.report(options, ends));
         let mut reports: Vec<ProcessReport> = self.processes.past.reports(ends).chain(there).collect();
-        reports.sort_by_key(|report| report.nth);
+        reports.order_by_key(|report| report.nth);
         reports
     }
     /// Calls that were recorded since the last call, in the order in which they ended; see
@@ -329,7 +330,7 @@ impl Session {
         summary.left_mapped = there.map(Traced::left_mapped).sum();
         summary.notices.extend(self.take_notices());
         reports.extend(self.processes.past.last_reports());
-        reports.sort_by_key(|report| report.nth);
+        reports.order_by_key(|report| report.nth);
         let command = self.processes.command.take();
         summary.notices.append(&mut self.recording.notices);
         let thinned = std::mem::take(&mut self.recording.thinned);

@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use trapline_order::Order as _;
 use trapline_tracee::{Hurry, Parked, Process, TargetError};
 
 use super::command::Running;
@@ -143,7 +144,7 @@ impl Processes {
             return Err(Error::AllRefused { matched: refused.len() as u64, example, refused });
         }
         let mut misses: Vec<String> = self.traced.iter().flat_map(|traced| traced.misses.clone()).collect();
-        misses.sort();
+        misses.order();
         misses.dedup();
         misses.extend(self.notices.iter().cloned());
         if misses.is_empty() {

@@ -4,6 +4,7 @@
 //! In: a process that catches faults, its mappings. Out: a site for the entry of each handler; whether there is
 //! one for all. Does not: patch; the batch moves no instruction that may fault if one of these sites is refused.
 
+use trapline_order::Order as _;
 use trapline_patch::{Attached, Options};
 use trapline_plan::Action;
 use trapline_record::RemoteAddr;
@@ -67,7 +68,7 @@ impl Delivery {
         }
         handlers.extend(attached.fault_handlers(process, options).ok()?);
         handlers.retain(|handler| !attached.handles(handler.0));
-        handlers.sort_unstable();
+        handlers.order();
         handlers.dedup_by_key(|handler| handler.0);
         let new = handlers.iter().map(|handler| handler.0).collect();
         self.given = Some(handlers);

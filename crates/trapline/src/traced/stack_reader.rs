@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use trapline_order::Order as _;
 use trapline_patch::Segment;
 use trapline_plan::{Action, Unwind};
 use trapline_record::hist::BUCKETS;
@@ -249,7 +250,7 @@ impl StackReader {
                 time,
             });
         }
-        all.sort_by_key(|sum| std::cmp::Reverse((sum.time, sum.calls)));
+        all.order_by_key(|sum| std::cmp::Reverse((sum.time, sum.calls)));
         all
     }
 }

@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 use std::time::Duration;
+use trapline_order::Order as _;
 
 /// Least time of processors in a window: the kernel tells it in steps of 10 ms.
 const LEAST: Duration = Duration::from_millis(200);
@@ -111,7 +112,7 @@ impl Thinning {
         }
         self.above = 0;
         let mut may: Vec<_> = window.calls.iter().filter(|(_, _, may)| *may).collect();
-        may.sort_by_key(|(probe, calls, _)| (std::cmp::Reverse(*calls), *probe));
+        may.order_by_key(|(probe, calls, _)| (std::cmp::Reverse(*calls), *probe));
         let mut left = window.all();
         for (probe, calls, _) in may {
             if window.share(left) <= LOW * self.budget {

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
+use trapline_order::Order as _;
 use trapline_tracee::{Launched, Parked, Process};
 use trapline_watch::spec::WatchSpec;
 use trapline_watch::{Access, Options, Progress, WatchError, Watching, cost};
@@ -155,7 +156,7 @@ impl WatchBuilder {
             targets.push(target_of(process, &found));
             watched.extend(found);
         }
-        misses.sort();
+        misses.order();
         misses.dedup();
         if targets.is_empty() {
             several.end(0)?;

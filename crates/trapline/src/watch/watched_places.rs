@@ -9,6 +9,7 @@
 use std::rc::Rc;
 
 use trapline_image::{DebugInfo, Encoding, Exact, NoVariable, Pattern};
+use trapline_order::Order as _;
 use trapline_record::{RemoteAddr, Svma};
 use trapline_tracee::Process;
 use trapline_watch::spec::{WatchPlace, WatchSpec, check_range};
@@ -94,7 +95,7 @@ fn one(
             return Ok(Ok(found.into_iter().map(moved).collect()));
         }
     }
-    near.sort();
+    near.order();
     near.dedup();
     near.truncate(5);
     let what = if spec.access == Access::Execute { "function" } else { "variable" };

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use trapline_order::Order as _;
+
 use super::lanes::{Histogram, Lanes};
 use super::rule::{Account, CountOwner, Exchange, POOLS, Picture};
 use super::sync::{AtomicU32, Mutex, Patience};
@@ -124,7 +126,7 @@ impl Many {
         for (task, account) in self.accounts.iter() {
             held.extend(Patience::Wait.lock(account).iter().flat_map(|account| account.held(task)));
         }
-        held.sort();
+        held.order();
         held
     }
 }

@@ -1,5 +1,7 @@
 //! Accounting on a machine of one CPU: one mutex, plain numbers, the same rule.
 
+use trapline_order::Order as _;
+
 use super::rule::{Account, CountOwner, Counts, Exchange, Move, POOLS, Picture};
 use super::sync::{Mutex, Patience};
 use super::table::TaskTable;
@@ -71,7 +73,7 @@ impl One {
         let books = Patience::Wait.lock(&self.books);
         let accounts = books.iter().flat_map(|books| books.accounts.iter());
         let mut held: Vec<Held> = accounts.flat_map(|(task, account)| account.held(task)).collect();
-        held.sort();
+        held.order();
         held
     }
 }

@@ -9,6 +9,7 @@
 //! [`crate::value`]). Does not: read code.
 
 use trapline_insn::x86_64::{Accessor, decode_one, sweep};
+use trapline_order::Order as _;
 
 pub use crate::trap_state::Code;
 
@@ -66,7 +67,7 @@ fn weighed(bytes: &[u8], addr: u64, ip: u64) -> Vec<u64> {
             vote.0 += 1;
         }
     }
-    votes.sort_by_key(|&(count, start)| (std::cmp::Reverse(count), start));
+    votes.order_by_key(|&(count, start)| (std::cmp::Reverse(count), start));
     votes.into_iter().map(|(_, start)| start).collect()
 }
 

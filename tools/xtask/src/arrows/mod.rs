@@ -20,19 +20,27 @@ use crate::outcome::Outcome;
 /// Package and the packages of ours that it may use. Packages not listed (tools, tests) may use any.
 const ARROWS: &[(&str, &[&str])] = &[
     ("trapline-record", &[]),
+    ("trapline-order", &[]),
     ("trapline-insn", &["trapline-record"]),
     ("trapline-code", &["trapline-insn"]),
-    ("trapline-script", &["trapline-code"]),
+    ("trapline-script", &["trapline-code", "trapline-order"]),
     ("trapline-image", &["trapline-record"]),
     ("trapline-runtime", &["trapline-record", "trapline-insn"]),
-    ("trapline-tracee", &["trapline-record"]),
+    ("trapline-tracee", &["trapline-record", "trapline-order"]),
     ("trapline-plan", &["trapline-record", "trapline-insn", "trapline-image", "trapline-code"]),
-    ("trapline-patch", &["trapline-record", "trapline-plan", "trapline-tracee", "trapline-runtime"]),
-    ("trapline-watch", &["trapline-record", "trapline-tracee", "trapline-image", "trapline-insn"]),
+    (
+        "trapline-patch",
+        &["trapline-record", "trapline-order", "trapline-plan", "trapline-tracee", "trapline-runtime"],
+    ),
+    (
+        "trapline-watch",
+        &["trapline-record", "trapline-order", "trapline-tracee", "trapline-image", "trapline-insn"],
+    ),
     (
         "trapline",
         &[
             "trapline-record",
+            "trapline-order",
             "trapline-insn",
             "trapline-image",
             "trapline-plan",
@@ -42,13 +50,14 @@ const ARROWS: &[(&str, &[&str])] = &[
             "trapline-watch",
         ],
     ),
-    ("trapline-cli", &["trapline", "trapline-script"]),
+    ("trapline-cli", &["trapline", "trapline-script", "trapline-order"]),
     ("trapline-capi", &["trapline"]),
 ];
 
 /// Crate roots that must say `#![forbid(unsafe_code)]`.
 const SAFE_ROOTS: &[&str] = &[
     "crates/record/src/lib.rs",
+    "crates/order/src/lib.rs",
     "crates/insn/src/lib.rs",
     "crates/code/src/lib.rs",
     "crates/script/src/lib.rs",

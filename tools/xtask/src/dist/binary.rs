@@ -16,7 +16,7 @@ use crate::outcome::Outcome;
 use crate::tree;
 
 /// Bytes that a binary may have.
-const MOST_BYTES: u64 = 8 << 20;
+const MOST_BYTES: u64 = 8_000_000;
 
 /// A processor that Trapline runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

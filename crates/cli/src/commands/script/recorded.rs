@@ -9,6 +9,7 @@ use std::rc::Rc;
 use trapline::Call;
 use trapline::beyond;
 use trapline::calls::{FieldRead, ReadOutcome, Text};
+use trapline_order::Order as _;
 use trapline_script::{FileVariable, Hit, Memory, Read, Root};
 
 use super::registers::engine_name;
@@ -28,7 +29,7 @@ impl Recorded {
         let new: Vec<Read> = reads.iter().filter(|read| !self.reads.contains(read)).cloned().collect();
         self.reads.extend(new);
         // What leads to other memory comes before it.
-        self.reads.sort_by_key(|read| read.offsets.len());
+        self.reads.order_by_key(|read| read.offsets.len());
     }
     /// Adds what other blocks need.
     pub(super) fn merge(&mut self, other: &Self) {

@@ -4,6 +4,7 @@
 //! what is written (`trapline_script::native`).
 
 use trapline::maps::MapContents;
+use trapline_order::Order as _;
 use trapline_script::native::{KeyValue, Native};
 use trapline_script::{Hit, Machine, World};
 
@@ -60,7 +61,7 @@ impl Waiting {
     pub(super) fn all(&mut self, found: Vec<Line>) -> Vec<Line> {
         let mut all = std::mem::take(&mut self.lines);
         all.extend(found);
-        all.sort_by_key(|line| line.order);
+        all.order_by_key(|line| line.order);
         all
     }
 }
@@ -79,7 +80,7 @@ pub(super) fn said(script: &NativeScript, contents: &[MapContents], known: &Know
         };
         lines.push(Line { order: Native::order_of(&key), said, key, value });
     }
-    lines.sort_by_key(|line| line.order);
+    lines.order_by_key(|line| line.order);
     lines
 }
 

@@ -39,7 +39,7 @@ pub(super) fn compiled(args: &Script, source: Source) -> Result<Compiled, Stop> 
 /// Leaves out the probes whose names a regular expression does not match. Blocks at begin and end stay.
 fn filtered(compiled: &mut Compiled, filter: &str) -> Result<(), Stop> {
     let wrong = |error| said(format!("Invalid --probe-filter regex '{filter}': {error}"));
-    let regex = regex::Regex::new(filter).map_err(wrong)?;
+    let regex = regex_lite::Regex::new(filter).map_err(wrong)?;
     for block in &mut compiled.program.blocks {
         block.probes.retain(|probe| {
             matches!(probe, Probe::Begin | Probe::End | Probe::Signal(_))

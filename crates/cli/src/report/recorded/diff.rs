@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use trapline::recorded::Ticks;
+use trapline_order::Order as _;
 
 use super::Totals;
 use super::totals::Sums;
@@ -98,6 +99,6 @@ fn rows<'a>(sides: &'a [Side<'a>; 2], sort: Sort) -> Vec<(&'a str, Row)> {
         Sort::Calls => 2,
         Sort::Name => return rows,
     };
-    rows.sort_by_key(|(_, row)| std::cmp::Reverse(more(column(row, nth)).unsigned_abs()));
+    rows.order_by_key(|(_, row)| std::cmp::Reverse(more(column(row, nth)).unsigned_abs()));
     rows
 }

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use trapline::recorded::Recorded;
+use trapline_order::Order as _;
 
 use serde::Serialize;
 
@@ -67,7 +68,7 @@ pub(crate) fn lines<R>(about: &About, recorded: &Recorded<R>) -> String {
         text.push_str("#\n# process\n# =======\n");
         let functions = recorded.functions().iter().filter(|function| function.process == nth).count();
         let mut threads = recorded.named_threads(nth);
-        threads.sort_unstable();
+        threads.order();
         let named = |(tid, name): &(u32, Option<&str>)| format!("{tid}({})", name.unwrap_or("?"));
         let threads: Vec<String> = threads.iter().map(named).collect();
         for (name, value) in [
@@ -142,7 +143,7 @@ pub(crate) fn object<R>(about: &About, recorded: &Recorded<R>) -> String {
     let (totals, ticks) = (recorded.totals(), recorded.ticks());
     let processes = recorded.processes().iter().enumerate().map(|(nth, process)| {
         let mut threads = recorded.named_threads(nth);
-        threads.sort_unstable();
+        threads.order();
         ProcessObject {
             pid: process.pid,
             name: &process.name,

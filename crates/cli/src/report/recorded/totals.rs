@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use trapline::recorded::{Begun, Ended, Function, Ticks, Visit};
+use trapline_order::Order as _;
 
 use super::{Names, Text};
 use crate::args::command::record::Sort;
@@ -46,7 +47,7 @@ impl Totals {
     }
     fn rows(&self) -> Vec<(&str, Sums)> {
         let mut rows: Vec<_> = self.by_name().into_iter().collect();
-        rows.sort_by(|a, b| {
+        rows.order_by(|a, b| {
             let by = |of: fn(&Sums) -> u64| of(&b.1).cmp(&of(&a.1));
             let order = match self.sort {
                 Sort::Total => by(|sums| sums.total),

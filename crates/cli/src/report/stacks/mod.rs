@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use trapline::stacks::{Function, StackSum, Symbols};
+use trapline_order::Order as _;
 
 use super::json::{SCHEMA, line};
 use super::number::{duration, grouped, percent, plural};
@@ -136,7 +137,7 @@ impl<'a> Shown<'a> {
     pub(crate) fn folded(&mut self) -> String {
         let stacks = self.stacks;
         let mut lines: Vec<String> = stacks.iter().map(|stack| self.fold(stack)).collect();
-        lines.sort();
+        lines.order();
         lines.concat()
     }
     fn fold(&mut self, stack: &StackSum) -> String {

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use trapline::watch::{AccessKind, Accessed, Facts, Watched, Where};
+use trapline_order::Order as _;
 
 use super::value::typed;
 
@@ -73,7 +74,7 @@ impl Tallied {
     /// Writers, most accesses first.
     pub(crate) fn writers(&self) -> Vec<(&Writer, &Accesses)> {
         let mut all: Vec<(&Writer, &Accesses)> = self.writers.iter().collect();
-        all.sort_by(|a, b| b.1.count.cmp(&a.1.count).then_with(|| a.0.by.function.cmp(&b.0.by.function)));
+        all.order_by(|a, b| b.1.count.cmp(&a.1.count).then_with(|| a.0.by.function.cmp(&b.0.by.function)));
         all
     }
     /// The number of accesses of one place.
