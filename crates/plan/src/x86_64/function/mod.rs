@@ -1,12 +1,14 @@
 //! Plans all sites of one function: entry, exits, single instructions, and what they do to each other.
-//! `code` has a function's code, `entry` and `exits` put actions at its entry and its exits, `behind` decides when
-//! an entry's window begins behind the first instruction, and `window_choice` chooses window and tactic.
+//! `code` has a function's code, `ahead` has several threads analyse it, `entry` and `exits` put actions at its entry
+//! and its exits, `behind` decides when an entry's window begins behind the first instruction, and `window_choice`
+//! chooses window and tactic.
 //!
 //! In: a function and its requests. Out: sites with disjoint windows. If two requests need the same
 //! window, one site serves both. A request is met as a whole or refused as a whole. Invariant: RET-3 a call
 //! that ends by a tail call is timed until its callee returns. That needs a return trampoline, so it does not
 //! hold where none can stand in for the return address, or where the user asked for exits alone.
 
+mod ahead;
 mod behind;
 mod code;
 mod entry;
@@ -24,17 +26,13 @@ use crate::machine::KernelUprobes;
 use crate::plan::{KernelSite, PatchRole, Refused};
 use crate::refusal::Refusal;
 use crate::request::{Action, ActionRequest, Floats};
+use ahead::in_order;
 use code::{Code, code_for};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{Insn, Look};
 use trapline_record::Svma;
 use trapline_record::addr::Bias;
 use trapline_record::ring::RecordKind;
-
-/// Number of functions that are analysed in one round if several threads do it.
-const ROUND: usize = 1024;
 
 /// The sum of what planning a module's functions gives.
 #[derive(Debug)]
@@ -111,37 +109,21 @@ impl<'a> Planner<'a> {
         of_one.for_each(|group| self.function(group[0].1.function, group));
     }
     /// Does the same with the help of other threads, and gives the same plan. Each function's code is
-    /// analysed independently of the others, which takes most of the time. Few functions are analysed at a
-    /// time, since an analysis is large.
+    /// analysed independently of the others, which takes most of the time.
     pub(crate) fn functions_with_help(&mut self, order: &[(u32, ActionRequest)], threads: usize) {
         self.requests_of(order.iter().filter_map(|(_, w)| w.function));
         let groups: Vec<&[(u32, ActionRequest)]> =
             order.chunk_by(|a, b| a.1.function == b.1.function).collect();
         let (env, arms) = (self.env, self.or_trampolines || self.by_trampolines);
-        for round in groups.chunks(ROUND) {
-            let (next, codes) = (AtomicUsize::new(0), Vec::from_iter(round.iter().map(|_| OnceLock::new())));
-            let work = || {
-                let take = || {
-                    let nth = next.fetch_add(1, Ordering::Relaxed);
-                    round.get(nth).copied().zip(codes.get(nth))
-                };
-                while let Some((group, code)) = take() {
-                    let found = code_for(env, group[0].1.function, group);
-                    // The answer is kept for the plan below.
-                    if let Some(code) = found.as_ref().filter(|code| arms && code.tail().is_some()) {
-                        env.map.names_return_address(env.image, code.function);
-                    }
-                    drop(code.set(found));
-                }
-            };
-            std::thread::scope(|scope| {
-                (1..threads).for_each(|_| drop(scope.spawn(work)));
-                work();
-            });
-            for (group, code) in round.iter().zip(codes) {
-                self.plan(group, code.into_inner().flatten().as_ref());
+        let analyse = |group: &&[(u32, ActionRequest)]| {
+            let found = code_for(env, group[0].1.function, group);
+            // The answer is kept for the plan below.
+            if let Some(code) = found.as_ref().filter(|code| arms && code.tail().is_some()) {
+                env.map.names_return_address(env.image, code.function);
             }
-        }
+            found
+        };
+        in_order(&groups, threads, analyse, |group, code| self.plan(group, code.as_ref()));
     }
     /// Sets the requested functions, which must be sorted, before [`function`](Self::function) is called for
     /// each of them.
