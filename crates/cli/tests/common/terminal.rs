@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 
@@ -76,11 +77,13 @@ impl Terminal {
             (master.try_clone().expect("a descriptor"), emulator.clone(), gone.clone());
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // Ends with EIO when no process has the terminal open any more.
-            while let Ok(n @ 1..) = from.read(&mut bytes)
-                && !leave.load(Ordering::Relaxed)
-            {
-                seen.lock().expect("no panic").process(&bytes[..n]);
+            while !leave.load(Ordering::Relaxed) {
+                has_more(&from, None);
+                // What was read is on the screen before anybody else looks at it.
+                let mut seen = seen.lock().expect("no panic");
+                // Ends with EIO when no process has the terminal open any more.
+                let Ok(n @ 1..) = from.read(&mut bytes) else { break };
+                seen.process(&bytes[..n]);
             }
         });
         Self { master: Some(master), slave, modes, child, emulator, gone }
@@ -110,10 +113,18 @@ impl Terminal {
         let sent = Command::new("kill").args([name, &self.child.id().to_string()]).status();
         assert!(sent.expect("kill runs").success());
     }
+    /// Waits for the end. All that the program wrote is on the screen then.
     pub(crate) fn status(&mut self) -> Option<i32> {
         let begun = Instant::now();
+        let mut status = None;
         loop {
-            if let Some(status) = self.child.try_wait().expect("ours") {
+            status = status.or(self.child.try_wait().expect("ours"));
+            let seen = self.emulator.lock().expect("no panic");
+            // The kernel hands on what was written before it answers.
+            let is_shown =
+                self.master.as_ref().is_none_or(|master| !has_more(master, Some(&Timespec::default())));
+            drop(seen);
+            if let Some(status) = status.filter(|_| is_shown) {
                 return status.code();
             }
             assert!(begun.elapsed() < PATIENCE, "it does not end:\n{}", self.contents());
@@ -137,6 +148,12 @@ impl Drop for Terminal {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// Whether there is something to read; waits for it at most so long, or without end. The end of all is nothing.
+fn has_more(master: &File, patience: Option<&Timespec>) -> bool {
+    let mut polled = [PollFd::new(master, PollFlags::IN)];
+    poll(&mut polled, patience).is_ok_and(|_| polled[0].revents().contains(PollFlags::IN))
 }
 
 pub(crate) fn resize(master: &File, (rows, columns): Size) {
