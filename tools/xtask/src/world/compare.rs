@@ -174,14 +174,14 @@ fn difference(measure: Measure, bare: &[u8], traced: &[u8]) -> String {
     let elsewhere = |line: Option<&[u8]>, text| {
         line.is_none() || split(text).map_while(|line| line).any(|other| same(Some(other), line))
     };
-    let one_alone = |(_, (of_bare, of_traced)): &&(_, (Option<&[u8]>, Option<&[u8]>))| {
-        !(elsewhere(*of_bare, traced) && elsewhere(*of_traced, bare))
-    };
     let show = |line: Option<&[u8]>| match line {
         Some(line) => format!("`{}`", String::from_utf8_lossy(&line[..line.len().min(120)])),
         None => "nothing".to_string(),
     };
-    let shown = differing.iter().find(one_alone).or(differing.first());
+    let mut alone = differing
+        .iter()
+        .filter(|(_, (of_bare, of_traced))| !(elsewhere(*of_bare, traced) && elsewhere(*of_traced, bare)));
+    let shown = alone.next().or(differing.first());
     shown.map_or_else(String::new, |(number, (bare, traced))| {
         format!("line {number} is {} and not {}", show(*traced), show(*bare))
     })
