@@ -2,7 +2,7 @@
 //! name is no text.
 
 use trapline_tests::running::{Printed, Running};
-use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::tracing::{Report, Tracing, once};
 use trapline_tests::{or_skip, skip, text, victims};
 
 /// Attaches, lets the program do `meanwhile` and some work, detaches. Returns the report, and what the work
@@ -89,6 +89,34 @@ fn a_process_with_a_name_that_is_no_text_is_one_like_others() {
     for verb in ["count", "lat"] {
         sound(verb, "name", "");
     }
+}
+
+/// Part of the program's file is mapped a second time. Its functions are probed in both places. Those that only the first
+/// place has are not looked for in the second: nothing is said of them, and no memory is taken for them.
+#[test]
+fn functions_of_a_file_that_is_mapped_twice_are_probed_where_they_are() {
+    let path = or_skip!(victims::plain("twofold"));
+    for verb in ["count", "lat"] {
+        let mut victim = Running::start(&path, &[]);
+        let pid = victim.pid().to_string();
+        let tracing = Tracing::start(verb, &["-p", &pid, "work", "other"]).unwrap_or_else(|report| {
+            panic!("{verb} does not attach: {} {}", report.status, report.errors);
+        });
+        let reported = victim.run(1000);
+        let report = tracing.stop();
+        assert!(report.status.success() && report.refused().is_empty(), "{verb}: {}", report.errors);
+        let field = if verb == "lat" { "calls" } else { "hits" };
+        for func in ["work", "other"] {
+            assert_eq!(report.field(func, field), reported[func], "{verb} {func}: {}", report.errors);
+        }
+        assert!(!report.errors.contains("in one mapping"), "{verb}: {}", report.errors);
+        assert!(text::differences(victim.pid()).is_empty(), "{verb}: patches stay: {}", report.errors);
+    }
+    let victim = Running::start(&path, &[]);
+    let listed = once(&["list", "--json", "-p", &victim.pid().to_string(), "work", "other"]);
+    let text = String::from_utf8_lossy(&listed.stdout);
+    let of = |func: &str| text.matches(&format!("twofold:{func}\"")).count();
+    assert_eq!((of("work"), of("other")), (2, 1), "{text}");
 }
 
 /// A control group that can freeze its members. Thawed and removed when dropped.

@@ -67,7 +67,8 @@ mod tests {
                 expected.sort_by_key(|one| one.0);
                 found.order_by_key(|one| one.0);
                 assert_eq!(found, expected, "{list:?}");
-                (expected.reverse(), found.reverse());
+                expected.reverse();
+                found.reverse();
                 expected.sort();
                 found.order();
                 assert_eq!(found, expected, "{list:?}");

@@ -4,17 +4,17 @@
 //! nothing. A specification without a file means the first module that has what it names; the program comes
 //! first. Does not: patch.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use trapline_image::ProbeSpec;
 use trapline_plan::Action;
-use trapline_tracee::Process;
+use trapline_tracee::{FileId, Mapping, Process};
 
 use crate::files::Files;
 use crate::filter::Filter;
 use crate::maps::RunPlace;
-use crate::modules::{Mapped, Module};
+use crate::modules::{Mapped, Module, Part};
 use crate::place_values::{fits, values};
 use crate::report::Refused;
 use crate::session_request::SessionRequest;
@@ -36,6 +36,9 @@ fn bare(name: &str) -> &str {
     name.split('@').next().unwrap_or(name)
 }
 
+/// For each specification that has found something, by index, the file in which it last did.
+pub(crate) type Matched = HashMap<usize, FileId>;
+
 /// What was chosen in new modules.
 #[derive(Debug, Default)]
 pub(crate) struct Chosen {
@@ -48,15 +51,15 @@ pub(crate) struct Chosen {
     pub(crate) notices: Vec<String>,
 }
 
-/// Places that the specifications mean in new modules. `name` is the process', for people. `matched` holds the
-/// indices of specifications that have found something; those that do so now are added.
+/// Places that the specifications mean in new modules. `name` is the process', for people; `maps` are its mappings.
+/// What is found is added to `matched`.
 pub(crate) fn choose(
     process: &Process,
     name: &str,
     files: &mut Files,
     requested: &SessionRequest,
-    fresh: &[Mapped],
-    matched: &mut HashSet<usize>,
+    (maps, fresh): (&[Mapping], &[Mapped]),
+    matched: &mut Matched,
 ) -> Chosen {
     let places = NamedSites::at_most(requested.most).without(&requested.left_out);
     let mut search = Search {
@@ -70,7 +73,7 @@ pub(crate) fn choose(
     };
     for (nth, spec) in requested.specs.iter().enumerate() {
         let Missed { missed, unread } = search.find(nth, spec, files, matched);
-        if matched.contains(&nth) {
+        if matched.contains_key(&nth) {
             // The program comes first, so a library's function may be another than the one that is meant.
             let program = unread.into_iter().find(|one| one.is_program);
             let line =
@@ -90,7 +93,7 @@ pub(crate) fn choose(
     if requested.libcalls {
         search.libcalls(files);
     }
-    search.finish()
+    search.finish(maps)
 }
 
 /// Functions of libraries that never come back to their caller, though the program goes on. What is called behind them is not
@@ -149,18 +152,12 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Adds the places of one specification. Returns where it found nothing.
-    fn find(
-        &mut self,
-        nth: usize,
-        spec: &ProbeSpec,
-        files: &mut Files,
-        matched: &mut HashSet<usize>,
-    ) -> Missed {
+    fn find(&mut self, nth: usize, spec: &ProbeSpec, files: &mut Files, matched: &mut Matched) -> Missed {
         let mut found = Missed::default();
         for (index, one) in self.fresh.iter().enumerate() {
-            // Without a file, the first module that has it is meant.
-            if spec.file.is_none() && matched.contains(&nth) {
-                break;
+            // Without a file, the first module that has it is meant, wherever that is mapped.
+            if spec.file.is_none() && matched.get(&nth).is_some_and(|file| *file != one.id) {
+                continue;
             }
             let called = match spec.file.as_deref() {
                 Some(name) => one.path_as(self.process, name),
@@ -173,7 +170,7 @@ impl Search<'_> {
                     if spec.file.is_some() {
                         let probe = spec.text.clone();
                         self.chosen.places.refused.push(Refused { probe, kind: "file-unreadable", reason });
-                        matched.insert(nth);
+                        matched.insert(nth, one.id);
                     } else {
                         found.unread.push(Unread { is_program: one.is_program, reason });
                     }
@@ -182,7 +179,7 @@ impl Search<'_> {
             };
             self.chosen.modules[module].called = called;
             match self.select(nth, spec, module) {
-                Ok(()) => drop(matched.insert(nth)),
+                Ok(()) => drop(matched.insert(nth, one.id)),
                 Err(miss) => found.missed.push((self.chosen.modules[module].called.clone(), miss)),
             }
         }
@@ -298,9 +295,11 @@ impl Search<'_> {
         }
         selected
     }
-    fn finish(mut self) -> Chosen {
-        let places = &mut self.chosen.places;
+    fn finish(mut self, maps: &[Mapping]) -> Chosen {
+        let Chosen { modules, places, .. } = &mut self.chosen;
         self.unknown.into_iter().rev().for_each(|index| drop(places.found.remove(index)));
+        let parts: Vec<Part<'_>> = modules.iter().map(|module| Part::of(module, maps)).collect();
+        places.found.retain(|place| !parts[place.module].lacks(place.at, place.offset));
         places.distinguish();
         self.chosen
     }

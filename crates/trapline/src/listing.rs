@@ -116,7 +116,7 @@ fn list_process(
     let maps = process.maps()?;
     let fresh = mapped(&process, &maps);
     let names = ProcessNames::of(&process)?;
-    let chosen = choose(&process, names.shown(), files, requested, &fresh, &mut HashSet::new());
+    let chosen = choose(&process, names.shown(), files, requested, (&maps, &fresh), &mut HashMap::new());
     let Chosen { modules, places: NamedSites { found, refused, .. }, misses, notices } = chosen;
     if !found.is_empty() {
         requested.progress.say(Step::Planning { functions: found.len() });

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use trapline_image::Image;
 use trapline_order::Order as _;
 use trapline_record::addr::Bias;
+use trapline_record::{FileOffset, Svma};
 use trapline_tracee::{FileId, Mapping, Process};
 
 use crate::files::{Files, ModuleFile};
@@ -40,6 +41,31 @@ impl Module {
     /// Last part of the path by which the user knows it.
     pub(crate) fn basename(&self) -> &str {
         name_of(&self.called)
+    }
+}
+
+/// How much of a file one load of it maps, where the file is mapped in other places as well. V8 maps some of its program's
+/// code a second time, near the code that it makes.
+pub(crate) struct Part<'a> {
+    module: &'a Module,
+    /// Mappings of the file's code; none if all of them belong to this load.
+    code: Vec<&'a Mapping>,
+}
+
+impl<'a> Part<'a> {
+    pub(crate) fn of(module: &'a Module, maps: &'a [Mapping]) -> Self {
+        let is_code = |one: &&Mapping| one.file == Some(module.file.id) && one.perms.exec;
+        let code: Vec<&Mapping> = maps.iter().filter(is_code).collect();
+        let is_alone = code.iter().all(|one| module.is_at(one));
+        Self { module, code: if is_alone { Vec::new() } else { code } }
+    }
+    /// Whether a place in the file is mapped elsewhere, and not by this load.
+    pub(crate) fn lacks(&self, at: Svma, offset: FileOffset) -> bool {
+        let has = |one: &&&Mapping| (one.offset..one.offset + (one.end - one.start)).contains(&offset);
+        let live = self.module.bias.live(at);
+        let is_here = |one: &&Mapping| (one.start..one.end).contains(&live);
+        let mut having = self.code.iter().filter(has).peekable();
+        having.peek().is_some() && !having.any(is_here)
     }
 }
 

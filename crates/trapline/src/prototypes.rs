@@ -4,7 +4,7 @@
 //! information has them. Does not: attach, or fail. What cannot be looked at has no prototypes, and a session
 //! says why.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use trapline_image::{
@@ -222,7 +222,8 @@ fn in_process(
     let process = Process::open(pid).ok()?;
     let maps = process.maps().ok()?;
     let fresh = mapped(&process, &maps);
-    let Chosen { modules, places, .. } = choose(&process, "", files, requested, &fresh, &mut HashSet::new());
+    let of = (&maps[..], &fresh[..]);
+    let Chosen { modules, places, .. } = choose(&process, "", files, requested, of, &mut HashMap::new());
     noted(requested, &modules, &places, reads_texts, known)
 }
 

@@ -40,6 +40,7 @@ use std::time::{Duration, Instant};
 use trapline_tracee::perf::monotonic_ns;
 use trapline_tracee::{Family, FileId, MapWatcher, Mapping};
 
+use crate::choose::Matched;
 use crate::modules::{Mapped, Module, is_short_name};
 use crate::report::Late;
 use crate::session_request::SessionRequest;
@@ -124,8 +125,8 @@ pub(super) struct LookedAt {
     loads: HashSet<Load>,
     /// Those of them that were new to the last look.
     fresh: HashSet<Load>,
-    /// Indices of specifications that found something.
-    matched: HashSet<usize>,
+    /// Specifications that found something.
+    matched: Matched,
 }
 
 impl Loads {
@@ -258,8 +259,8 @@ impl Loads {
         self.looked_at.fresh = fresh.iter().map(load).collect();
         fresh
     }
-    /// Indices of specifications that found something.
-    pub(super) const fn matched(&mut self) -> &mut HashSet<usize> {
+    /// Specifications that found something.
+    pub(super) const fn matched(&mut self) -> &mut Matched {
         &mut self.looked_at.matched
     }
     /// Forgets what was looked at, so that the next look finds all of it again.

@@ -174,7 +174,8 @@ impl Prober {
         (maps, mapped): (&[Mapping], &[Mapped]),
     ) -> (Vec<Module>, NamedSites) {
         let process = &with.target.process;
-        let chosen = choose(process, &with.target.name, files, requested, fresh, self.loads.matched());
+        let chosen =
+            choose(process, &with.target.name, files, requested, (maps, fresh), self.loads.matched());
         let Chosen { mut modules, mut places, misses, notices } = chosen;
         with.misses.extend(misses);
         with.notices.extend(notices);
