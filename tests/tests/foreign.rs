@@ -70,6 +70,41 @@ fn hits(report: &Report, name: &str) -> u64 {
     report.field(name, "hits")
 }
 
+/// The kernel and Trapline both replace the return address of the same call. Whichever comes first, both see each return,
+/// and one of them may go while the other stays.
+#[test]
+fn the_kernels_return_probe_and_our_return_trampoline_see_each_return() {
+    let path = or_skip!(c("firsts", Variant::Plain));
+    for name in SIDE_BY_SIDE {
+        for kernel_first in [true, false] {
+            let mut running = Running::start(&path, &[]);
+            let at = offsets(&path, &[name])[0];
+            let kernel = || attach_at(&path, &[(at, true)], running.pid());
+            let early = kernel_first.then(kernel).transpose();
+            let early = or_skip!(early);
+            let tracing = start("lat", &running, &["--ret=stack", name]);
+            let kernel = early.map_or_else(kernel, Ok);
+            let kernel = or_skip!(kernel);
+            calls(&mut running, name);
+            assert_eq!(kernel.counts(), [TIMES], "{name} {kernel_first}");
+            let report = if kernel_first {
+                drop(kernel);
+                calls(&mut running, name);
+                tracing.stop()
+            } else {
+                let report = tracing.stop();
+                calls(&mut running, name);
+                assert_eq!(kernel.counts(), [2 * TIMES], "{name}");
+                drop(kernel);
+                report
+            };
+            let wanted = if kernel_first { 2 * TIMES } else { TIMES };
+            assert_eq!(report.field(name, "calls"), wanted, "{name} {kernel_first}: {}", report.errors);
+            ends_well(running);
+        }
+    }
+}
+
 /// A uprobe comes and goes while each function is counted. Both tools see each call.
 #[test]
 fn a_uprobe_on_the_first_byte_and_our_jump_see_each_call() {
