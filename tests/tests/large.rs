@@ -1,17 +1,22 @@
-//! Large programs: memory bounds what one batch probes, and a module without room near it is refused by
-//! itself.
+//! Large programs: memory bounds what one batch probes, a module without room near it is refused by itself, and an attach
+//! may be interrupted at any moment.
 
 use std::fmt::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Instant;
 
-use trapline_tests::or_skip;
 use trapline_tests::running::Running;
 use trapline_tests::tracing::Tracing;
+use trapline_tests::{or_skip, text};
 
 // 30,000 functions. The program calls 1,000 of them in a hundred rounds.
 const LIBRARIES: usize = 5;
 const FUNCTIONS: usize = 6000;
+/// At so many moments an attach is interrupted.
+const MOMENTS: u32 = 8;
 
 fn run(command: &mut Command) -> Result<(), String> {
     match command.status() {
@@ -37,8 +42,13 @@ fn library(dir: &Path, number: usize) -> Result<(), String> {
     run(Command::new("cc").args(["-shared", "-o"]).arg(dir.join(format!("libmany{number}.so"))).arg(source))
 }
 
-/// A program with all these libraries, which calls two functions of each.
+/// A program with all these libraries, which calls two functions of each. It is built once, for all tests.
 fn program() -> Result<PathBuf, String> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    BUILT.get_or_init(built).clone()
+}
+
+fn built() -> Result<PathBuf, String> {
     let dir = trapline_tests::target_dir().join("victims").join("many");
     let path = dir.join("many");
     if path.exists() {
@@ -85,6 +95,35 @@ fn many_functions_of_several_libraries_are_timed_and_traced() {
             "{verb}: {output_text}"
         );
         assert!(output_text.contains("hits: 1,000 recorded, 0 missed"), "{verb}: {output_text}");
+    }
+    assert_eq!(victim.run(1).get("calls"), reported.get("calls"));
+}
+
+/// Ctrl-C at moments all over an attach. The command ends well, and the program is as it was.
+#[test]
+fn an_attach_that_is_interrupted_leaves_nothing() {
+    let path = or_skip!(program());
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let reported = victim.run(1);
+    let before = text::signals(victim.pid());
+    let probes: Vec<String> = (1..=LIBRARIES).map(|number| format!("libmany{number}:l{number}_f*")).collect();
+    let words: Vec<&str> = ["-p", &pid].into_iter().chain(probes.iter().map(String::as_str)).collect();
+    let begun = Instant::now();
+    let tracing = Tracing::start("lat", &words).unwrap_or_else(|report| panic!("{}", report.errors));
+    let took = begun.elapsed();
+    drop(tracing.stop());
+    for moment in 1..=MOMENTS {
+        let mut tracing = Tracing::spawn("lat", &words);
+        std::thread::sleep(took * moment / (MOMENTS + 1));
+        assert_eq!(victim.run(1).get("calls"), reported.get("calls"), "moment {moment} of {took:?}");
+        tracing.signal(libc::SIGINT);
+        let report = tracing.end();
+        // Before it catches signals it has done nothing.
+        let is_early = report.status.signal() == Some(libc::SIGINT) && report.errors.is_empty();
+        let is_well = report.status.success() || is_early;
+        assert!(is_well, "moment {moment} of {took:?}: {} {}", report.status, report.errors);
+        text::assert_clean(victim.pid(), &before);
     }
     assert_eq!(victim.run(1).get("calls"), reported.get("calls"));
 }
