@@ -1,9 +1,13 @@
 //! Processes with an unusual thread: it has ended, it belongs to the kernel, it cannot be stopped, or its
 //! name is no text.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::Command;
+
 use trapline_tests::running::{Printed, Running};
-use trapline_tests::tracing::{Report, Tracing, once};
-use trapline_tests::{or_skip, skip, text, victims};
+use trapline_tests::tracing::{Report, Tracing, binary, once};
+use trapline_tests::{or_skip, programs, skip, text, victims};
 
 /// Attaches, lets the program do `meanwhile` and some work, detaches. Returns the report, and what the work
 /// printed.
@@ -67,7 +71,7 @@ fn a_process_lives_on_when_its_main_thread_ends_while_it_is_traced() {
 #[test]
 fn threads_of_the_kernel_make_no_calls_for_us() {
     let path = or_skip!(victims::plain("odd"));
-    let mut probe = std::process::Command::new(&path);
+    let mut probe = Command::new(&path);
     let tried = probe.arg("uring").stdin(std::process::Stdio::null()).output().expect("it runs");
     if !tried.status.success() {
         skip!("{}", String::from_utf8_lossy(&tried.stdout));
@@ -89,6 +93,26 @@ fn a_process_with_a_name_that_is_no_text_is_one_like_others() {
     for verb in ["count", "lat"] {
         sound(verb, "name", "");
     }
+}
+
+/// A path and a process' name with bytes that are no text, as they are typed.
+#[test]
+fn names_that_are_no_text_can_be_typed() {
+    let path = or_skip!(victims::plain("odd"));
+    let odd = path.with_file_name(OsStr::from_bytes(b"na\xefve"));
+    programs::copy(&path, &odd).expect("a copy");
+    let mut victim = Running::start(&odd, &["name"]);
+    let pid = victim.pid().to_string();
+    let probe = [odd.as_os_str().as_bytes(), b":work"].concat();
+    for words in [[&b"-p"[..], pid.as_bytes(), &probe], [b"-n", b"a na\xc3\xafve nam\xc3", b"work"]] {
+        let words = words.map(OsStr::from_bytes);
+        let mut command = Command::new(binary());
+        let output = command.args(["count", "-d", "0.1", "--json"]).args(words).output().expect("it runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.contains("1 matched, 1 probed"), "{words:?}: {errors}");
+    }
+    assert_eq!(victim.run(1000)["sum"], 1_499_500);
+    std::fs::remove_file(odd).expect("ours");
 }
 
 /// Part of the program's file is mapped a second time. Its functions are probed in both places. Those that only the first
