@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 use trapline::Call;
 
-use super::{how, named, nanos, value_type};
+use super::parts::{how, named, nanos, value_type};
 use crate::args::types::{Parameter, Signature, Type, Value};
 use crate::report::code_names::CodeNames;
 use crate::report::json::{SCHEMA, line};

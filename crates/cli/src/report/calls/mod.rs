@@ -1,25 +1,26 @@
 //! A line for each call: for people (`plain`), as JSON (`json`, docs/guide/json.md), or as a row of comma-separated values
-//! (`rows`, RFC 4180).
+//! (`rows`, RFC 4180). `parts` has what they share.
 //!
 //! In: calls, and the signatures that were typed. Out: text. Does not: sort, count, write.
 
 mod json;
+mod parts;
 mod plain;
 mod rows;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use trapline::calls::CallEnd;
 use trapline::stacks::CodeAt;
 use trapline::{Call, ProbeSpec, Site};
 
 use super::code_names::CodeNames;
 use super::format::Format;
 use super::site::asked_for;
-use crate::args::types::{Signature, Type};
+use crate::args::types::Signature;
 use json::json;
 pub(super) use json::members;
+pub(super) use parts::{nanos, value_type};
 use plain::plain;
 pub(super) use plain::{arguments, returned_value};
 use rows::{numbers, row};
@@ -105,28 +106,4 @@ impl<'a> Shown<'a> {
             _ => plain(out, call, signature, (self.timestamps, &mut self.names)),
         }
     }
-}
-
-/// The name of the function that a value points to.
-fn named(names: &mut Option<Box<CodeNames>>, pid: u32, raw: u64) -> Option<Arc<str>> {
-    names.as_mut()?.of(pid, raw)
-}
-
-/// The end of a call as one word.
-const fn how(how: CallEnd) -> &'static str {
-    match how {
-        CallEnd::Entered => "entered",
-        CallEnd::Returned => "returned",
-        CallEnd::TailCall => "tail",
-        CallEnd::Unfinished => "unfinished",
-    }
-}
-
-/// The type by which a returned value is shown.
-pub(super) fn value_type(signature: Option<&Signature>) -> &Type {
-    signature.and_then(|signature| signature.value.as_ref()).unwrap_or(&Type::Hex)
-}
-
-pub(super) fn nanos(time: std::time::Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -6,7 +6,7 @@ use trapline::Call;
 use trapline::calls::CallEnd;
 use trapline::system::time_of_day;
 
-use super::{named, nanos, value_type};
+use super::parts::{named, nanos, value_type};
 use crate::args::types::{Signature, Type};
 use crate::report::code_names::CodeNames;
 use crate::report::{digits, text, visible};

@@ -5,8 +5,8 @@
 use trapline::Call;
 
 use super::json::{argument, returned_of};
+use super::parts::{how, nanos, value_type};
 use super::plain::number;
-use super::{how, nanos, value_type};
 use crate::args::types::{Signature, Type};
 use crate::report::digits;
 
