@@ -75,6 +75,11 @@ fn built() -> Result<PathBuf, String> {
     Ok(path)
 }
 
+/// All functions of all libraries.
+fn probes() -> Vec<String> {
+    (1..=LIBRARIES).map(|number| format!("libmany{number}:l{number}_f*")).collect()
+}
+
 /// The libraries lie close together, and each maps the part that all have in common.
 #[test]
 fn many_functions_of_several_libraries_are_timed_and_traced() {
@@ -82,7 +87,7 @@ fn many_functions_of_several_libraries_are_timed_and_traced() {
     let mut victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
     let reported = victim.run(1);
-    let probes: Vec<String> = (1..=LIBRARIES).map(|number| format!("libmany{number}:l{number}_f*")).collect();
+    let probes = probes();
     for verb in ["count", "lat", "trace"] {
         let mut words = vec!["-p", &pid];
         words.extend(probes.iter().map(String::as_str));
@@ -107,7 +112,7 @@ fn an_attach_that_is_interrupted_leaves_nothing() {
     let pid = victim.pid().to_string();
     let reported = victim.run(1);
     let before = text::signals(victim.pid());
-    let probes: Vec<String> = (1..=LIBRARIES).map(|number| format!("libmany{number}:l{number}_f*")).collect();
+    let probes = probes();
     let words: Vec<&str> = ["-p", &pid].into_iter().chain(probes.iter().map(String::as_str)).collect();
     let begun = Instant::now();
     let tracing = Tracing::start("lat", &words).unwrap_or_else(|report| panic!("{}", report.errors));

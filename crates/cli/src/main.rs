@@ -76,20 +76,20 @@ fn main() -> ExitCode {
 /// The command line, read. Left to itself, clap has colours on a dumb terminal where `CI` is set.
 fn typed() -> Result<Typed, clap::Error> {
     let colours = if top::screen::is_dumb() { ColorChoice::Never } else { ColorChoice::Auto };
-    let mut command = of_bytes(Typed::command().color(colours));
+    let mut command = with_any_bytes(Typed::command().color(colours));
     let matches = command.try_get_matches_from_mut(std::env::args_os())?;
     Typed::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 /// Lets every text on the command line have bytes that are not UTF-8. They become U+FFFD, as they do in the names of files
 /// and processes that such a text is compared with.
-fn of_bytes(command: clap::Command) -> clap::Command {
+fn with_any_bytes(command: clap::Command) -> clap::Command {
     let lossy = |text: OsString| text.to_string_lossy().into_owned();
     let of_arg = |arg: clap::Arg| match arg.get_value_parser().type_id() == ValueParser::string().type_id() {
         true => arg.value_parser(OsStringValueParser::new().map(lossy)),
         false => arg,
     };
-    command.mut_args(of_arg).mut_subcommands(of_bytes)
+    command.mut_args(of_arg).mut_subcommands(with_any_bytes)
 }
 
 /// Shows a long help by a pager. Other texts of clap's are printed by clap, which then ends the program.

@@ -3,6 +3,7 @@
 //! In: a slice, and how its elements compare. Out: the same slice in order; equal elements keep their places among each
 //! other. Does not: sort what is sorted again and again: `slice::sort` is about twice as fast, and takes 4 KiB of code for
 //! each type and comparison. The command has a hundred of those, and 8 MB for everything.
+//! It allocates, so code that patches, or that runs in the program itself, uses `slice::sort_unstable`.
 #![forbid(unsafe_code)]
 
 use std::cmp::Ordering;

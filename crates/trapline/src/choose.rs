@@ -14,7 +14,7 @@ use trapline_tracee::{FileId, Mapping, Process};
 use crate::files::Files;
 use crate::filter::Filter;
 use crate::maps::RunPlace;
-use crate::modules::{Mapped, Module, Part};
+use crate::modules::{Mapped, MappedPart, Module};
 use crate::place_values::{fits, values};
 use crate::report::Refused;
 use crate::session_request::SessionRequest;
@@ -298,7 +298,7 @@ impl Search<'_> {
     fn finish(mut self, maps: &[Mapping]) -> Chosen {
         let Chosen { modules, places, .. } = &mut self.chosen;
         self.unknown.into_iter().rev().for_each(|index| drop(places.found.remove(index)));
-        let parts: Vec<Part<'_>> = modules.iter().map(|module| Part::of(module, maps)).collect();
+        let parts: Vec<MappedPart<'_>> = modules.iter().map(|module| MappedPart::of(module, maps)).collect();
         places.found.retain(|place| !parts[place.module].lacks(place.at, place.offset));
         places.distinguish();
         self.chosen

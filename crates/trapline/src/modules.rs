@@ -46,13 +46,13 @@ impl Module {
 
 /// How much of a file one load of it maps, where the file is mapped in other places as well. V8 maps some of its program's
 /// code a second time, near the code that it makes.
-pub(crate) struct Part<'a> {
+pub(crate) struct MappedPart<'a> {
     module: &'a Module,
     /// Mappings of the file's code; none if all of them belong to this load.
     code: Vec<&'a Mapping>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> MappedPart<'a> {
     pub(crate) fn of(module: &'a Module, maps: &'a [Mapping]) -> Self {
         let is_code = |one: &&Mapping| one.file == Some(module.file.id) && one.perms.exec;
         let code: Vec<&Mapping> = maps.iter().filter(is_code).collect();

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use trapline_order::Order as _;
 use trapline_plan::{ModulePlan, Patch, Region, layout::SMALL_REGIONS};
 use trapline_record::RemoteAddr;
 use trapline_record::journal::Entry;
@@ -119,6 +118,6 @@ pub(crate) fn refuse(sites: &mut Vec<PreparedSite>, bad: Vec<(usize, Why)>, repo
     }
     sites.retain(|s| !requests.contains_key(&(s.module, s.patch.request)));
     let mut refused: Vec<Refused> = requests.into_values().collect();
-    refused.order_by_key(|r| (r.module, r.request));
+    refused.sort_unstable_by_key(|r| (r.module, r.request));
     report.refused.extend(refused);
 }

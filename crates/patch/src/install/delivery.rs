@@ -5,7 +5,6 @@
 //! displaced only if the entry of each handler is patched, and the entry of each `sigaction`.
 //! Does not: find the functions at which handlers begin, or patch them.
 
-use trapline_order::Order as _;
 use trapline_plan::{Action, Hold, Patch, PatchRole};
 use trapline_record::control::{at, fact};
 use trapline_tracee::{Batch, BatchOptions, Process, RemoteOptions};
@@ -36,7 +35,7 @@ pub(crate) fn fault_handlers(
         handlers
     })??;
     // Of two uses of one handler, that without a description comes first.
-    handlers.order();
+    handlers.sort_unstable();
     handlers.dedup_by_key(|handler| handler.0);
     Ok(handlers)
 }

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use trapline_order::Order as _;
 use trapline_record::control::{MEMFD_NAME, State, VERSION, at};
 use trapline_record::journal::{Entry, EntryKind};
 use trapline_record::{FileOffset, RemoteAddr};
@@ -99,7 +98,7 @@ fn look_for_segments(process: &Process) -> Result<Vec<FoundSegment>, PatchError>
         }
     }
     // Inode numbers of memfds grow with time.
-    found.order_by_key(|f| std::cmp::Reverse(f.memfd.inode));
+    found.sort_by_key(|f| std::cmp::Reverse(f.memfd.inode));
     Ok(found)
 }
 

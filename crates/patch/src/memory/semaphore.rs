@@ -5,7 +5,6 @@
 //! that a later tracer knows (SAFE-3). Other tracers raise and lower the same words; so we add and subtract,
 //! and never put back a value.
 
-use trapline_order::Order as _;
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{ENTRY_LEN, Entry, EntryKind, MAX_PATCH};
 use trapline_tracee::{Process, TargetError};
@@ -56,7 +55,7 @@ pub(crate) fn entries(
         semaphores.map(|s| m.bias.live(s.at)).collect::<Vec<_>>()
     };
     let mut at: Vec<RemoteAddr> = modules.iter().flat_map(placed).collect();
-    at.order();
+    at.sort_unstable();
     at.dedup();
     at.into_iter().map(|addr| Ok(entry(addr, read(process, addr)?))).collect()
 }

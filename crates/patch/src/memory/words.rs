@@ -4,7 +4,6 @@
 //! broken.
 //! Does not: interpret them beyond [`Block`].
 
-use trapline_order::Order as _;
 use trapline_record::RemoteAddr;
 use trapline_record::control::{CONTROL_LEN, MAGIC, State, VERSION, at};
 use trapline_record::journal::{ENTRY_LEN, Entry, Journal};
@@ -89,7 +88,7 @@ impl Block {
         process.read(control + self.get(at::GUARD_OFF), &mut bytes)?;
         let word = |b: &[u8]| b.try_into().map_or(0, u64::from_le_bytes);
         let mut guards: Vec<_> = bytes.chunks_exact(16).map(|b| (word(&b[..8]), word(&b[8..]))).collect();
-        guards.order();
+        guards.sort_unstable();
         Ok(guards)
     }
 }

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use trapline_order::Order as _;
 use trapline_record::control::{State, at};
 use trapline_record::journal::{Entry, EntryKind, MAX_PATCH};
 use trapline_record::trampolines::Trampolines;
@@ -125,7 +124,7 @@ fn begin(process: &Process, removals: &[Removal<'_>]) -> Result<Vec<(u64, u64)>,
         guards.extend(removal.found.block.guards(process, removal.found.control)?);
         removal.set_state(process, State::Removing)?;
     }
-    guards.order();
+    guards.sort_unstable();
     Ok(guards)
 }
 

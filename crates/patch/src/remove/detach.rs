@@ -5,7 +5,6 @@
 //! for each process (`clean`); a report of what was left alone. All of it may be repeated (SAFE-3, SAFE-4).
 //! Does not: wait for a blocked call, or read counters.
 
-use trapline_order::Order as _;
 use trapline_record::control::State;
 use trapline_tracee::{FileId, Process, users_of};
 
@@ -70,7 +69,7 @@ fn children(pid: u32, files: &[FileId], options: &Options, report: &mut DetachRe
     let mut seen = vec![pid];
     loop {
         let mut users: Vec<u32> = files.iter().flat_map(|&file| users_of(file)).collect();
-        users.order();
+        users.sort_unstable();
         users.dedup();
         users.retain(|user| !seen.contains(user));
         if users.is_empty() {

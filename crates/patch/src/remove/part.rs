@@ -12,7 +12,6 @@
 
 use std::collections::HashSet;
 
-use trapline_order::Order as _;
 use trapline_record::journal::{Entry, EntryKind};
 use trapline_tracee::{Batch, BatchOptions, Process, users_of};
 
@@ -61,7 +60,7 @@ pub(super) fn out(batches: &mut Batches, process: &Process, entries: &[Entry]) -
 /// Children that map the segments. One that ends, or that another tracer holds, is no failure of the process.
 pub(super) fn children(batches: &Batches, process: &Process) -> Vec<Process> {
     let mut users: Vec<u32> = batches.memfds().into_iter().flat_map(users_of).collect();
-    users.order();
+    users.sort_unstable();
     users.dedup();
     users
         .into_iter()

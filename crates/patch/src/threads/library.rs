@@ -30,7 +30,6 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use trapline_order::Order as _;
 use trapline_record::RemoteAddr;
 use trapline_tracee::{Process, TargetError};
 
@@ -126,7 +125,7 @@ impl LibraryThreads {
             }
         }
         if !heads.is_empty() {
-            heads.order();
+            heads.sort_unstable();
             heads.dedup();
             self.begins = heads;
         }

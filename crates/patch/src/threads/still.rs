@@ -10,7 +10,6 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use trapline_order::Order as _;
 use trapline_record::RemoteAddr;
 use trapline_tracee::{Batch, Mapping, Process, StoppedAll, TargetError};
 
@@ -96,7 +95,7 @@ pub(crate) fn saved_contexts(process: &Process, guards: &[(u64, u64)]) -> Result
     if !all {
         return Ok(guards.iter().map(|g| g.0).collect());
     }
-    caught.order();
+    caught.sort_unstable();
     caught.dedup();
     Ok(caught)
 }

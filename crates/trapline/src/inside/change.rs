@@ -5,8 +5,6 @@
 
 use std::collections::HashSet;
 
-use trapline_order::Order as _;
-
 use super::site_request::SiteRequest;
 
 /// A change of patches that is being prepared.
@@ -27,7 +25,7 @@ pub(super) struct Change {
 
 impl Change {
     pub(super) fn new(mut queue: Vec<u32>, found: usize) -> Self {
-        queue.order();
+        queue.sort_unstable();
         let (asked, site_requests) = (queue.len(), Vec::with_capacity(queue.len()));
         Self { queue, asked, next: 0, seen: HashSet::new(), site_requests, found }
     }

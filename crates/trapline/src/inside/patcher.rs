@@ -6,7 +6,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use trapline_order::Order as _;
 use trapline_patch::Why;
 use trapline_patch::own::{Own, OwnSite};
 use trapline_plan::{PatchRole, Tactic};
@@ -109,7 +108,7 @@ impl Patcher {
     pub(super) fn release(&mut self, registry: &Registry, probed_sites: &[u32]) -> Result<(), Error> {
         let of_sites = probed_sites.iter().flat_map(|&probed_site| registry[probed_site].groups()).copied();
         let mut groups: Vec<usize> = of_sites.filter(|&group| self.groups[group].live).collect();
-        groups.order();
+        groups.sort_unstable();
         groups.dedup();
         groups.retain(|&group| self.groups[group].parts.iter().all(|p| !registry[p.probed_site].is_wanted()));
         self.take_out(&groups)
@@ -182,7 +181,7 @@ impl Patcher {
                 groups.extend(here.filter_map(|load| self.earlier(one, one.need(probed_site), *load)));
             }
         }
-        groups.order();
+        groups.sort_unstable();
         groups.dedup();
         self.put_back(registry, known, groups)
     }
@@ -328,7 +327,7 @@ impl Patcher {
         let parts = groups.iter().flat_map(|&group| &self.groups[group].parts);
         let mut probed_sites: Vec<u32> = parts.map(|part| part.probed_site).collect();
         probed_sites.push(part.probed_site);
-        probed_sites.order();
+        probed_sites.sort_unstable();
         probed_sites.dedup();
         probed_sites.retain(|&probed_site| registry[probed_site].is_wanted());
         let request = |number: u32| registry[number].request(registry[number].need(number), *load);

@@ -10,7 +10,6 @@ use std::collections::HashMap;
 use std::iter::Peekable;
 use std::vec;
 
-use trapline_order::Order as _;
 use trapline_patch::own::{Own, OwnSite};
 use trapline_patch::{PatchError, Why};
 use trapline_record::RemoteAddr;
@@ -107,7 +106,7 @@ impl<'a> Placing<'a> {
         // Entered in the table, but not written.
         traps.left().for_each(|trap| trap.take_out());
         let mut refused: Vec<(usize, Why)> = refused.into_iter().collect();
-        refused.order_by_key(|one| one.0);
+        refused.sort_by_key(|one| one.0);
         Ok(refused)
     }
 }
@@ -135,7 +134,7 @@ struct ByHead<T> {
 
 impl<T> ByHead<T> {
     fn new(mut all: Vec<(u64, T)>) -> Self {
-        all.order_by_key(|one| one.0);
+        all.sort_by_key(|one| one.0);
         Self { rest: all.into_iter().peekable(), left: Vec::new() }
     }
     /// All of one head; its address is higher than those requested before.

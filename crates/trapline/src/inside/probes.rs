@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use trapline_order::Order as _;
 use trapline_patch::Why;
 use trapline_plan::Tactic;
 use trapline_record::{FileId, RemoteAddr};
@@ -72,7 +71,7 @@ impl Probes {
         for (&probed_site, request) in probed_sites.iter().zip(requests) {
             keys.push(self.registry.add(engine, probed_site, request));
         }
-        probed_sites.order();
+        probed_sites.sort_unstable();
         probed_sites.dedup();
         let patched = self.patcher.live().map(|group| group.load.file);
         let settled = self.registry.files_of_only(&probed_sites, patched);

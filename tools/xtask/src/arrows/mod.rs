@@ -28,10 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("trapline-runtime", &["trapline-record", "trapline-insn"]),
     ("trapline-tracee", &["trapline-record", "trapline-order"]),
     ("trapline-plan", &["trapline-record", "trapline-insn", "trapline-image", "trapline-code"]),
-    (
-        "trapline-patch",
-        &["trapline-record", "trapline-order", "trapline-plan", "trapline-tracee", "trapline-runtime"],
-    ),
+    ("trapline-patch", &["trapline-record", "trapline-plan", "trapline-tracee", "trapline-runtime"]),
     (
         "trapline-watch",
         &["trapline-record", "trapline-order", "trapline-tracee", "trapline-image", "trapline-insn"],

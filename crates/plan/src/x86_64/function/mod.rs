@@ -1,7 +1,7 @@
 //! Plans all sites of one function: entry, exits, single instructions, and what they do to each other.
-//! `code` has a function's code, `ahead` has several threads analyse it, `entry` and `exits` put actions at its entry
-//! and its exits, `behind` decides when an entry's window begins behind the first instruction, and `window_choice`
-//! chooses window and tactic.
+//! `code` has a function's code, and `ahead` has several threads analyse it. `entry` and `exits` put actions at its entry
+//! and its exits. `behind` decides when an entry's window begins behind the first instruction. `window_choice` chooses
+//! window and tactic.
 //!
 //! In: a function and its requests. Out: sites with disjoint windows. If two requests need the same
 //! window, one site serves both. A request is met as a whole or refused as a whole. Invariant: RET-3 a call

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use smallvec::SmallVec;
 use trapline_image::FunctionIndex;
-use trapline_order::Order as _;
 use trapline_patch::own::{Own, Ready, Word};
 use trapline_patch::{PatchError, Why};
 use trapline_plan::aarch64::site::PatchedWord;
@@ -110,7 +109,7 @@ fn sites(site_requests: &[SiteRequest], refused: &mut HashMap<usize, Why>) -> Ve
         }
     }
     // Consumers before the instruction come before consumers of the call that it ends.
-    all.values_mut().for_each(|site| site.called.order_by_key(|one| one.1));
+    all.values_mut().for_each(|site| site.called.sort_by_key(|one| one.1));
     all.into_values().collect()
 }
 
