@@ -312,6 +312,50 @@ pub fn go_before_1_22(name: &str) -> Result<PathBuf, String> {
     go_by(go, &[], native::GO, name, "GoOld", ["0", ""])
 }
 
+/// A Go victim, static, by a certain version of Go, such as `1.17.13`. The toolchain is a module, which `go` brings here.
+///
+/// # Errors
+/// See [`c`]; if the toolchain cannot be had.
+pub fn go_of(version: &str, name: &str) -> Result<PathBuf, String> {
+    let root = go_toolchain(version)?;
+    let source = sources().join(format!("{name}.go"));
+    cached(folder(&format!("Go{version}"))?.join(name), std::slice::from_ref(&source), |to| {
+        let mut command = Command::new(root.join("bin/go"));
+        command
+            .env("GOROOT", &root)
+            .env("CGO_ENABLED", "0")
+            .env("GO111MODULE", "off")
+            .env("GOTOOLCHAIN", "local");
+        command.env("GOENV", "off").arg("build").arg("-o").arg(to).arg(&source);
+        command
+    })
+}
+
+/// Root folder of a toolchain. Modules keep no execute bits, so those are set here, as `go` does.
+fn go_toolchain(version: &str) -> Result<PathBuf, String> {
+    let module = format!("golang.org/toolchain@v0.0.1-go{version}.linux-{}", native::GO);
+    let output = Command::new(newest_go()).args(["mod", "download", "-json", &module]).output();
+    let output = output.map_err(|error| format!("no Go: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let folder = said.lines().find_map(|line| line.trim().strip_prefix("\"Dir\": \"")?.split('"').next());
+    let folder = PathBuf::from(folder.ok_or_else(|| format!("Go {version} cannot be had: {}", said.trim()))?);
+    let tools = folder.join(format!("pkg/tool/linux_{}", native::GO));
+    for programs in [folder.join("bin"), tools] {
+        for program in std::fs::read_dir(&programs)
+            .map_err(|error| format!("{}: {error}", programs.display()))?
+            .flatten()
+        {
+            let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(program.path(), executable).map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(folder)
+}
+
+fn newest_go() -> &'static str {
+    if Path::new("/usr/local/go/bin/go").exists() { "/usr/local/go/bin/go" } else { "go" }
+}
+
 /// A Go victim that has one location for each parameter, wherever it is within the function.
 ///
 /// # Errors
@@ -374,8 +418,7 @@ fn go_for(processor: &str, name: &str, to: &str, how: [&str; 2]) -> Result<PathB
 }
 
 fn go_built(mode: &[&str], processor: &str, name: &str, to: &str, how: [&str; 2]) -> Result<PathBuf, String> {
-    let go = if Path::new("/usr/local/go/bin/go").exists() { "/usr/local/go/bin/go" } else { "go" };
-    go_by(Path::new(go), mode, processor, name, to, how)
+    go_by(Path::new(newest_go()), mode, processor, name, to, how)
 }
 
 fn go_by(

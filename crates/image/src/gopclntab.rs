@@ -39,8 +39,8 @@ const FLAG_ASM: u8 = 4;
 /// |---|---|---|---|
 /// | header | this word | this word | this word |
 /// | addresses in the table | 8 bytes | 4 bytes | 4 bytes |
-/// | flags of a function, so whether it is assembly | none: not known | at 37 | at 41 |
-/// | arguments in registers, g in r14 (x86-64) | 1.17 has it, and cannot be distinguished: not known | yes | yes |
+/// | flags of a function, so whether it is assembly | none | at 37 | at 41 |
+/// | arguments in registers, g in r14 (x86-64) | 1.17: known where a function [checks its stack](checks_stack_by_r14) | yes | yes |
 ///
 /// Another word is a version that is not known: `Image::is_unknown_go`.
 const GO_1_16: u32 = 0xffff_fffa;
@@ -156,7 +156,10 @@ fn read(elf: &Elf) -> Option<Vec<GoFunction>> {
         let resume = (resume != 0 && u64::from(resume) < len).then(|| start + u64::from(resume));
         let name = header.offset.wrapping_add(header.names).wrapping_add(u64::from(name));
         let flags = header.flags.and_then(|at| func.get(at));
-        let in_registers = flags.is_some_and(|flags| flags & FLAG_ASM == 0);
+        let in_registers = match flags {
+            Some(flags) => flags & FLAG_ASM == 0,
+            None => checks_stack_by_r14(elf, start),
+        };
         let passes = if in_registers { Passes::Registers } else { Passes::Unknown };
         found.push(GoFunction { start, len, name, resume, passes });
     }
@@ -164,6 +167,21 @@ fn read(elf: &Elf) -> Option<Vec<GoFunction>> {
     // The linker's entries for C code in between have no name.
     found.retain(|f| text(elf.bytes.get(), f.name).is_some_and(|name| !name.is_empty()));
     Some(found)
+}
+
+/// Whether a function begins by comparing its stack pointer, or what it will be, with the limit in the goroutine that r14
+/// points to: `cmp rsp, [r14+16]` or `cmp r12, [r14+16]`, then `jbe`. Only Go's compiler produces that, for functions that
+/// take their arguments in registers; assembly, and Go 1.16, read g from thread-local memory there.
+fn checks_stack_by_r14(elf: &Elf, start: u64) -> bool {
+    let begins = elf.at(start, 24).filter(|_| elf.machine == Machine::X86_64);
+    begins.is_some_and(|code| {
+        code.windows(6).any(|bytes| {
+            matches!(
+                bytes,
+                [0x49 | 0x4D, 0x3B, 0x66, 0x10, 0x76, _] | [0x49 | 0x4D, 0x3B, 0x66, 0x10, 0x0F, 0x86]
+            )
+        })
+    })
 }
 
 /// In this table Go's linker gives a function and its wrapper the same name. Only the symbol table

@@ -136,6 +136,14 @@ pub enum Refusal {
         /// The function.
         at: Svma,
     },
+    /// A function of Go's runtime that begins on one goroutine and ends on another.
+    #[error(
+        "{at:#x}: Go's runtime changes the goroutine in it, so the end of a call cannot be put together with its beginning; its calls can be counted (trapline count)"
+    )]
+    ChangesGoroutine {
+        /// The function.
+        at: Svma,
+    },
     /// It is not known where this version of Go's runtime goes on, nor where its functions have what.
     #[error(
         "{at:#x}: this file's version of Go is not known (1.16 and later are, unless their tables were changed), so neither is where its runtime goes on; its calls may be counted (trapline count)"
@@ -307,7 +315,7 @@ impl Refusal {
             Self::InsideInstruction { .. } => "inside-instruction",
             Self::NotInFile { .. } => "not-in-file",
             Self::InRseq { .. } => "in-rseq",
-            Self::BeforeGoroutine { .. } => "no-goroutine",
+            Self::BeforeGoroutine { .. } | Self::ChangesGoroutine { .. } => "no-goroutine",
             Self::UnknownGo { .. } => "unknown-go",
             Self::Overlap { .. } => "overlap",
             Self::ExitsUnknown { .. } | Self::ExitsUnreadable { .. } => "exits-unknown",

@@ -291,6 +291,11 @@ impl Action {
     pub const fn is_timed(self) -> bool {
         matches!(self, Self::Latency | Self::LatencyByTrampoline)
     }
+    /// Whether a call's beginning and its end are paired.
+    #[must_use]
+    pub const fn pairs(self) -> bool {
+        self.is_timed() || matches!(self, Self::Record { returns: true, .. } | Self::Tally { exits: true })
+    }
     /// Whether a consumer is called. Such a request has no counter.
     #[must_use]
     pub const fn calls(self) -> bool {

@@ -44,8 +44,9 @@ pub const STRIDE: u64 = (at::BUCKETS + hist::BUCKETS as u64 * 8).next_multiple_o
 pub const STAMP_BLOCKS: u64 = 8192;
 /// Length of a stamp block in bytes: 512 cells of 16.
 pub const STAMP_BLOCK: u64 = 512 * 16;
-/// Number of blocks that are tried before an entry counts as missed.
-pub const STAMP_PROBES: u64 = 8;
+/// Number of blocks that are tried before an entry counts as missed. With eight, one of 30,000 found no block where three
+/// of ten are taken.
+pub const STAMP_PROBES: u64 = 64;
 /// Length of the tag table in bytes.
 pub const STAMP_TAGS_LEN: u64 = STAMP_BLOCKS * 8;
 /// Length of the whole stamp memory in bytes: tags, then blocks.

@@ -96,18 +96,13 @@ pub(super) fn is_goroutines(
     (words, at): (&[u32], Svma),
 ) -> Result<bool, Refusal> {
     let found = has_g(image, request.function, words);
-    match !found && is_go(image, request.function) && (asks || calls_end(request.action)) {
+    match !found && is_go(image, request.function) && (asks || request.action.pairs()) {
         true => Err(Refusal::Unsupported {
             at,
             what: "no code knows where this function of Go's runtime finds its goroutine",
         }),
         false => Ok(found),
     }
-}
-
-/// Whether a call's beginning and its end are paired.
-const fn calls_end(role: Action) -> bool {
-    role.is_timed() || matches!(role, Action::Record { returns: true, .. })
 }
 
 /// Whether memory is copied onto the stack.

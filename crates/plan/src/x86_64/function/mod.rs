@@ -325,7 +325,8 @@ impl<'a> Planner<'a> {
 
     /// Refuses a request that needs the goroutine where there is none yet, or where it is not known how Go does it. A
     /// program that begins has none: `rt0_go` sets the thread pointer by `settls`, which threads of older versions also
-    /// call first. All that `rt0_go` calls later has a goroutine.
+    /// call first. All that `rt0_go` calls later has a goroutine. What makes another goroutine the thread's own ends on
+    /// that one, so its calls have no known end.
     fn has_goroutine(&self, request: &ActionRequest) -> Result<(), Refusal> {
         let counts = matches!(request.action, Action::CountEntry | Action::CountExits | Action::CountAt(_))
             || request.action.is_for_us();
@@ -335,12 +336,15 @@ impl<'a> Planner<'a> {
         if image.is_unknown_go() {
             return Err(Refusal::UnknownGo { at: f.start });
         }
-        let is_before = |name: &str| {
-            let name = name.strip_suffix(".abi0").unwrap_or(name);
-            matches!(name, "runtime.rt0_go" | "runtime.settls") || name.starts_with("_rt0_")
+        let is = |what: fn(&str) -> bool| {
+            image.names(f).any(|name| what(name.raw.strip_suffix(".abi0").unwrap_or(name.raw)))
         };
-        match image.names(f).any(|name| is_before(name.raw)) {
-            true => Err(Refusal::BeforeGoroutine { at: f.start }),
+        if is(|name| matches!(name, "runtime.rt0_go" | "runtime.settls") || name.starts_with("_rt0_")) {
+            return Err(Refusal::BeforeGoroutine { at: f.start });
+        }
+        let changes = |name: &str| matches!(name, "runtime.gogo" | "gogo" | "runtime.setg" | "setg_gcc");
+        match request.action.pairs() && is(changes) {
+            true => Err(Refusal::ChangesGoroutine { at: f.start }),
             false => Ok(()),
         }
     }
