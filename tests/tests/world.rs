@@ -157,20 +157,29 @@ fn go_under_every_verb_from_its_start() {
     }
 }
 
-/// V8 looks up the return addresses of its frames.
+/// V8 and LuaJIT find frames by their return addresses.
 #[test]
-fn a_runtime_that_walks_frames_is_refused_by_name() {
-    let node = or_skip!(programs::find(&["/usr/bin/node", "/usr/local/bin/node"]));
-    let probe = format!("{}:Builtins_LoadIC*", node.display());
-    let words =
-        ["-e", "let a = {b: 1}, n = 0; for (let i = 0; i < 1e5; i++) n += a.b; console.log('sum', n)"];
-    let mut command = Command::new(binary());
-    command.args(["lat", "--ret=stack", &probe, "--"]).arg(&node).args(words);
-    let output = with_input(&mut command, "");
-    let (output_text, errors) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output_text.contains("sum 100000"), "{:?}: {output_text}{errors}", output.status);
-    assert!(errors.contains("V8"), "{errors}");
+fn runtimes_that_walk_frames_are_refused_by_name() {
+    let script = "let a = {b: 1}, n = 0; for (let i = 0; i < 1e5; i++) n += a.b; console.log('sum', n)";
+    let lua = "local n = 0 for i = 1, 1e5 do n = n + (pcall(error, i) and 0 or 1) end print('sum ' .. n)";
+    let node = (["/usr/bin/node", "/usr/local/bin/node"], "Builtins_LoadIC*", "V8", script);
+    let luajit = (["/usr/bin/luajit"; 2], "*", "LuaJIT", lua);
+    for (places, functions, runtime, code) in [node, luajit] {
+        let program = or_skip!(programs::find(&places));
+        let probe = format!("{}:{functions}", program.display());
+        for probe in [&*probe, "libc:*"] {
+            let mut command = Command::new(binary());
+            command
+                .args(["lat", "--ret=stack", "-o", "/dev/null", probe, "--"])
+                .arg(&program)
+                .args(["-e", code]);
+            let output = with_input(&mut command, "");
+            let (output_text, errors) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            assert!(output_text.contains("sum 100000"), "{:?}: {output_text}{errors}", output.status);
+            assert!(errors.contains(runtime), "{probe}: {errors}");
+        }
+    }
 }
 
 /// A killed tracer left a segment. The next tracer that is killed leaves another, with the same bytes at one

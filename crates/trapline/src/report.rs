@@ -1,6 +1,7 @@
 //! Types of reports: plain values, with no process behind them. Times are nanoseconds. Counts are since
 //! attach.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,6 +113,16 @@ pub struct Refused {
     pub kind: &'static str,
     /// The reason, with its numbers.
     pub reason: String,
+}
+
+impl Refused {
+    /// The first of those with the most frequent kind of reason.
+    pub(crate) fn typical(all: &[Self]) -> Option<&Self> {
+        let mut counts: HashMap<&str, usize> = HashMap::new();
+        all.iter().for_each(|one| *counts.entry(one.kind).or_default() += 1);
+        // The last of several greatest is taken, so the order is reversed.
+        all.iter().rev().max_by_key(|one| counts.get(one.kind))
+    }
 }
 
 /// A file that a process mapped while it was traced; its code ran before it was probed.
@@ -314,4 +325,33 @@ pub struct ProcessReport {
     pub restarted_timeouts: u64,
     /// How the process ended, if it has.
     pub ended: Option<Ended>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Refused;
+
+    #[test]
+    fn the_most_frequent_reason_is_typical() {
+        let refuse = |(probe, kind): &(&str, &'static str)| Refused {
+            probe: (*probe).to_owned(),
+            kind,
+            reason: String::new(),
+        };
+        let all = [
+            ("a", "no-code"),
+            ("b", "no-unwinder"),
+            ("c", "no-unwinder"),
+            ("d", "no-code"),
+            ("e", "no-room"),
+        ];
+        let all: Vec<Refused> = all.iter().map(refuse).collect();
+        assert_eq!(
+            Refused::typical(&all).map(|one| &*one.probe),
+            Some("a"),
+            "the first of equally frequent ones"
+        );
+        assert_eq!(Refused::typical(&all[1..]).map(|one| &*one.probe), Some("b"));
+        assert_eq!(Refused::typical(&[]), None);
+    }
 }

@@ -40,6 +40,8 @@ const NEEDS: &[Need] = &[
     Need { files: &["/usr/bin/mariadb"], package: "mariadb-client-core" },
     Need { files: &["/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"], package: "libjemalloc2" },
     Need { files: &["/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"], package: "libtcmalloc-minimal4" },
+    // A runtime that finds its frames by their return addresses.
+    Need { files: &["/usr/bin/luajit"], package: "luajit" },
     // Debug information in other forms.
     Need { files: &["/usr/bin/dwz"], package: "dwz" },
     Need { files: &["/usr/bin/ld.lld"], package: "lld" },

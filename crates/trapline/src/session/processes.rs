@@ -139,7 +139,8 @@ impl Processes {
         }
         // What hindered a whole process explains more than why single functions were refused.
         let whole = refused.iter().find(|one| one.kind == "batch-failed");
-        if let Some(first) = whole.or_else(|| refused.first().filter(|_| self.unprobed.is_empty())) {
+        if let Some(first) = whole.or_else(|| Refused::typical(&refused).filter(|_| self.unprobed.is_empty()))
+        {
             let example = format!("{}: {}", first.probe, first.reason);
             return Err(Error::AllRefused { matched: refused.len() as u64, example, refused });
         }
