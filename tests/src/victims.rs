@@ -204,17 +204,17 @@ pub fn shared(name: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// A program of the plain variant that is linked with a library of its own, `early_library.so` beside it.
+/// A program of the plain variant that is linked with a library of its own: `NAME_library.so`, beside it.
 ///
 /// # Errors
 /// See [`c`].
-pub fn early() -> Result<PathBuf, String> {
-    let library = shared("early_library")?;
-    let source = sources().join("early.c");
-    cached(library.with_file_name("early"), std::slice::from_ref(&source), |to| {
+pub fn with_library(name: &str, flags: &[&str]) -> Result<PathBuf, String> {
+    let library = shared(&format!("{name}_library"))?;
+    let folder = library.parent().unwrap_or_else(|| Path::new("."));
+    let files = [sources().join(format!("{name}.c")), sources().join("victim.h")];
+    cached(folder.join(format!("{name}{}", flags.concat())), &files, |to| {
         let mut command = Command::new("gcc");
-        command.args(["-O2", "-g"]).arg(&source).arg("-o").arg(to).arg(&library);
-        let folder = library.parent().unwrap_or_else(|| Path::new("."));
+        command.args(["-O2", "-g"]).args(flags).arg(&files[0]).arg("-o").arg(to).arg(&library);
         command.arg(format!("-Wl,-rpath,{}", folder.display()));
         command
     })

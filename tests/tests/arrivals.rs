@@ -57,7 +57,7 @@ fn programs_of_later_are_probed_before_their_first_instruction() {
 /// The library is opened by the loader of a program that is not wanted itself.
 #[test]
 fn libraries_of_programs_of_later_are_probed_before_their_constructors() {
-    let path = or_skip!(victims::early());
+    let path = or_skip!(victims::with_library("early", &[]));
     let library = path.with_file_name("early_library.so");
     let tracing = or_skip!(waiting(&[&format!("{}:early", library.display())]));
     for _ in 0..10 {

@@ -36,7 +36,7 @@ fn a_tree_is_followed_whatever_the_limit_of_descriptors() {
 /// A library's constructors are calls like any other.
 #[test]
 fn constructors_of_a_launched_program_are_seen() {
-    let path = or_skip!(victims::early());
+    let path = or_skip!(victims::with_library("early", &[]));
     let report = Tracing::spawn("count", &["early_library:early", "--", &path.display().to_string()]).end();
     assert_eq!(report.status.code(), Some(0), "{}", report.errors);
     assert_eq!(report.hits("early"), 7 + 3, "{}", report.errors);

@@ -355,3 +355,24 @@ fn a_real_program_s_own_counter_agrees() {
     }
     assert!(output_text.contains(&format!("total_commands_processed:{}", values.len())), "{output_text}");
 }
+
+/// A program that is not position-independent holds its library's variable itself.
+#[test]
+fn a_variable_of_a_library_is_watched_where_the_program_holds_it() {
+    or_skip!(available());
+    for flags in [&["-no-pie"][..], &["-fPIE", "-pie"], &["-fPIC"]] {
+        let path = or_skip!(victims::with_library("held", flags));
+        for place in ["held_library:held_total", "held_total"] {
+            let mut victim = Running::start(&path, &[]);
+            let pid = victim.pid().to_string();
+            let tracing = Tracing::start("watch", &["-p", &pid, place])
+                .unwrap_or_else(|report| panic!("{flags:?}: {}", report.errors));
+            let reported = victim.run(TIMES);
+            let report = tracing.stop();
+            let values = exact(&accesses(&report, place));
+            assert_eq!(values.len() as u64, reported["writes"], "{flags:?}, {place}: {}", report.errors);
+            assert_eq!(values.last().copied(), Some(reported["total"] as i64), "{flags:?}, {place}");
+            assert!(victim.finish().success());
+        }
+    }
+}
