@@ -1,7 +1,9 @@
 //! Which blocks run where, and what a recorded call is to them.
 //!
 //! In: attach points; calls. Out: places, known by file and offset; hits. What an attach point means is asked of the
-//! session's own search, one by one. Invariant: a block does not run for a call that lacks a value for which it asks.
+//! session's own search, one by one. A function whose implementation is chosen at run time (IFUNC) is probed elsewhere
+//! than it was found, so a call at a place that is not known belongs to the blocks of its names. Invariant: a block does
+//! not run for a call that lacks a value for which it asks.
 //! Does not: attach.
 
 use std::collections::HashMap;
@@ -12,7 +14,8 @@ use std::time::Duration;
 use trapline::Call;
 use trapline::calls::{CallEnd, ReadOutcome, Text};
 use trapline::listing::Listed;
-use trapline::report::Refused;
+use trapline::report::{Refused, Site};
+use trapline_order::Order as _;
 use trapline_script::{Hit, Memory, Needs, Probe, Program};
 
 use super::frames::Frames;
@@ -35,6 +38,8 @@ pub(super) struct Place {
     /// As the session names it.
     probed: String,
     func: String,
+    /// The records at the place are those of another probe, and lack what this block needs of memory.
+    lacks: bool,
 }
 
 /// Where blocks run: by file and offset.
@@ -132,7 +137,17 @@ impl Places {
             let needs = program.blocks[block].needs.clone();
             let (at_return, sort) = (matches!(probe, Probe::Uretprobe(..)), probe.sort());
             let (name, func) = (name(probe, one), one.function.clone());
-            let place = Place { block, spec, at_return, needs, sort, name, probed: whole(&one.probe), func };
+            let place = Place {
+                block,
+                spec,
+                at_return,
+                needs,
+                sort,
+                name,
+                probed: whole(&one.probe),
+                func,
+                lacks: false,
+            };
             self.here.entry((real(&one.file), one.offset)).or_default().push(place);
         }
         !listed.is_empty()
@@ -170,11 +185,36 @@ impl Places {
             self.real.insert(file.clone(), real(file));
         }
         let key = (self.real[file].clone(), call.site.offset);
-        let here = self.here.get(&key).into_iter().flatten().filter(|place| place.at_return == at_return);
-        let (known, unknown): (Vec<_>, Vec<_>) =
-            here.partition(|place| is_known(&place.needs, &self.recorded[place.spec], call));
+        if !self.here.contains_key(&key) {
+            self.here.insert(key.clone(), self.named(&call.site));
+        }
+        let all = &self.here[&key];
+        if all.is_empty() {
+            return (Vec::new(), 1);
+        }
+        let here = all.iter().filter(|place| place.at_return == at_return);
+        let is_known =
+            |place: &&Place| !place.lacks && is_known(&place.needs, &self.recorded[place.spec], call);
+        let (known, unknown): (Vec<_>, Vec<_>) = here.partition(is_known);
         let recorded = |place: &'_ Place| &*self.recorded[place.spec];
         (known.into_iter().map(|place| (place, recorded(place))).collect(), unknown.len() as u64)
+    }
+    /// The places that have one of a site's names. Its records are those of the first probe that means it.
+    fn named(&self, site: &Site) -> Vec<Place> {
+        let names: Vec<String> =
+            [&site.probe].into_iter().chain(&site.aliases).map(|name| whole(name)).collect();
+        let mut found: Vec<Place> =
+            self.here.values().flatten().filter(|place| names.contains(&place.probed)).cloned().collect();
+        found.order_by_key(|place| (place.block, place.at_return, place.spec));
+        // Versions of a function have the same name.
+        found.dedup_by_key(|place| (place.block, place.at_return));
+        let Some(first) = found.iter().map(|place| place.spec).min() else { return found };
+        for place in &mut found {
+            let is_same = Rc::ptr_eq(&self.recorded[place.spec], &self.recorded[first]);
+            place.lacks = !is_same && !place.needs.reads.is_empty();
+            place.spec = first;
+        }
+        found
     }
 }
 
