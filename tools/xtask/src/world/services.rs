@@ -141,7 +141,7 @@ impl Service {
     fn cycles(&mut self, cycles: u64, setting: &Setting, trapline: &Path) -> Result<String> {
         let pid = self.pid()?;
         let beside = setting.begin(&self.program, Some(pid), trapline)?;
-        let before = ours_kib(pid)?;
+        let before = Ours::of(pid)?;
         let (over, right) = (AtomicBool::new(false), AtomicU64::new(0));
         let this = &*self;
         let refused = std::thread::scope(|scope| {
@@ -169,10 +169,12 @@ impl Service {
         ensure!(ended.is_none(), "it ended: {ended:?}");
         let wrong = trapline_tests::text::differences(pid);
         ensure!(wrong.is_empty(), "its code is not its files': {}", wrong.join(", "));
-        let (right, left) = (right.into_inner(), ours_kib(pid)?.saturating_sub(before));
+        let (right, after) = (right.into_inner(), Ours::of(pid)?);
         Ok(format!(
-            "{cycles} cycles, {} refused, {right} right answers, {left} KiB of ours stay mapped",
-            refused + u64::from(!last)
+            "{cycles} cycles, {} refused, {right} right answers; {} KiB of memory stay in {} KiB of addresses",
+            refused + u64::from(!last),
+            after.resident.saturating_sub(before.resident),
+            after.addresses.saturating_sub(before.addresses),
         ))
     }
 
@@ -230,10 +232,36 @@ impl Drop for Service {
     }
 }
 
-/// Memory of the process that may be ours: what has our name, and code that is no file's.
-fn ours_kib(pid: u32) -> Result<u64> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).context("it has ended")?;
-    Ok(maps.lines().filter_map(ours_in).sum::<u64>() >> 10)
+/// Memory of a process that may be ours, in KiB.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Ours {
+    addresses: u64,
+    resident: u64,
+}
+
+impl Ours {
+    fn of(pid: u32) -> Result<Self> {
+        Ok(Self::read(&std::fs::read_to_string(format!("/proc/{pid}/smaps")).context("it has ended")?))
+    }
+    /// What has our name, and code that is no file's. Under the line of each mapping are its numbers.
+    fn read(smaps: &str) -> Self {
+        let (mut ours, mut is_ours) = (Self::default(), false);
+        for line in smaps.lines() {
+            let resident =
+                line.strip_prefix("Rss:").map(|kib| kib.trim_end_matches("kB").trim().parse().unwrap_or(0));
+            match resident {
+                Some(kib) if is_ours => ours.resident += kib,
+                // Mappings begin with an address, numbers with their names.
+                None if line.split_whitespace().next().is_some_and(|word| !word.ends_with(':')) => {
+                    let bytes = ours_in(line);
+                    is_ours = bytes.is_some();
+                    ours.addresses += bytes.unwrap_or(0) >> 10;
+                }
+                _ => {}
+            }
+        }
+        ours
+    }
 }
 
 /// Bytes of one line of `/proc/PID/maps` that may be ours.
@@ -253,7 +281,19 @@ fn last_line(text: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::ours_in;
+    use super::{Ours, ours_in};
+
+    #[test]
+    fn numbers_belong_to_the_mapping_above_them() {
+        let smaps = "7f0000000000-7f0000002000 rw-s 00000000 00:01 1029 /memfd:trapline (deleted)
+Size:                  8 kB
+Rss:                   4 kB
+7f0000003000-7f0000004000 r-xp 00000000 08:01 77 /usr/bin/nginx
+Rss:                  40 kB
+VmFlags: rd ex
+";
+        assert_eq!(Ours::read(smaps), Ours { addresses: 8, resident: 4 });
+    }
 
     #[test]
     fn memory_with_our_name_and_code_without_one_may_be_ours() {
