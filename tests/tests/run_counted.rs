@@ -41,6 +41,22 @@ fn same(victim: &Path, args: &str, script: &str, interpreted: usize) -> String {
     out(&counted)
 }
 
+/// Such a function is found at its resolver, and probed where its implementation is.
+#[test]
+fn blocks_at_functions_that_are_chosen_at_run_time_see_their_hits() {
+    let script = "uprobe:libc:strlen { @lengths[arg0 & 0] = count(); } uprobe:libc:memcpy,uprobe:libc:memmove { @copies = count(); } \
+                  uretprobe:libc:strchr { @found[retval & 0] = count(); }";
+    let run = |options: &[&str]| {
+        once(&[&["run", "-v", "-c", "/usr/bin/gcc --version", "-e", script], options].concat())
+    };
+    let (counted, read) = (run(&[]), run(&["--interpret"]));
+    assert_eq!(sides(&read).0, 0, "{}", errors(&read));
+    assert_eq!(out(&counted), out(&read), "{}", errors(&read));
+    for map in ["@lengths[0]: ", "@copies: ", "@found[0]: "] {
+        assert!(out(&read).contains(map), "{map}: {}", out(&read));
+    }
+}
+
 #[test]
 fn the_target_counts_what_the_interpreter_counts() {
     let victim = or_skip!(victims::plain("added"));

@@ -205,9 +205,10 @@ impl Places {
             [&site.probe].into_iter().chain(&site.aliases).map(|name| whole(name)).collect();
         let mut found: Vec<Place> =
             self.here.values().flatten().filter(|place| names.contains(&place.probed)).cloned().collect();
-        found.order_by_key(|place| (place.block, place.at_return, place.spec));
+        let key = |place: &Place| (place.block, place.at_return, place.spec, place.probed.clone());
+        found.order_by_key(key);
         // Versions of a function have the same name.
-        found.dedup_by_key(|place| (place.block, place.at_return));
+        found.dedup_by_key(|place| key(place));
         let Some(first) = found.iter().map(|place| place.spec).min() else { return found };
         for place in &mut found {
             let is_same = Rc::ptr_eq(&self.recorded[place.spec], &self.recorded[first]);
