@@ -5,6 +5,7 @@
 //! states. (`TRAPLINE_FAULT_STRIDE=1`: all points on both sides.)
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use trapline_tests::running::Running;
@@ -48,21 +49,42 @@ fn stride() -> usize {
     setting("TRAPLINE_FAULT_STRIDE", 4) as usize
 }
 
-fn every_point(side: &str) {
+/// A tracer that ends by itself when it is not killed.
+type Traced = fn(pid: &str, fault: &str) -> (ExitStatus, String);
+
+fn counted(pid: &str, fault: &str) -> (ExitStatus, String) {
+    let words = ["-p", pid, "-d", "0.05", "shared", "through", "calls"];
+    let report = Tracing::spawn_with("count", &words, &[("TRAPLINE_FAULT", fault)]).end();
+    (report.status, report.errors)
+}
+
+/// A script with maps of threads and of values, and with lines.
+fn script(pid: &str, then: &str) -> Command {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).expect("the target lives");
+    let adds = "uprobe:F:shared,uprobe:F:calls { @c[arg0 & 3] = count(); @s[tid] = nsecs }";
+    let blocks = format!("{adds} uprobe:F:through {{ printf(\"%d\\n\", tid) }} {then}");
+    let mut command = Command::new(tracing::binary());
+    command.args(["run", "-p", pid, "-o", "/dev/null", "-e"]);
+    command.arg(blocks.replace(":F:", &format!(":{}:", program.display())));
+    command
+}
+
+fn scripted(pid: &str, fault: &str) -> (ExitStatus, String) {
+    let output = script(pid, "interval:ms:50 { exit() }").env("TRAPLINE_FAULT", fault).output();
+    let output = output.expect("trapline starts");
+    (output.status, tracing::errors(&output))
+}
+
+fn every_point(side: &str, traced: Traced, stride: usize) {
     let mut victim = or_skip!(target());
     let signals = text::signals(victim.pid());
     let pid = victim.pid().to_string();
-    for number in (first(side)..MOST).step_by(stride()) {
+    for number in (first(side)..MOST).step_by(stride) {
         let fault = format!("{side}:{number}");
-        let mut tracing = Tracing::spawn_with(
-            "count",
-            &["-p", &pid, "-d", "0.05", "shared", "through", "calls"],
-            &[("TRAPLINE_FAULT", &fault)],
-        );
-        let report = tracing.end();
-        if report.status.signal() != Some(libc::SIGKILL) {
-            assert!(report.status.success(), "{fault}: {}", report.errors);
-            println!("{side}: survived {} fault points, in steps of {}", number - 1, stride());
+        let (status, errors) = traced(&pid, &fault);
+        if status.signal() != Some(libc::SIGKILL) {
+            assert!(status.success(), "{fault}: {errors}");
+            println!("{side}: survived {} fault points, in steps of {}", number - 1, stride);
             assert!(number > 10, "a batch makes more than ten requests: are fault points built in?");
             return;
         }
@@ -113,12 +135,25 @@ fn killed_after_each_request_for_trampolines() {
 
 #[test]
 fn killed_before_each_request() {
-    every_point("before");
+    every_point("before", counted, stride());
 }
 
 #[test]
 fn killed_after_each_request() {
-    every_point("after");
+    every_point("after", counted, stride());
+}
+
+/// A script makes the same requests, and some for its maps. So a quarter of the points is enough here.
+const FEWER: usize = 4;
+
+#[test]
+fn killed_before_each_request_for_a_script() {
+    every_point("before", scripted, FEWER * stride());
+}
+
+#[test]
+fn killed_after_each_request_for_a_script() {
+    every_point("after", scripted, FEWER * stride());
 }
 
 #[test]
@@ -133,12 +168,21 @@ fn killed_at_random() {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
-        let verb = if kill % 3 == 2 { "lat" } else { "count" };
-        let mut tracing =
-            Tracing::spawn(verb, &["-p", &pid, "-d", "0.03", "shared", "through", "calls", "libc:*"]);
-        std::thread::sleep(Duration::from_micros(seed % 150_000));
-        tracing.signal(libc::SIGKILL);
-        drop(tracing.end());
+        let moment = Duration::from_micros(seed % 150_000);
+        if kill % 4 == 3 {
+            let mut tracing =
+                script(&pid, "").stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+            std::thread::sleep(moment);
+            tracing.kill().expect("it runs");
+            tracing.wait().expect("it ends");
+        } else {
+            let verb = if kill % 4 == 2 { "lat" } else { "count" };
+            let mut tracing =
+                Tracing::spawn(verb, &["-p", &pid, "-d", "0.03", "shared", "through", "calls", "libc:*"]);
+            std::thread::sleep(moment);
+            tracing.signal(libc::SIGKILL);
+            drop(tracing.end());
+        }
         right_and_cleaned(&mut victim, &signals, &format!("random kill {kill}"));
     }
     println!("{kills} random kills survived");
