@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use trapline_tests::running::Running;
+use trapline_tests::script::Script;
 use trapline_tests::tracing::{errors, once};
 use trapline_tests::{or_skip, skip, victims};
 
@@ -54,6 +55,28 @@ fn blocks_at_functions_that_are_chosen_at_run_time_see_their_hits() {
     assert_eq!(out(&counted), out(&read), "{}", errors(&read));
     for map in ["@lengths[0]: ", "@copies: ", "@found[0]: "] {
         assert!(out(&read).contains(map), "{map}: {}", out(&read));
+    }
+}
+
+/// Names of C++ are as long as they like. Two that begin alike are two keys.
+#[test]
+fn functions_with_long_names_are_keys_of_their_own() {
+    let path = or_skip!(victims::cpp("long_names"));
+    for options in [&[][..], &["--interpret"]] {
+        let mut victim = Running::start(&path, &[]);
+        let script =
+            format!("uprobe:{}:*called* {{ @[func] = count(); @p[probe] = count() }}", path.display());
+        let pid = victim.pid().to_string();
+        let tracing = Script::start(&[&["-p", &pid, "-e", &script], options].concat());
+        let printed = victim.run(10);
+        let lines = tracing.stop();
+        for count in [printed["ints"], printed["longs"]] {
+            let with = |line: &&String| line.ends_with(&format!("]: {count}"));
+            assert_eq!(lines.iter().filter(with).count(), 2, "{lines:?}");
+        }
+        let mut keys: Vec<&str> = lines.iter().filter_map(|line| Some(line.split_once("]: ")?.0)).collect();
+        keys.dedup();
+        assert_eq!(keys.len(), 4, "{lines:?}");
     }
 }
 
