@@ -199,16 +199,12 @@ impl Reading {
     /// Says what a reader should know about the recording itself.
     fn close(&self, step: Result<Step, SavedError>) -> bool {
         let (totals, name) = (self.recorded.totals(), &self.name);
-        let unpaired = match totals.lost {
-            0 => "returns are left out: their calls began before they were recorded",
-            _ => "returns are left out: their calls began before they were recorded, or the entry is missing",
-        };
         let notes = [
             (
                 totals.lost,
                 "entries and exits are missing, which found their buffer full: record with --lossless, or a larger --buffer",
             ),
-            (totals.unpaired, unpaired),
+            (totals.unpaired, "returns are left out: the beginnings of their calls are not recorded"),
             (totals.skipped, "words of the file say nothing"),
         ];
         for (many, what) in notes.into_iter().filter(|(many, _)| *many > 0) {

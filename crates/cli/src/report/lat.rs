@@ -20,23 +20,23 @@ pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &Histogram
             times.into_iter().partition(|times| times.calls > 0);
         for times in called {
             let label = times.site.as_ref().map_or("all".into(), |site| visible::name(&site.label));
-            out.push_str(&format!("\nFunction = {label}\n{}", body(times, shape, report.missed)));
+            out.push_str(&format!("\nFunction = {label}\n{}", body(times, shape)));
         }
         let quiet = report.quiet + quiet.len() as u64;
         if quiet > 0 {
             out.push_str(&format!("\n{} without a call that ended\n", grouped(quiet)));
         }
     } else {
-        out.push_str(&body(&Times::sum(&report.times), shape, report.missed));
+        out.push_str(&body(&Times::sum(&report.times), shape));
     }
     out
 }
 
-fn body(times: &Times, shape: &HistogramStyle, missed: u64) -> String {
+fn body(times: &Times, shape: &HistogramStyle) -> String {
     let histogram = &times.histogram;
     let calls = times.calls;
     if calls == 0 {
-        return format!("no call ended{}\n{}", at_least(shape), asides(times, missed));
+        return format!("no call ended{}\n{}", at_least(shape), asides(times));
     }
     let word = shape.unit.word();
     let unit = |ns: u64| ns / shape.unit.nanos();
@@ -52,7 +52,7 @@ fn body(times: &Times, shape: &HistogramStyle, missed: u64) -> String {
         unit(times.total_ns / calls),
         unit(times.total_ns),
         at_least(shape),
-        asides(times, missed)
+        asides(times)
     )
 }
 
@@ -60,17 +60,13 @@ fn at_least(shape: &HistogramStyle) -> String {
     if shape.min_ns == 0 { String::new() } else { format!(" (of at least {})", duration(shape.min_ns)) }
 }
 
-/// Calls that are no pair of a beginning and an end. `missed`: beginnings that found no room for their time, in all functions
-/// of the process; their ends are found alone.
-fn asides(times: &Times, missed: u64) -> String {
-    let alone = match missed {
-        0 => "had begun before the attach",
-        _ => "had begun before the attach, or their beginning was missed",
-    };
+/// Calls that are no pair of a beginning and an end. An end is found alone if the call was under way at the attach, if it came
+/// in by a jump from another function, or if its beginning found no room for its time.
+fn asides(times: &Times) -> String {
     let all = [
         (times.tail_exits, "ended by a tail call, and may have taken longer"),
         (times.in_flight, "had not returned"),
-        (times.unpaired, alone),
+        (times.unpaired, "ended, and were not seen to begin"),
         (times.unreturned, "never returned (longjmp, exception, coroutine)"),
         (times.clamped, "with a clock that ran backwards, counted as 0"),
     ];
@@ -114,13 +110,10 @@ calls: 1 ended by a tail call, and may have taken longer, 1 had not returned
         let times = &mut report.times[0];
         (times.tail_exits, times.in_flight, times.unpaired, times.unreturned, times.clamped) =
             (1, 2, 3, 4, 5000);
-        let expected = "\ncalls: 1 ended by a tail call, and may have taken longer, 2 had not returned, 3 had begun before the attach, \
+        let expected = "\ncalls: 1 ended by a tail call, and may have taken longer, 2 had not returned, 3 ended, and were not seen to begin, \
                       4 never returned (longjmp, exception, coroutine), 5,000 with a clock that ran backwards, counted as 0\n";
         let drawn = text(&report, true, &HistogramStyle::default());
         assert!(drawn.ends_with(expected), "{drawn}");
-        report.missed = 1;
-        let drawn = text(&report, true, &HistogramStyle::default());
-        assert!(drawn.contains("3 had begun before the attach, or their beginning was missed, 4"), "{drawn}");
         report.times[0].calls = 0;
         assert_eq!(
             text(&report, true, &HistogramStyle::default()),
