@@ -167,3 +167,25 @@ fn neighbours_without_padding_are_both_timed() {
     assert_eq!(report.refused(), [], "{}", report.errors);
     FUNCS.iter().for_each(|func| assert_eq!(report.field(func, "calls"), reported[*func], "{func}"));
 }
+
+/// The loader's code that finds a function at its first call has two more words on the stack than at its end.
+#[test]
+fn what_is_not_entered_by_a_call_is_counted_and_not_timed() {
+    let words = [
+        "ld-linux-x86-64:_dl_runtime_resolve_*",
+        "ld-linux-x86-64:_dl_fixup",
+        "--",
+        "/usr/bin/gcc",
+        "--version",
+    ];
+    let count = Tracing::spawn("count", &words).end();
+    let resolved = count.hits("_dl_fixup");
+    assert!(resolved > 0 && count.total_hits() == 2 * resolved, "{}", count.errors);
+    for verb in ["lat", "trace"] {
+        let report = Tracing::spawn(verb, &words).end();
+        assert!(report.errors.contains(" not-called; "), "{verb}: {}", report.errors);
+        if verb == "lat" {
+            assert_eq!(report.field("_dl_fixup", "calls"), resolved, "{}", report.errors);
+        }
+    }
+}

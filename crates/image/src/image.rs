@@ -332,6 +332,13 @@ impl Image {
     fn has_symbols(&self) -> bool {
         SymbolTable::find(&self.elf, constants::SHT_SYMTAB).is_some()
     }
+    /// Whether unwind tables say that the code from there on begins with something on the stack above its return address: it is
+    /// not entered by a call.
+    #[must_use]
+    pub fn begins_within_frame(&self, start: Svma) -> bool {
+        let nth = self.fdes.binary_search_by_key(&start.0, |fde| fde.start);
+        nth.is_ok_and(|nth| self.fdes[nth].fragment)
+    }
     /// Addresses that no branch leads to, sorted: exception landing pads, and where Go resumes after a panic.
     pub fn landings(&self) -> &[Svma] {
         self.landings.get_or_init(|| {

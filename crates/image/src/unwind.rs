@@ -46,7 +46,7 @@ pub(crate) fn entries(elf: &Elf) -> Vec<Fde> {
         Machine::X86_64 => 8,
         Machine::Aarch64 => 0,
     };
-    let mut cies = HashMap::new();
+    let (mut cies, mut called) = (HashMap::new(), HashMap::new());
     let mut found = Vec::new();
     let mut walk = section.entries(&bases);
     // A malformed entry ends the walk; entries before it stay.
@@ -57,6 +57,7 @@ pub(crate) fn entries(elf: &Elf) -> Vec<Fde> {
                 return Ok(gimli::CommonInformationEntry::clone(cie));
             }
             let cie = section.cie_from_offset(bases, offset)?;
+            called.insert(cie.offset(), shares_called(cie.instructions(section, bases), entry_cfa));
             cies.insert(offset, cie.clone());
             Ok(cie)
         });
@@ -69,8 +70,9 @@ pub(crate) fn entries(elf: &Elf) -> Vec<Fde> {
             gimli::Pointer::Direct(at) => Some(at),
             gimli::Pointer::Indirect(at) => elf.at(at, 8).and_then(|word| crate::elf::u64_at(word, 0)),
         });
-        let fragment =
-            fde.is_signal_trampoline() || !starts_as_called(fde.instructions(&section, &bases), entry_cfa);
+        let fragment = fde.is_signal_trampoline()
+            || called.get(&fde.cie().offset()) == Some(&false)
+            || !starts_as_called(fde.instructions(&section, &bases), entry_cfa);
         found.push(Fde { start, len, lsda, fragment });
     }
     found.sort_unstable_by_key(|fde| (fde.start, std::cmp::Reverse(fde.len)));
@@ -92,6 +94,19 @@ pub(crate) fn frame(elf: &Elf, at: Svma) -> Option<Frame> {
         Machine::Aarch64 => u8::try_from(register.0).ok().filter(|nth| *nth < 32)?,
     };
     Some(Frame { base, offset: i32::try_from(*offset).ok()? })
+}
+
+/// Whether the state that several entries begin with is that of a function just called.
+fn shares_called(mut instructions: gimli::CallFrameInstructionIter<'_, Slice<'_>>, entry_cfa: u64) -> bool {
+    let mut cfa = entry_cfa;
+    while let Ok(Some(instruction)) = instructions.next() {
+        if let CallFrameInstruction::DefCfa { offset, .. } | CallFrameInstruction::DefCfaOffset { offset } =
+            instruction
+        {
+            cfa = offset;
+        }
+    }
+    cfa == entry_cfa
 }
 
 /// Whether the first state of the rows is that of a function just called.

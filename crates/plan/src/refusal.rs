@@ -136,6 +136,14 @@ pub enum Refusal {
         /// The function.
         at: Svma,
     },
+    /// The function's unwind information begins within a frame.
+    #[error(
+        "{at:#x}: its unwind tables say that it is not entered by a call, so the end of a call cannot be put together with its beginning; its calls can be counted (trapline count)"
+    )]
+    NotCalled {
+        /// The function.
+        at: Svma,
+    },
     /// A function of Go's runtime that begins on one goroutine and ends on another.
     #[error(
         "{at:#x}: Go's runtime changes the goroutine in it, so the end of a call cannot be put together with its beginning; its calls can be counted (trapline count)"
@@ -316,6 +324,7 @@ impl Refusal {
             Self::NotInFile { .. } => "not-in-file",
             Self::InRseq { .. } => "in-rseq",
             Self::BeforeGoroutine { .. } | Self::ChangesGoroutine { .. } => "no-goroutine",
+            Self::NotCalled { .. } => "not-called",
             Self::UnknownGo { .. } => "unknown-go",
             Self::Overlap { .. } => "overlap",
             Self::ExitsUnknown { .. } | Self::ExitsUnreadable { .. } => "exits-unknown",

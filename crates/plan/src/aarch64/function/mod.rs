@@ -65,6 +65,9 @@ impl<'a> Requested<'a> {
             (_, None) => return Err(Refusal::Incomplete { at: Svma(0) }),
         };
         check(input, request, at)?;
+        if request.action.pairs() && image.begins_within_frame(at) {
+            return Err(Refusal::NotCalled { at });
+        }
         let (start, words) = code(image, request.function, at).ok_or(Refusal::NotInFile { at })?;
         let filter = input.filter(request.probe);
         let asks = filter.is_some_and(|filter| filter.late.is_some()) || copies(request.action, filter);

@@ -13,6 +13,7 @@ mod behind;
 mod code;
 mod entry;
 mod exits;
+mod pairs;
 mod window_choice;
 
 use super::action::{SiteAction, Stack};
@@ -167,6 +168,7 @@ impl<'a> Planner<'a> {
     fn request(&mut self, index: u32, request: &ActionRequest, code: Option<&Code>) -> Result<(), Refusal> {
         self.decides(request)?;
         self.has_goroutine(request)?;
+        self.begins_as_called(request)?;
         let owner = Owner { request: index, probe: request.probe, role: PatchRole::Entry };
         let function = match (request.action, request.function) {
             (Action::CountAt(at), f) => {
@@ -321,32 +323,6 @@ impl<'a> Planner<'a> {
             true => trampoline(self, why.clone()).ok_or(why),
             false => Err(why),
         })
-    }
-
-    /// Refuses a request that needs the goroutine where there is none yet, or where it is not known how Go does it. A
-    /// program that begins has none: `rt0_go` sets the thread pointer by `settls`, which threads of older versions also
-    /// call first. All that `rt0_go` calls later has a goroutine. What makes another goroutine the thread's own ends on
-    /// that one, so its calls have no known end.
-    fn has_goroutine(&self, request: &ActionRequest) -> Result<(), Refusal> {
-        let counts = matches!(request.action, Action::CountEntry | Action::CountExits | Action::CountAt(_))
-            || request.action.is_for_us();
-        let (Some(function), true) = (request.function, self.env.traits.go && !counts) else { return Ok(()) };
-        let image = self.env.image;
-        let f = image.function(function);
-        if image.is_unknown_go() {
-            return Err(Refusal::UnknownGo { at: f.start });
-        }
-        let is = |what: fn(&str) -> bool| {
-            image.names(f).any(|name| what(name.raw.strip_suffix(".abi0").unwrap_or(name.raw)))
-        };
-        if is(|name| matches!(name, "runtime.rt0_go" | "runtime.settls") || name.starts_with("_rt0_")) {
-            return Err(Refusal::BeforeGoroutine { at: f.start });
-        }
-        let changes = |name: &str| matches!(name, "runtime.gogo" | "gogo" | "runtime.setg" | "setg_gcc");
-        match request.action.pairs() && is(changes) {
-            true => Err(Refusal::ChangesGoroutine { at: f.start }),
-            false => Ok(()),
-        }
     }
 
     /// Undoes everything if `plan` fails.
