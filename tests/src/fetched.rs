@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Folder of the kernel's trace files: the usual mount point, or one that was mounted for this test.
 #[derive(Debug)]
@@ -55,7 +56,9 @@ impl Fetched {
     pub fn new(path: &Path, func: &str, pid: u32, fetch: &str) -> Result<Self, String> {
         let tracefs = Tracefs::find()?;
         let root = tracefs.0.clone();
-        let name = format!("trapline_{}", std::process::id());
+        // Tests of one process run beside each other.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("trapline_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let instance = root.join("instances").join(&name);
         let offset = crate::oracle::offsets(path, &[func])[0];
         let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
@@ -65,8 +68,9 @@ impl Fetched {
         };
         append(format!("p:{name}/hit {}:{offset:#x} first={fetch}\n", path.display()))
             .map_err(|error| failed("no uprobe events here", error))?;
-        std::fs::create_dir(&instance).map_err(|error| failed("no trace instances here", error))?;
+        // From here on the event is removed when this is dropped.
         let kernel = Self { root: tracefs, instance, name, file: path.to_owned() };
+        std::fs::create_dir(&kernel.instance).map_err(|error| failed("no trace instances here", error))?;
         let set = |file: &str, text: String| std::fs::write(kernel.instance.join(file), text);
         set("set_event_pid", pid.to_string())
             .and_then(|()| set(&format!("events/{}/hit/enable", kernel.name), "1".to_owned()))

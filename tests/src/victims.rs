@@ -302,31 +302,30 @@ pub fn go_unoptimized(name: &str) -> Result<PathBuf, String> {
     go_built(&["-gcflags=all=-N -l"], native::GO, name, "GoUnoptimized", ["0", ""])
 }
 
-/// A Go victim by Debian's Go, 1.19, which says less of its functions.
+/// A Go victim by Go 1.19, which says less of its functions.
 ///
 /// # Errors
-/// See [`c`]; if it is not there.
+/// See [`go_of`].
 pub fn go_before_1_22(name: &str) -> Result<PathBuf, String> {
-    let go = Path::new("/usr/lib/go-1.19/bin/go");
-    go.exists().then_some(()).ok_or("there is no Go 1.19")?;
-    go_by(go, &[], native::GO, name, "GoOld", ["0", ""])
+    go_of(BEFORE_1_22, &[], name)
 }
 
 /// A Go victim, static, by a certain version of Go, such as `1.17.13`. The toolchain is a module, which `go` brings here.
 ///
 /// # Errors
 /// See [`c`]; if the toolchain cannot be had.
-pub fn go_of(version: &str, name: &str) -> Result<PathBuf, String> {
+pub fn go_of(version: &str, mode: &[&str], name: &str) -> Result<PathBuf, String> {
     let root = go_toolchain(version)?;
     let source = sources().join(format!("{name}.go"));
-    cached(folder(&format!("Go{version}"))?.join(name), std::slice::from_ref(&source), |to| {
+    let to = folder(&format!("Go{version}{}", mode.concat()))?.join(name);
+    cached(to, std::slice::from_ref(&source), |to| {
         let mut command = Command::new(root.join("bin/go"));
         command
             .env("GOROOT", &root)
             .env("CGO_ENABLED", "0")
             .env("GO111MODULE", "off")
             .env("GOTOOLCHAIN", "local");
-        command.env("GOENV", "off").arg("build").arg("-o").arg(to).arg(&source);
+        command.env("GOENV", "off").arg("build").args(mode).arg("-o").arg(to).arg(&source);
         command
     })
 }
@@ -364,16 +363,15 @@ pub fn go_without_lists(name: &str) -> Result<PathBuf, String> {
     go_built(&[WITHOUT_LISTS], native::GO, name, "GoUnlisted", ["0", ""])
 }
 
-/// The same by Debian's Go.
+/// The same by Go 1.19.
 ///
 /// # Errors
-/// See [`go_before_1_22`].
+/// See [`go_of`].
 pub fn go_old_without_lists(name: &str) -> Result<PathBuf, String> {
-    let go = Path::new("/usr/lib/go-1.19/bin/go");
-    go.exists().then_some(()).ok_or("there is no Go 1.19")?;
-    go_by(go, &[WITHOUT_LISTS], native::GO, name, "GoOldUnlisted", ["0", ""])
+    go_of(BEFORE_1_22, &[WITHOUT_LISTS], name)
 }
 
+const BEFORE_1_22: &str = "1.19.13";
 const WITHOUT_LISTS: &str = "-gcflags=-dwarflocationlists=false";
 
 /// A Go victim with threads that the C library creates. It must import something that needs the C library

@@ -38,7 +38,7 @@ fn programs_of_older_versions_of_go_run_as_without() {
         skip!("Go's arguments are not known on this processor");
     }
     for version in VERSIONS {
-        let path = or_skip!(victims::go_of(version, "go_runtime"));
+        let path = or_skip!(victims::go_of(version, &[], "go_runtime"));
         let bare = Command::new(&path).output().expect("it runs");
         let printed = tracing::out(&bare);
         let calls = calls_of_work(&printed);
