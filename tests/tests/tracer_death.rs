@@ -143,7 +143,7 @@ fn killed_after_each_request() {
     every_point("after", counted, stride());
 }
 
-/// A script makes the same requests, and some for its maps. So a quarter of the points is enough here.
+/// Of a script's points every fourth of the others' is tried: it makes the same requests, and some for its maps.
 const FEWER: usize = 4;
 
 #[test]

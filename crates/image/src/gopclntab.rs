@@ -169,18 +169,18 @@ fn read(elf: &Elf) -> Option<Vec<GoFunction>> {
     Some(found)
 }
 
-/// Whether a function begins by comparing its stack pointer, or what it will be, with the limit in the goroutine that r14
-/// points to: `cmp rsp, [r14+16]` or `cmp r12, [r14+16]`, then `jbe`. Only Go's compiler produces that, for functions that
-/// take their arguments in registers; assembly, and Go 1.16, read g from thread-local memory there.
+/// Whether a function begins by comparing its stack pointer with the limit in the goroutine that r14 points to:
+/// `cmp rsp, [r14+16]`, or `lea r12, [rsp-n]` and `cmp r12, [r14+16]`. Only Go's compiler produces that, for functions that
+/// take their arguments in registers. Assembly and Go 1.16 read g from thread-local memory there.
 fn checks_stack_by_r14(elf: &Elf, start: u64) -> bool {
-    let begins = elf.at(start, 24).filter(|_| elf.machine == Machine::X86_64);
+    let begins = elf.at(start, 12).filter(|_| elf.machine == Machine::X86_64);
     begins.is_some_and(|code| {
-        code.windows(6).any(|bytes| {
-            matches!(
-                bytes,
-                [0x49 | 0x4D, 0x3B, 0x66, 0x10, 0x76, _] | [0x49 | 0x4D, 0x3B, 0x66, 0x10, 0x0F, 0x86]
-            )
-        })
+        matches!(
+            code,
+            [0x49, 0x3B, 0x66, 0x10, ..]
+                | [0x4C, 0x8D, 0x64, 0x24, _, 0x4D, 0x3B, 0x66, 0x10, ..]
+                | [0x4C, 0x8D, 0xA4, 0x24, _, _, _, _, 0x4D, 0x3B, 0x66, 0x10]
+        )
     })
 }
 

@@ -332,8 +332,8 @@ impl Image {
     fn has_symbols(&self) -> bool {
         SymbolTable::find(&self.elf, constants::SHT_SYMTAB).is_some()
     }
-    /// Whether unwind tables say that the code from there on begins with something on the stack above its return address: it is
-    /// not entered by a call.
+    /// Whether unwind tables say that code begins there with its return address deeper in the stack: it is not entered by
+    /// a call.
     #[must_use]
     pub fn begins_within_frame(&self, start: Svma) -> bool {
         let nth = self.fdes.binary_search_by_key(&start.0, |fde| fde.start);

@@ -46,6 +46,7 @@ pub(crate) fn entries(elf: &Elf) -> Vec<Fde> {
         Machine::X86_64 => 8,
         Machine::Aarch64 => 0,
     };
+    // `called`: by the offset of a CIE, whether its state is that of a function just called.
     let (mut cies, mut called) = (HashMap::new(), HashMap::new());
     let mut found = Vec::new();
     let mut walk = section.entries(&bases);
@@ -57,7 +58,7 @@ pub(crate) fn entries(elf: &Elf) -> Vec<Fde> {
                 return Ok(gimli::CommonInformationEntry::clone(cie));
             }
             let cie = section.cie_from_offset(bases, offset)?;
-            called.insert(cie.offset(), shares_called(cie.instructions(section, bases), entry_cfa));
+            called.insert(cie.offset(), common_start_is_called(cie.instructions(section, bases), entry_cfa));
             cies.insert(offset, cie.clone());
             Ok(cie)
         });
@@ -96,8 +97,11 @@ pub(crate) fn frame(elf: &Elf, at: Svma) -> Option<Frame> {
     Some(Frame { base, offset: i32::try_from(*offset).ok()? })
 }
 
-/// Whether the state that several entries begin with is that of a function just called.
-fn shares_called(mut instructions: gimli::CallFrameInstructionIter<'_, Slice<'_>>, entry_cfa: u64) -> bool {
+/// Whether the first state that entries have in common (their CIE's) is that of a function just called.
+fn common_start_is_called(
+    mut instructions: gimli::CallFrameInstructionIter<'_, Slice<'_>>,
+    entry_cfa: u64,
+) -> bool {
     let mut cfa = entry_cfa;
     while let Ok(Some(instruction)) = instructions.next() {
         if let CallFrameInstruction::DefCfa { offset, .. } | CallFrameInstruction::DefCfaOffset { offset } =

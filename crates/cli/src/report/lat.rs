@@ -60,8 +60,8 @@ fn at_least(shape: &HistogramStyle) -> String {
     if shape.min_ns == 0 { String::new() } else { format!(" (of at least {})", duration(shape.min_ns)) }
 }
 
-/// Calls that are no pair of a beginning and an end. An end is found alone if the call was under way at the attach, if it came
-/// in by a jump from another function, or if its beginning found no room for its time.
+/// Calls that are no pair of a beginning and an end. An end is found alone in three cases: the call was under way at the
+/// attach, it came in by a jump from another function, or its beginning found no room for its time.
 fn asides(times: &Times) -> String {
     let all = [
         (times.tail_exits, "ended by a tail call, and may have taken longer"),

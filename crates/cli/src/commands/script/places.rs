@@ -1,9 +1,9 @@
 //! Which blocks run where, and what a recorded call is to them.
 //!
 //! In: attach points; calls. Out: places, known by file and offset; hits. What an attach point means is asked of the
-//! session's own search, one by one. A function whose implementation is chosen at run time (IFUNC) is probed elsewhere
-//! than it was found, so a call at a place that is not known belongs to the blocks of its names. Invariant: a block does
-//! not run for a call that lacks a value for which it asks.
+//! session's own search, one by one. A function whose implementation is chosen at run time (IFUNC) is found at its
+//! resolver, and probed at its implementation. So a call at a place that is not known belongs to the blocks of its names.
+//! Invariant: a block does not run for a call that lacks a value for which it asks.
 //! Does not: attach.
 
 use std::collections::HashMap;

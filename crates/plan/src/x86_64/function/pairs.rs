@@ -1,7 +1,7 @@
-//! Functions at which the beginning and the end of a call cannot be put together, or not by what is there.
+//! Functions where the end of a call cannot be put together with its beginning.
 //!
-//! In: a request for a function. Out: whether the calls that it asks for can be known, or the reason why not. Does not: decide
-//! how an end is seen.
+//! In: a request for a function. Out: a refusal, if the request needs both ends and the function is one of these. Does not:
+//! decide how an end is seen.
 
 use super::Planner;
 use crate::refusal::Refusal;
@@ -34,9 +34,9 @@ impl Planner<'_> {
         }
     }
 
-    /// Refuses a request that needs both ends of a call where the unwind tables say that the return address is not on top of
-    /// the stack at the beginning. The two ends are known by that place. So is the loader's code that finds a function at
-    /// its first call, and that jumps there: what it is entered with lies on top.
+    /// Refuses a request that needs both ends of a call, where unwind tables say that the return address lies deeper in the
+    /// stack at the beginning. Both ends are known by its place. An example is the loader's code that finds a function at
+    /// its first call: it is jumped to, with two more words on the stack.
     pub(super) fn begins_as_called(&self, request: &ActionRequest) -> Result<(), Refusal> {
         let start = request.function.map(|function| self.env.image.function(function).start);
         match start.filter(|start| request.action.pairs() && self.env.image.begins_within_frame(*start)) {
