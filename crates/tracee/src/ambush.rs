@@ -10,11 +10,11 @@
 //! | step | by | what | if the tracer dies right after |
 //! |---|---|---|---|
 //! | A1 | tracer | writes the code that waits into the unused end of the vdso | nothing leads there |
-//! | A2 | tracer | writes a jump to it over the loader's function, in one write | the program waits a second or two |
+//! | A2 | tracer | writes a jump to it over the loader's function, in one write | the program waits up to a second |
 //! | | | | at its rendezvous, goes on, and never waits again |
 //! | A3 | program | comes there: passes while libraries are being mapped | – |
 //! | A4 | program | all are mapped: says that it has arrived, in the padding of its `r_debug`; waits, | as A2 |
-//! | | | asleep at an exec without a filter of system calls | |
+//! | | | asleep if no filter forbids system calls and none of its code has run | |
 //! | A5 | tracer | sees that; the program counts as [parked](crate::park) | as A2 |
 //! | A6 | tracer | puts the function back, so that it can be probed as any other | it goes on by itself, and returns |
 //! | A7 | tracer | stops it, puts the padding back, sends it to the function | it returns from there |
@@ -24,7 +24,7 @@
 //! - *The program ends, or executes another one, before A4*: [`State::Gone`].
 //! - *The tracer is too slow, and the program has gone on* (the keeper of [`crate::park`] had no CPU): it has said so
 //!   in the padding. The function is put back; the code stays, since another thread may be in it.
-//! - *The program goes on while A6 writes* (no keeper for a second): it is past the function by then, and the loader
+//! - *The program goes on while A6 writes* (no keeper for 0.4 seconds): it is past the function by then, and the loader
 //!   calls it again only for another library, some hundred microseconds later.
 //! - *Another thread calls the function meanwhile*: the loader's lock does not let it.
 //! - *A2 while a thread stands in the function*: at an exec there is none. A thread that opens a library holds the
@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 use crate::auxv::{AT_PHDR, Auxv};
 use crate::native::park::{AMBUSH, AMBUSH_ALIVE, LEAP, ambush, leap};
 use crate::procfs;
-use crate::rendezvous::{Rendezvous, holds_sanitizer};
+use crate::rendezvous::{Rendezvous, holds_sanitizer, is_starting};
 use crate::status::{Seccomp, ThreadStatus};
 use crate::stuck::Stuck;
 use crate::sys::signals;
@@ -92,10 +92,13 @@ impl Ambush {
         let is_suited = !holds_sanitizer(&memory(pid).ok()?, headers);
         is_suited.then(|| Self::set(pid, loader, may_call(pid))).flatten()
     }
-    /// A1 and A2 in a process that runs, and loads a library. It spins there: what it has set up for its system calls
-    /// cannot be seen as a whole (user dispatch, PR_SET_SYSCALL_USER_DISPATCH).
-    pub(crate) fn at_load(pid: u32, loader: u64) -> Option<Self> {
-        Self::set(pid, loader, false)
+    /// A1 and A2 in a process that runs, and loads a library. It spins there, if code of the program has run: what that
+    /// has set up for its system calls cannot be seen as a whole (user dispatch, PR_SET_SYSCALL_USER_DISPATCH).
+    pub(crate) fn at_load(pid: u32) -> Option<Self> {
+        let auxv = Auxv::of(pid).ok()?;
+        let (loader, headers) = (auxv.loader()?, auxv.word(AT_PHDR)?);
+        let is_starting = is_starting(pid, &memory(pid).ok()?, headers);
+        Self::set(pid, loader, is_starting && may_call(pid))
     }
     /// A1 and A2; `None` if that is not possible.
     fn set(pid: u32, loader: u64, may_call: bool) -> Option<Self> {

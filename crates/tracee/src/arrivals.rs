@@ -52,7 +52,6 @@ use std::time::{Duration, Instant};
 
 use crate::ambush::Ambush;
 use crate::among::Among;
-use crate::auxv;
 use crate::bell::Bell;
 use crate::living;
 use crate::opener::{executed_file, is_loading};
@@ -329,7 +328,7 @@ impl Waiter {
     }
     /// O3 and O6 for a library.
     fn at_library(&self, seized: &Sender<()>) {
-        let Some(ambush) = auxv::loader(self.pid).and_then(|loader| Ambush::at_load(self.pid, loader)) else {
+        let Some(ambush) = Ambush::at_load(self.pid) else {
             self.shared.report(Arrival::Running { pid: self.pid, late: true });
             return;
         };

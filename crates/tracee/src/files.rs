@@ -45,6 +45,11 @@ impl Process {
         let is_it = |seen: &PathBuf| fs::metadata(seen).is_ok_and(|m| m.ino() == id.inode);
         self.seen_as(Path::new(path)).into_iter().find(is_it).unwrap_or_else(|| self.rooted(path))
     }
+    /// The kernel's link to the very file that is mapped. Only root can follow it.
+    #[must_use]
+    pub fn link_to(&self, mapping: &Mapping) -> PathBuf {
+        mapping.map_files_path(self.pid())
+    }
     /// Opens the file of a mapping, by map_files, else by path in the target's root with device and inode
     /// compared.
     ///

@@ -11,8 +11,8 @@
 //! # If the tracer dies (SAFE-3)
 //!
 //! The code that waits (`native::park::waiting`) looks at a word beside it. While the tracer lives, one of
-//! its threads, the *keeper*, changes that word twenty times a second. When the word has not changed for one
-//! or two seconds of CPU time, the program goes to its entry point by itself. In detail:
+//! its threads, the *keeper*, changes that word twenty times a second. When the word has not changed for 0.4
+//! to 0.8 seconds, the program goes to its entry point by itself. In detail:
 //!
 //! - *The tracer dies before the program reaches its entry point*: a launched program dies too
 //!   (PTRACE_O_EXITKILL). A followed one goes on, since the breakpoint goes with the tracer. Where the

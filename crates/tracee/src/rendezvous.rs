@@ -13,6 +13,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use crate::auxv::loader;
+use crate::maps::{self, Mapping};
+use crate::procfs;
 use crate::waiting::memory;
 
 /// Offsets of the list of libraries and of the state in `struct r_debug`, and the state's value when the list is
@@ -24,8 +26,11 @@ const COMPLETE: u32 = 0;
 const STRTAB: u64 = 5;
 const SYMTAB: u64 = 6;
 const STRSZ: u64 = 10;
-/// Type of the program header of the dynamic section.
+/// Types of program headers: the dynamic section, and what is read-only once the loader has relocated it.
 const PT_DYNAMIC: u32 = 2;
+const PT_GNU_RELRO: u32 = 0x6474_e552;
+/// Granularity in which the loader makes memory read-only.
+const PAGE: u64 = 4096;
 /// Offset of the program headers in all files.
 const HEADERS: u64 = 64;
 /// Bytes of a symbol.
@@ -70,6 +75,18 @@ impl Rendezvous {
 pub(crate) fn is_passed(pid: u32) -> bool {
     let (Some(loader), Ok(memory)) = (loader(pid), memory(pid)) else { return true };
     Rendezvous::of(&memory, loader).is_none_or(|rendezvous| rendezvous.is_complete(&memory))
+}
+
+/// Whether a program's loader is still at its start, so that no code of the program or of its libraries has run. It maps
+/// all of them, relocates them, and then makes memory read-only that the program's headers name: that memory can be
+/// written until then. `headers`: address of the program headers. False for a program that names no such memory.
+pub(crate) fn is_starting(pid: u32, memory: &File, headers: u64) -> bool {
+    let program = Loader { memory, base: headers.saturating_sub(HEADERS) };
+    let Ok((start, len)) = program.segment(PT_GNU_RELRO) else { return false };
+    let first = start / PAGE * PAGE;
+    let text = procfs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let holds = |one: &Mapping| (one.start.0..one.end.0).contains(&first);
+    (start + len) / PAGE * PAGE > first && maps::parse(&text).iter().any(|one| holds(one) && one.perms.write)
 }
 
 /// Whether a program holds the runtime of a sanitizer, or needs it as a library. `headers`: address of its program
@@ -133,6 +150,12 @@ impl Loader<'_> {
     }
     /// Pairs of its dynamic section.
     fn dynamic(&self) -> io::Result<Vec<(u64, u64)>> {
+        let (at, len) = self.segment(PT_DYNAMIC)?;
+        let section = self.bytes(at, len)?;
+        Ok(section.chunks_exact(16).filter_map(|pair| Some((word(pair, 0)?, word(pair, 8)?))).collect())
+    }
+    /// Address and length of the first segment of a type.
+    fn segment(&self, kind: u32) -> io::Result<(u64, u64)> {
         let none = || io::Error::from(io::ErrorKind::InvalidData);
         let header = self.bytes(self.base, 64)?;
         if header[..4] != *b"\x7FELF" {
@@ -140,11 +163,10 @@ impl Loader<'_> {
         }
         let (at, count) = (word(&header, 32).ok_or_else(none)?, half(&header, 56).ok_or_else(none)? & 0xFFFF);
         let headers = self.bytes(self.base + at, u64::from(count).min(MOST_HEADERS) * 56)?;
-        let is_dynamic = |header: &&[u8]| half(header, 0) == Some(PT_DYNAMIC);
-        let header = headers.chunks_exact(56).find(is_dynamic).ok_or_else(none)?;
+        let is_it = |header: &&[u8]| half(header, 0) == Some(kind);
+        let header = headers.chunks_exact(56).find(is_it).ok_or_else(none)?;
         let (at, len) = (word(header, 16).ok_or_else(none)?, word(header, 40).ok_or_else(none)?);
-        let section = self.bytes(self.address(at), len)?;
-        Ok(section.chunks_exact(16).filter_map(|pair| Some((word(pair, 0)?, word(pair, 8)?))).collect())
+        Ok((self.address(at), len))
     }
 }
 

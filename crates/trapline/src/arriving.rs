@@ -4,8 +4,8 @@
 //! arrived (`tracee`'s `arrivals`). Does not: probe.
 //!
 //! A name without a slash may mean files that nobody maps yet. It is looked for where programs and libraries are
-//! usually found: the folders of `PATH`, and those in which the loader looks. A file of another mount namespace is
-//! found if some process there maps it.
+//! usually found: the folders of `PATH`, and those in which the loader looks, here and in the roots of processes that
+//! are meant. A file elsewhere in another mount namespace is found if some process there maps it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,19 +14,9 @@ use std::time::{Duration, Instant};
 use trapline_image::ProbeSpec;
 use trapline_tracee::{Among, Arrival, Arrivals, Process};
 
-use crate::modules::{is_short_name, mapped};
+use crate::modules::mapped;
+use crate::roots::{is_library, other_roots, usual};
 
-/// Folders in which the dynamic loader looks, on Debian and elsewhere.
-const LIBRARIES: [&str; 8] = [
-    "/lib",
-    "/usr/lib",
-    "/lib64",
-    "/usr/lib64",
-    "/usr/local/lib",
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-];
 /// When processes are looked for once more, since one may have been on its way when all began.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -52,8 +42,10 @@ impl Arriving {
             )
         })?;
         let new = Self { arrivals, among: among.clone(), begun: Instant::now(), again: true };
+        let roots = [vec![PathBuf::from("/")], other_roots(among)].concat();
+        let files = || specs.iter().filter_map(|spec| spec.file.as_deref());
         let usual: BTreeSet<PathBuf> =
-            specs.iter().filter_map(|spec| spec.file.as_deref()).flat_map(usual).collect();
+            roots.iter().flat_map(|root| files().flat_map(|file| usual(root, file))).collect();
         for path in usual {
             // A file that cannot be marked may be another one's neighbour of the same name.
             drop(new.want(&path));
@@ -78,7 +70,8 @@ impl Arriving {
         };
         let files = mapped(process, &maps).into_iter().filter(means);
         let mark = |one: crate::modules::Mapped| {
-            let error = self.want(&process.rooted(&one.mapping.path)).err()?;
+            let by_path = self.want(&process.rooted(&one.mapping.path));
+            let error = by_path.or_else(|_| self.want(&process.link_to(&one.mapping))).err()?;
             Some(format!("processes that map {} later are not traced: {error}", one.mapping.path))
         };
         files.filter_map(mark).collect()
@@ -99,23 +92,4 @@ impl Arriving {
     pub(crate) fn descriptor(&self) -> i32 {
         self.arrivals.descriptor()
     }
-}
-
-/// Whether a file is a library, by its name.
-fn is_library(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().contains(".so"))
-}
-
-/// Files that a name may mean: itself if it is a path, otherwise those of the usual folders.
-fn usual(name: &str) -> Vec<PathBuf> {
-    if name.contains('/') {
-        return vec![PathBuf::from(name)];
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let programs = std::env::split_paths(&path).map(|folder| folder.join(name)).filter(|path| path.is_file());
-    let libraries = LIBRARIES.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
-    let libraries = libraries.map(|entry| entry.path()).filter(|path| {
-        is_library(path) && path.to_str().is_some_and(|text| is_short_name(text, name)) && path.is_file()
-    });
-    programs.chain(libraries).collect()
 }

@@ -85,6 +85,7 @@ mod quick;
 pub mod recorded;
 pub mod report;
 mod requests;
+mod roots;
 pub mod saved;
 mod session;
 mod session_request;

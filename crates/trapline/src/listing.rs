@@ -11,7 +11,7 @@ use trapline_order::Order as _;
 use trapline_patch::{AttachReport, Options, rehearse};
 use trapline_plan::{ActionRequest, ProcessTraits, preview};
 use trapline_record::addr::Bias;
-use trapline_tracee::Process;
+use trapline_tracee::{Among, Process};
 
 use crate::choose::{Chosen, choose};
 use crate::declaration::{Declaration, NotesByFile};
@@ -23,6 +23,7 @@ use crate::names::ProcessNames;
 use crate::progress::Step;
 use crate::report::{Refused, Tactic};
 use crate::requests::{Requests, is_guarded, no_unwinder, refusals, tactics};
+use crate::roots::{LIBRARIES, other_roots, usual};
 use crate::session_request::{HitAction, SessionRequest};
 use crate::sites::{NamedSite, NamedSites, miss_text};
 use crate::target::{Several, Target, gone_notice, resolve};
@@ -95,7 +96,11 @@ pub(crate) fn list(
             let program = find_program(program).ok_or_else(missing)?;
             list_files((&mut files, requested), Some(&ToLoad::new(program)), declared, &mut listing)?;
         }
-        Target::Any | Target::All(_) => list_files((&mut files, requested), None, declared, &mut listing)?,
+        Target::Any => list_files((&mut files, requested), None, declared, &mut listing)?,
+        Target::All(among) => {
+            let requested = &with_files_of_containers(requested, among);
+            list_files((&mut files, requested), None, declared, &mut listing)?;
+        }
     }
     if listing.listed.is_empty() {
         return Err(Error::NoMatch { misses: listing.notices });
@@ -313,6 +318,22 @@ fn list_places(
     }
 }
 
+/// The request, with files that are in a container alone named by paths that we can open.
+fn with_files_of_containers(requested: &SessionRequest, among: &Among) -> SessionRequest {
+    let mut requested = requested.clone();
+    let mut roots = None;
+    for name in requested.specs.iter_mut().filter_map(|spec| spec.file.as_mut()) {
+        if find_file(name).is_none() {
+            let roots = roots.get_or_insert_with(|| other_roots(among));
+            let found = roots.iter().flat_map(|root| usual(root, name)).find(|path| is_elf(path));
+            if let Some(path) = found {
+                *name = path.display().to_string();
+            }
+        }
+    }
+    requested
+}
+
 fn no_file(file: &str, probe: &str) -> Error {
     let why = "neither a path, nor in $PATH, nor a library in the usual directories".to_owned();
     Error::NoFile { file: file.to_owned(), probe: probe.to_owned(), why }
@@ -333,17 +354,7 @@ pub(crate) fn find_file(name: &str) -> Option<PathBuf> {
         if name.contains('/') {
             return None;
         }
-        const DIRS: [&str; 8] = [
-            "/lib/x86_64-linux-gnu",
-            "/usr/lib/x86_64-linux-gnu",
-            "/lib/aarch64-linux-gnu",
-            "/usr/lib/aarch64-linux-gnu",
-            "/usr/local/lib",
-            "/lib64",
-            "/usr/lib64",
-            "/usr/lib",
-        ];
-        let files = DIRS.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten();
+        let files = LIBRARIES.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten();
         let mut found: Vec<PathBuf> = files
             .map(|entry| entry.path())
             .filter(|path| is_short_name(&path.to_string_lossy(), name))

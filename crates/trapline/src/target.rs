@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
+use std::path::Path;
 
 use trapline_image::ProbeSpec;
 use trapline_order::Order as _;
@@ -12,6 +13,7 @@ use trapline_tracee::{Among, Process, by_name};
 
 use crate::error::Error;
 use crate::modules::mapped;
+use crate::roots::{below, other_roots};
 
 /// Processes to trace; [`Builder::target`](crate::Builder::target) takes it. For a single process,
 /// [`Builder::pid`](crate::Builder::pid) is shorter.
@@ -126,11 +128,14 @@ pub(crate) fn mapping_processes(specs: &[ProbeSpec], among: &Among) -> Result<Ve
         return Err(Error::NoTarget { probe: spec.text.clone() });
     }
     let names: Vec<&str> = specs.iter().filter_map(|spec| spec.file.as_deref()).collect();
+    let exists = |file: &Path| {
+        let inside = || other_roots(among).iter().any(|root| below(root, file).exists());
+        file.exists() || file.is_absolute() && inside()
+    };
     for spec in specs {
-        if let Some(file) =
-            spec.file.as_deref().filter(|file| file.contains('/') && !std::path::Path::new(file).exists())
+        if let Some(file) = spec.file.as_deref().filter(|file| file.contains('/') && !exists(Path::new(file)))
         {
-            let why = "there is none".to_owned();
+            let why = "there is none, here or in a container".to_owned();
             return Err(Error::NoFile { file: file.to_owned(), probe: spec.text.clone(), why });
         }
     }
@@ -147,7 +152,7 @@ pub(crate) fn mapping_processes(specs: &[ProbeSpec], among: &Among) -> Result<Ve
     if found.is_empty() { Err(Error::NotMapped { file: names.join(", ") }) } else { Ok(found) }
 }
 
-fn all_pids() -> impl Iterator<Item = u32> {
+pub(crate) fn all_pids() -> impl Iterator<Item = u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }

@@ -30,8 +30,9 @@ pub(crate) const IS_HELD: bool = true;
 pub(crate) const LEN: usize = 72;
 /// Offset in it of the word that shows that the tracer lives.
 pub(crate) const ALIVE: u64 = 56;
-/// CPU time between two looks at that word.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+/// Time between two looks at that word: CPU time where the program spins, so that it waits longer on a busy machine. The
+/// word must stay the same from one look to the next, so a program waits up to twice as long for a tracer that died.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(400);
 
 /// Turns between two looks. A `pause` takes 10 to 140 cycles, depending on the processor.
 fn turns() -> u32 {
@@ -87,7 +88,7 @@ pub(crate) const AMBUSH_ALIVE: u64 = 88;
 /// Bytes of the jump to it.
 pub(crate) const LEAP: usize = 5;
 /// Number of sleeps between two looks at that word, and the length of each.
-const SLEEPS: u32 = 1000;
+const SLEEPS: u32 = BETWEEN_LOOKS.as_millis() as u32;
 const SLEEP: Duration = Duration::from_millis(1);
 const NANOSLEEP: u8 = libc::SYS_nanosleep as u8;
 
@@ -169,7 +170,7 @@ mod tests {
     use super::{ALIVE, AMBUSH, AMBUSH_ALIVE, LEN, ambush, waiting};
 
     #[test]
-    fn turns_take_about_a_second() {
+    fn turns_take_about_as_long_as_is_wanted() {
         let one = super::BETWEEN_LOOKS.as_secs_f64() / f64::from(super::turns());
         assert!((0.5e-9..300e-9).contains(&one), "{one} s a turn");
     }

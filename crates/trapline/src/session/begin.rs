@@ -33,7 +33,7 @@ impl Processes {
         self.attach(target)?;
         if self.arriving.is_some() && self.check().is_err() {
             // A mistyped name would be waited for without end.
-            return list(&Target::Any, &self.requested, None).map(drop);
+            return list(target, &self.requested, None).map(drop);
         }
         if self.requested.waits {
             return Ok(());
