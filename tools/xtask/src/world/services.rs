@@ -10,8 +10,8 @@
 //! 3. It is attached to for 0.1 s and left, with all functions of its program, under one verb after the other.
 //!    Another tracer may work beside ([`super::setting`]); where that one holds the service at the moment, the attach
 //!    is refused.
-//! 4. Nothing asks any more, and it is attached to and left once more. Its code must be what its files hold. It is
-//!    ended with all that it started.
+//! 4. It is asked once more, so that calls have ended that began while it was traced. Then it is attached to and left once
+//!    more. Its code must be what its files hold. It is ended with all that it started.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -162,7 +162,9 @@ impl Service {
             }
             result
         })?;
-        // What a thread may be in stays mapped until the next session. So the last one is made while nothing is asked.
+        // What a thread may be in stays mapped until the next session. So the last one is made while nothing is asked, and
+        // after an answer: a server that waits for a request may be in a call that was traced.
+        ensure!(self.ask()?.status.success(), "no answer after the last cycle");
         let last = self.attach(0, setting, trapline).context("the last cycle")?;
         drop(beside);
         let ended = self.child.as_mut().context("it was not started")?.try_wait().context("wait")?;
