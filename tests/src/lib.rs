@@ -7,6 +7,7 @@
 
 mod alone;
 mod apart;
+pub mod arriving;
 pub mod bpf;
 pub mod counted;
 pub mod debugger;

@@ -319,7 +319,7 @@ impl Filter {
         let mut fits = true;
         let bits = |nth: u8| self.reads.get(usize::from(nth)).map_or(0, |read| u32::from(read.bytes) * 8);
         tree.each_known(&mut |known| match known {
-            Known::Field(nth, int) => fits &= bits(nth) == int.bits.into(),
+            Known::Field(nth, int) => fits &= bits(nth) == u32::from(int.bits),
             Known::FloatField(nth, Float::Single) => fits &= bits(nth) == 32,
             Known::FloatField(nth, Float::Double) => fits &= bits(nth) == 64,
             _ => {}

@@ -55,6 +55,7 @@ pub mod calls;
 mod choose;
 pub mod cleanup;
 pub mod completion;
+pub mod containers;
 mod debug_dirs;
 pub mod declaration;
 mod decode;

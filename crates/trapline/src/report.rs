@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::containers::Workload;
 use crate::histogram::Histogram;
 
 pub use trapline_plan::Tactic;
@@ -301,6 +302,8 @@ pub struct ProcessReport {
     pub nth: u32,
     /// Process name (comm).
     pub name: String,
+    /// The container and the service that the process is a part of.
+    pub workload: Workload,
     /// Seconds since attach.
     pub seconds: f64,
     /// Seconds since the last report.

@@ -62,6 +62,9 @@ const NEEDS: &[Need] = &[
     Need { files: &["/usr/bin/zsh"], package: "zsh" },
     Need { files: &["/usr/bin/fish"], package: "fish" },
     Need { files: &["/usr/bin/uftrace"], package: "uftrace" },
+    // A container as its users start one.
+    Need { files: &["/usr/bin/podman"], package: "podman" },
+    Need { files: &["/usr/sbin/runc", "/usr/bin/runc"], package: "runc" },
 ];
 
 /// What cross-building for arm64 and emulating it takes. Debian's own newer compiler, because its library for arm64 is a

@@ -30,7 +30,7 @@ pub(crate) fn text(report: &ProcessReport, by: Option<By>, live: bool) -> String
             table.row(cells);
         }
     }
-    let mut out = format!("{} ({}), {seconds:.2} s\n", visible::name(&report.name), report.pid);
+    let mut out = format!("{}, {seconds:.2} s\n", visible::process(report));
     if shown > 0 {
         out.push_str(&table.text());
     }

@@ -169,7 +169,7 @@ enum Shown {
 
 /// Renders one process.
 pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
-    let mut out = format!("{} ({}), {:.2} s\n", visible::name(&report.name), report.pid, report.seconds);
+    let mut out = format!("{}, {:.2} s\n", visible::process(report), report.seconds);
     let mut quiet = 0;
     for (nth, tallied) in sums.tallied.iter().enumerate().filter(|(_, tallied)| tallied.pid == report.pid) {
         if tallied.hits() == 0 {

@@ -2,12 +2,16 @@
 //!
 //! The order of fields is part of the format. It is the order of the structs' fields below.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use trapline::declaration::{Declaration, Offered};
 use trapline::histogram::HistogramRow;
 use trapline::listing::Listed;
 use trapline::report::{Group, Late, Refused, Share, Unprobed};
 use trapline::{By, Count, Error, ProcessReport, Returns, Times};
+
+use super::workload;
 
 /// Schema version of every object here.
 pub(crate) const SCHEMA: u32 = 1;
@@ -29,6 +33,8 @@ struct Head<'a, P> {
     late: Vec<LateRow<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     quiet: Option<u64>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<&'static str, &'a str>,
 }
 
 #[derive(Serialize)]
@@ -283,6 +289,7 @@ fn head<P: Serialize>(
         time,
         late: report.late.iter().map(late).collect(),
         quiet: (report.quiet > 0).then_some(report.quiet),
+        labels: workload::labels(&report.workload).into_iter().collect(),
     })
 }
 

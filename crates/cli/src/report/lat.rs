@@ -10,7 +10,7 @@ use crate::args::command::HistogramStyle;
 
 /// Renders one process: one histogram for all functions together, or one for each.
 pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &HistogramStyle) -> String {
-    let mut out = format!("{} ({}), {:.2} s\n", visible::name(&report.name), report.pid, report.seconds);
+    let mut out = format!("{}, {:.2} s\n", visible::process(report), report.seconds);
     if per_function {
         let mut times: Vec<&Times> = report.times.iter().collect();
         times.order_by_key(|times| {

@@ -27,6 +27,7 @@ pub(crate) mod table;
 pub(crate) mod text;
 pub(crate) mod visible;
 pub(crate) mod watch;
+pub(crate) mod workload;
 
 use trapline::{ProcessReport, Summary};
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use trapline::containers::Workload;
 use trapline::histogram::TickScale;
 use trapline::listing::Listed;
 use trapline::report::{Group, Refused, Share, Tactic};
@@ -32,6 +33,7 @@ pub(crate) fn sample() -> ProcessReport {
         pid: 42,
         nth: 0,
         name: "victim".to_owned(),
+        workload: Workload::default(),
         seconds: 2.0,
         delta_seconds: 1.0,
         counts: vec![

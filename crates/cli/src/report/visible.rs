@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use trapline::ProcessReport;
+
 /// Whether a terminal acts on a character, or shows what follows in another position.
 fn is_active(one: char) -> bool {
     one.is_control()
@@ -38,6 +40,13 @@ pub(crate) fn lines(text: &str) -> Cow<'_, str> {
 /// Makes text for one line safe.
 pub(crate) fn name(text: &str) -> Cow<'_, str> {
     escaped(text, |_| false)
+}
+
+/// A process at the head of its table: its name, its pid, its container.
+pub(crate) fn process(report: &ProcessReport) -> String {
+    let container = report.workload.container.as_ref();
+    let container = container.map_or_else(String::new, |one| format!(" in {}", name(&one.shown())));
+    format!("{} ({}){container}", name(&report.name), report.pid)
 }
 
 #[cfg(test)]

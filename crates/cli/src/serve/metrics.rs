@@ -9,12 +9,14 @@ use std::collections::BTreeMap;
 
 use trapline::{Count, ProcessReport, Site, Times};
 
+use crate::report::workload;
+
 /// Upper bounds of the histogram buckets of durations, in nanoseconds: powers of two from 64 ns to 17 s.
 pub(crate) fn bounds() -> impl Iterator<Item = u64> {
     (6..=34).map(|power| 1 << power)
 }
 
-/// The labels by which series of one name differ.
+/// The labels by which series of one name differ. Names have dots, as in OpenTelemetry.
 pub(crate) type Labels = Vec<(&'static str, Label)>;
 
 /// The value of one label.
@@ -127,7 +129,9 @@ fn timed(report: &ProcessReport) -> impl Iterator<Item = (Labels, &Times)> {
 }
 
 fn process(report: &ProcessReport) -> Labels {
-    vec![("pid", Label::Number(report.pid.into())), ("process", Label::Text(report.name.clone()))]
+    let own = [("pid", Label::Number(report.pid.into())), ("process", Label::Text(report.name.clone()))];
+    let others = workload::labels(&report.workload).into_iter();
+    own.into_iter().chain(others.map(|(name, text)| (name, Label::Text(text.to_owned())))).collect()
 }
 
 fn labels(report: &ProcessReport, site: &Site) -> Labels {

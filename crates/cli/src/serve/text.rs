@@ -52,10 +52,14 @@ pub(crate) fn text(reports: &[ProcessReport], how: Exposition) -> String {
     out.out
 }
 
+/// Labels of a sample. Names have underscores here in place of dots.
 fn shown(labels: &Labels) -> String {
-    let one = |(name, label): &(&str, Label)| match label {
-        Label::Text(text) => format!("{name}=\"{}\"", escaped(text)),
-        Label::Number(number) => format!("{name}=\"{number}\""),
+    let one = |(name, label): &(&str, Label)| {
+        let name = name.replace('.', "_");
+        match label {
+            Label::Text(text) => format!("{name}=\"{}\"", escaped(text)),
+            Label::Number(number) => format!("{name}=\"{number}\""),
+        }
     };
     labels.iter().map(one).collect::<Vec<String>>().join(",")
 }

@@ -157,7 +157,7 @@ mod tests {
                 packed(&[[before; 8], [edge; 8], [before; 8]].concat(), 64);
             }
         }
-        assert_eq!(packed(&[], 64), []);
+        assert_eq!(packed(&[], 64), [0; 0]);
     }
 
     #[test]

@@ -175,6 +175,7 @@ impl Readings {
             pid: target.pid(),
             nth: target.nth,
             name: target.name.clone(),
+            workload: target.workload.clone(),
             seconds,
             delta_seconds,
             counts,

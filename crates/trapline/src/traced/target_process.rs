@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use trapline_tracee::Process;
 
 use crate::arch::GOROUTINE_IN_REGISTER;
+use crate::containers::Workload;
 use crate::error::Error;
 use crate::modules::Module;
 use crate::names::ProcessNames;
@@ -20,6 +21,8 @@ pub(super) struct TargetProcess {
     /// Number of the process in this session.
     pub(super) nth: u32,
     pub(super) name: String,
+    /// The container and the service that it is a part of, as they were at the beginning.
+    pub(super) workload: Workload,
     /// Forked children that were seen; they count into the same tables.
     pub(super) children: HashSet<u32>,
     /// Calls belong to goroutines, which may move between threads.
@@ -31,7 +34,8 @@ pub(super) struct TargetProcess {
 impl TargetProcess {
     pub(super) fn new(process: Process, nth: u32) -> Result<Self, Error> {
         let name = ProcessNames::of(&process)?.shown().to_owned();
-        Ok(Self { process, nth, name, children: HashSet::new(), is_go: false, go_g: None })
+        let workload = Workload::of(process.pid());
+        Ok(Self { process, nth, name, workload, children: HashSet::new(), is_go: false, go_g: None })
     }
     pub(super) const fn pid(&self) -> u32 {
         self.process.pid()

@@ -2,6 +2,7 @@
 //!
 //! In: what the parts of a command line find wrong. Out: one sentence each. Does not: print.
 
+use trapline::containers::UnknownContainer;
 use trapline::error::SpecError;
 use trapline::filter::{FilterError, Misread};
 use trapline::watch::{ExprError, WatchSpecError};
@@ -49,6 +50,8 @@ pub(crate) enum UsageError {
     /// A rule about processes cannot be used.
     #[error(transparent)]
     Among(#[from] AmongError),
+    #[error(transparent)]
+    NoContainer(#[from] UnknownContainer),
     /// There is no such user.
     #[error("--uid: no user `{0}` in /etc/passwd; a number will do")]
     NoUser(String),

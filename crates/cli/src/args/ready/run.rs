@@ -85,8 +85,8 @@ pub(super) fn among(typed: TypedAmong) -> Result<Among, UsageError> {
     for folder in typed.groups {
         among = among.group(&folder)?;
     }
-    for id in typed.containers {
-        among = among.container(&id)?;
+    for given in typed.containers {
+        among = container(among, &given)?;
     }
     for user in typed.users {
         among = among.user(uid(&user).ok_or(UsageError::NoUser(user))?);
@@ -95,6 +95,15 @@ pub(super) fn among(typed: TypedAmong) -> Result<Among, UsageError> {
         among = among.below(pid)?;
     }
     Ok(among)
+}
+
+/// Adds a container by its id, or all that have a name.
+fn container(among: Among, given: &str) -> Result<Among, UsageError> {
+    if let Ok(among) = among.clone().container(given) {
+        return Ok(among);
+    }
+    let ids = trapline::containers::ids_of(given)?;
+    Ok(ids.iter().try_fold(among, |among, id| among.container(id))?)
 }
 
 /// The id of a user, given as a number, or by a name of /etc/passwd.

@@ -54,8 +54,9 @@ pub(crate) struct TypedAmong {
     /// Of all processes, now and later, trace those in this control group and below: a folder below /sys/fs/cgroup
     #[arg(long = "cgroup", value_name = "DIR", help_heading = "Targets")]
     pub(crate) groups: Vec<PathBuf>,
-    /// Of all processes, now and later, trace those in this container: its id, 12 digits or more
-    #[arg(long = "container", value_name = "ID", help_heading = "Targets")]
+    /// Of all processes, now and later, trace those in this container: its name, POD, NAMESPACE/POD, or its id, 12
+    /// digits or more
+    #[arg(long = "container", value_name = "NAME", help_heading = "Targets")]
     pub(crate) containers: Vec<String>,
     /// Of all processes, now and later, trace those of this user: a number or a name
     #[arg(long = "uid", value_name = "USER", help_heading = "Targets")]
