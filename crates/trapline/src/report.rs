@@ -300,6 +300,8 @@ pub struct ProcessReport {
     pub pid: u32,
     /// Number of the process in the session. A process that executes another program gets a new one.
     pub nth: u32,
+    /// Number of processes that this is about: 1, or those that were [`merged`](crate::merged()).
+    pub processes: u64,
     /// Process name (comm).
     pub name: String,
     /// The container and the service that the process is a part of.

@@ -2,8 +2,10 @@
 //!
 //! In: reports. Out: what a [`Renderer`] makes of them. Does not: know what it makes.
 
+use std::borrow::Cow;
+
 use trapline::system::time_of_day;
-use trapline::{Finished, ProcessReport, Session};
+use trapline::{Finished, ProcessReport, Session, merged};
 
 use super::run::follow::Reporter;
 use crate::args::command::Run;
@@ -29,7 +31,12 @@ impl<'a> Tables<'a> {
         output: &mut Output,
     ) -> Result<(), OutputError> {
         let time = self.run.timestamps.then(time_of_day);
-        for report in reports {
+        // For people, a table for each program is enough.
+        let reports = match self.run.sink.format {
+            Format::Text => Cow::Owned(merged(reports)),
+            _ => Cow::Borrowed(reports),
+        };
+        for report in &*reports {
             output.print(&head(self.run.sink.format, time.as_deref()))?;
             output.print(&self.renderer.report(report, live, time.as_deref()))?;
         }

@@ -32,6 +32,7 @@ pub(crate) fn sample() -> ProcessReport {
     ProcessReport {
         pid: 42,
         nth: 0,
+        processes: 1,
         name: "victim".to_owned(),
         workload: Workload::default(),
         seconds: 2.0,

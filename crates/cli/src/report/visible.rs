@@ -8,6 +8,8 @@ use std::borrow::Cow;
 
 use trapline::ProcessReport;
 
+use super::number::grouped;
+
 /// Whether a terminal acts on a character, or shows what follows in another position.
 fn is_active(one: char) -> bool {
     one.is_control()
@@ -42,11 +44,15 @@ pub(crate) fn name(text: &str) -> Cow<'_, str> {
     escaped(text, |_| false)
 }
 
-/// A process at the head of its table: its name, its pid, its container.
+/// A process at the head of its table: its name, its pid, its container. If it stands for several, their number.
 pub(crate) fn process(report: &ProcessReport) -> String {
     let container = report.workload.container.as_ref();
     let container = container.map_or_else(String::new, |one| format!(" in {}", name(&one.shown())));
-    format!("{} ({}){container}", name(&report.name), report.pid)
+    let which = match report.processes {
+        0 | 1 => report.pid.to_string(),
+        many => format!("{} processes that have ended", grouped(many)),
+    };
+    format!("{} ({which}){container}", name(&report.name))
 }
 
 #[cfg(test)]

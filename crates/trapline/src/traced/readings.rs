@@ -174,6 +174,7 @@ impl Readings {
         ProcessReport {
             pid: target.pid(),
             nth: target.nth,
+            processes: 1,
             name: target.name.clone(),
             workload: target.workload.clone(),
             seconds,
