@@ -17,13 +17,14 @@ use super::{Class, Flow, Gpr, Insn, MemKind, MemUse, sweep};
 pub fn sweep_into(bytes: &[u8], addr: u64, insns: &mut Vec<Insn>) {
     let (mut at, mut full) = (0, sweep(bytes, addr));
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-        let window = rest.first_chunk().copied().unwrap_or_else(|| {
-            let mut window = [0; 16];
-            window.iter_mut().zip(rest).for_each(|(to, byte)| *to = *byte);
-            window
+        // Not copied where they are 16: each byte would be loaded from the copy, some cycles later.
+        let mut padded = [0; 16];
+        let window = rest.first_chunk().unwrap_or_else(|| {
+            padded.iter_mut().zip(rest).for_each(|(to, byte)| *to = *byte);
+            &padded
         });
         let here = addr.wrapping_add(at as u64);
-        if let Some(insn) = by_tables(&window, here)
+        if let Some(insn) = by_tables(window, here)
             && usize::from(insn.len) <= rest.len()
         {
             at += usize::from(insn.len);
