@@ -201,7 +201,9 @@ impl From<Inside> for Fault {
             Inside::NoExtendedState => Error::NoExtendedState,
             Inside::NoEngine => Error::NoEngine,
             Inside::InsideHandler => Error::InsideHandler,
-            Inside::Patch(PatchError::InUse { .. } | PatchError::LeftBehind { .. }) => Error::InUse,
+            Inside::Patch(
+                PatchError::InUse { .. } | PatchError::IsTracer { .. } | PatchError::LeftBehind { .. },
+            ) => Error::InUse,
             Inside::Patch(_) => Error::Patch,
             _ => Error::Other,
         };
@@ -214,7 +216,9 @@ impl From<trapline::Error> for Fault {
         use trapline::Error as Outside;
         let error = match &fault {
             Outside::Target(_) => Error::Target,
-            Outside::Patch(PatchError::InUse { .. } | PatchError::LeftBehind { .. }) => Error::InUse,
+            Outside::Patch(
+                PatchError::InUse { .. } | PatchError::IsTracer { .. } | PatchError::LeftBehind { .. },
+            ) => Error::InUse,
             Outside::Patch(_) => Error::Patch,
             Outside::Spec(_) => Error::BadProbe,
             Outside::NoTarget { .. } => Error::NoTarget,

@@ -296,6 +296,10 @@ fn a_second_tracer_reports_the_first() {
     let reported = status.contains("armed by trapline") && status.contains(&in_place);
     assert!(reported, "{status}");
     assert_eq!(run(&["detach", "-p", &victim.pid()]).status.code(), Some(1), "its tracer lives");
+    // The first one has the victim's segment in its own memory.
+    let of_tracer = run(&["count", "-d", "0.05", "-p", &tracer.pid(), "libc:malloc"]);
+    let expected = format!("is a trapline, which traces process {}", victim.pid());
+    assert!(text(&of_tracer.stderr).contains(&expected), "{}", text(&of_tracer.stderr));
     tracer.end("-INT");
 }
 

@@ -44,6 +44,16 @@ pub enum PatchError {
         /// Its name.
         comm: String,
     },
+    /// The process is a Trapline itself, and its own memory holds what it shares with a target.
+    #[error(
+        "process {pid} is a trapline, which traces process {target}; a trapline that traces is not traced"
+    )]
+    IsTracer {
+        /// The process.
+        pid: u32,
+        /// Its target.
+        target: u32,
+    },
     /// A tracer died there, and its patches are still in place.
     #[error(
         "process {pid} still holds patches of a trapline that died (process {tracer}); clean up first: trapline detach -p {pid}"

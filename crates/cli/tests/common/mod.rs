@@ -159,6 +159,9 @@ impl Tracer {
         assert!(tracer.next(), "it ended: {}", tracer.errors());
         tracer
     }
+    pub(crate) fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
     fn next(&mut self) -> bool {
         let mut line = String::new();
         self.lines.read_line(&mut line).expect("readable");

@@ -48,6 +48,10 @@ impl FoundSegment {
     pub fn owner(&self) -> u32 {
         self.block.get(at::OWNER_PID) as u32
     }
+    /// Whether this process maps it as the tracer of another one.
+    pub(crate) fn is_tracers(&self, pid: u32) -> bool {
+        self.tracer().0 == pid && self.owner() != pid
+    }
     /// Number of bytes of address space that it takes.
     #[must_use]
     pub fn mapped(&self) -> u64 {
@@ -106,7 +110,8 @@ fn look_for_segments(process: &Process) -> Result<Vec<FoundSegment>, PatchError>
 /// session's.
 pub(crate) fn left_behind(process: &Process, own: &[FileId]) -> Result<Vec<FoundSegment>, PatchError> {
     let mut found = find_segments(process)?;
-    found.retain(|f| f.block.is_ours() && f.state() == Some(State::Removed) && !own.contains(&f.memfd));
+    let is_left = |f: &FoundSegment| f.state() == Some(State::Removed) && !f.is_tracers(process.pid());
+    found.retain(|f| f.block.is_ours() && is_left(f) && !own.contains(&f.memfd));
     Ok(found)
 }
 
@@ -114,7 +119,7 @@ fn is_ours(mapping: &Mapping) -> bool {
     mapping.perms.shared && mapping.path.strip_prefix("/memfd:") == Some(MEMFD_NAME)
 }
 
-/// Refuses segments that another tracer uses, and other versions. `own` are segments of this session.
+/// Refuses segments that another tracer uses, tracers' own, and other versions. `own` are segments of this session.
 pub(crate) fn check_free(
     pid: u32,
     found: &[FoundSegment],
@@ -124,6 +129,9 @@ pub(crate) fn check_free(
     for segment in found.iter().filter(|f| !own.contains(&f.memfd)) {
         if !segment.block.is_ours() {
             return Err(PatchError::OtherVersion { pid, found: segment.block.version(), ours: VERSION });
+        }
+        if segment.is_tracers(pid) {
+            return Err(PatchError::IsTracer { pid, target: segment.owner() });
         }
         if segment.state() == Some(State::Removed) {
             continue;
