@@ -58,10 +58,19 @@ impl Recording {
     }
 }
 
-/// Calls by function, as `report` shows them.
+/// Calls by function, as `report` shows them, in a table and as JSON.
 fn calls(folder: &Folder) -> (BTreeMap<String, u64>, Output) {
     let output = tracing::once(&["report", "-s", "func", folder.text()]);
-    (recordings::calls(&tracing::out(&output)).into_iter().collect(), output)
+    let calls: BTreeMap<String, u64> = recordings::calls(&tracing::out(&output)).into_iter().collect();
+    let lines = tracing::out(&tracing::once(&["report", "--json", folder.text()]));
+    let of_line = |line: &str| {
+        let object: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let own_in_total = object["self_ns"].as_u64() <= object["total_ns"].as_u64();
+        assert!(object["type"] == "function" && own_in_total, "{line}");
+        (object["function"].as_str().expect("a name").to_owned(), object["calls"].as_u64().expect("a number"))
+    };
+    assert_eq!(lines.lines().map(of_line).collect::<BTreeMap<_, _>>(), calls);
+    (calls, output)
 }
 
 /// Lines of `replay` by thread: each call's end belongs to the call that began last.

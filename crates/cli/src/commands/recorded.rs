@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Shown) -> Result<Outcome, Failure> {
         Form::Replay(fields) => {
             reading.choose(selection, &mut Replay::new(*fields, &signatures), &mut output)
         }
-        Form::Report(sort) => reading.choose(selection, &mut Totals::new(*sort), &mut output),
+        Form::Report { sort, json } => reading.choose(selection, &mut Totals::new(*sort, *json), &mut output),
         Form::Graph { root, depth } => match root.parse() {
             Ok(root) => reading.choose(selection, &mut Tree::below(root, *depth), &mut output),
             Err(why) => return Err(Failure::Other(format!("cannot read `{root}`: {why}"))),
@@ -74,7 +74,7 @@ fn outcome(shown: Result<bool, OutputError>) -> Result<Outcome, Failure> {
 
 /// Runs `diff`.
 pub(crate) fn diff(args: &Diff) -> Result<Outcome, Failure> {
-    let mut totals = [Totals::new(args.sort), Totals::new(args.sort)];
+    let mut totals = [Totals::new(args.sort, false), Totals::new(args.sort, false)];
     let mut output = Output::pages(args.paged);
     let (mut sides, mut is_whole) = (Vec::new(), true);
     for (dir, totals) in args.dirs.iter().zip(&mut totals) {
@@ -95,7 +95,7 @@ pub(crate) fn info(dir: &Path, json: bool) -> Result<Outcome, Failure> {
     let Reading { recorded, name } = Reading::open(dir, (Duration::MAX, None))?;
     let bytes = std::fs::metadata(dir.join(FILE)).map_or(0, |meta| meta.len());
     let mut reading = Reading { recorded: recorded.without_words(), name };
-    let step = reading.read(&mut Totals::new(Sort::Name), |_| Ok(()))?;
+    let step = reading.read(&mut Totals::new(Sort::Name, false), |_| Ok(()))?;
     let end = match &step {
         Ok(Step::End(_)) => "whole".to_owned(),
         Ok(Step::Cut(at)) => format!("ends at byte {at} without its end mark"),

@@ -141,7 +141,12 @@ pub(crate) enum Form {
     /// `replay`: calls as they happened.
     Replay(Fields),
     /// `report`: a line for each function.
-    Report(Sort),
+    Report {
+        /// Their order.
+        sort: Sort,
+        /// Each as a JSON object.
+        json: bool,
+    },
     /// `graph --from`: the tree below a function.
     Graph {
         /// The function.

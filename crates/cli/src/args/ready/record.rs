@@ -145,7 +145,7 @@ pub(super) fn replay(typed: TypedReplay) -> Result<Shown, UsageError> {
 /// Checks and converts `report`.
 pub(super) fn report(typed: TypedReport) -> Result<Shown, UsageError> {
     let selection = selection(&typed.selection, typed.depth.depth)?;
-    let form = Form::Report(sort(typed.sort));
+    let form = Form::Report { sort: sort(typed.sort), json: typed.json };
     Ok(Shown { dir: typed.dir, selection, form, paged: !typed.pager.no_pager })
 }
 

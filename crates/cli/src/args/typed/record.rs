@@ -111,6 +111,9 @@ pub(crate) struct TypedReport {
     /// What to sort by
     #[arg(short, long, value_name = "KEY", value_enum, default_value = "total")]
     pub(crate) sort: TypedSort,
+    /// Print a JSON object for each function
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) depth: TypedDepth,
     #[command(flatten)]

@@ -1,16 +1,17 @@
-//! Calls, total time and own time of each function, in the form of `uftrace report`.
+//! Calls, total time and own time of each function, in the form of `uftrace report`, or as JSON lines.
 //!
-//! In: calls as they end. Out: a table at the end. Invariant: the calls of a function are its recorded entries. Does not: know
+//! In: calls as they end. Out: a table or lines at the end. Invariant: the calls of a function are its recorded entries. Does not: know
 //! files.
 
 use std::collections::HashMap;
-use std::io::Write;
 
+use serde::Serialize;
 use trapline::recorded::{Begun, Ended, Function, Ticks, Visit};
 use trapline_order::Order as _;
 
 use super::{Names, Text};
 use crate::args::command::record::Sort;
+use crate::report::json::{SCHEMA, line};
 use crate::report::number::duration;
 
 /// The sums of one function: calls, and ticks.
@@ -25,14 +26,26 @@ pub(super) struct Sums {
 #[derive(Debug)]
 pub(crate) struct Totals {
     sort: Sort,
+    json: bool,
     names: Names,
     sums: Vec<Sums>,
     lines: Vec<u8>,
 }
 
+/// A line of JSON.
+#[derive(Serialize)]
+struct Row<'a> {
+    r#type: &'static str,
+    schema: u32,
+    function: &'a str,
+    calls: u64,
+    total_ns: u64,
+    self_ns: u64,
+}
+
 impl Totals {
-    pub(crate) fn new(sort: Sort) -> Self {
-        Self { sort, names: Names::default(), sums: Vec::new(), lines: Vec::new() }
+    pub(crate) fn new(sort: Sort, json: bool) -> Self {
+        Self { sort, json, names: Names::default(), sums: Vec::new(), lines: Vec::new() }
     }
     /// Sums by name: several processes may have a function, and it may have been probed more than once.
     pub(super) fn by_name(&self) -> HashMap<&str, Sums> {
@@ -59,6 +72,22 @@ impl Totals {
         });
         rows
     }
+    fn json(&self, ticks: Ticks) -> String {
+        let row = |(function, Sums { calls, total, own }): (&str, Sums)| {
+            let [total_ns, self_ns] = [total, own].map(|sum| ticks.nanos(sum));
+            line(&Row { r#type: "function", schema: SCHEMA, function, calls, total_ns, self_ns })
+        };
+        self.rows().into_iter().map(row).collect()
+    }
+    fn table(&self, ticks: Ticks) -> String {
+        let mut table = "  Total time   Self time       Calls  Function\n".to_owned();
+        table.push_str("  ==========  ==========  ==========  ====================\n");
+        for (name, Sums { calls, total, own }) in self.rows() {
+            let [total, own] = [total, own].map(|sum| duration(ticks.nanos(sum)));
+            table.push_str(&format!("  {total:>10}  {own:>10}  {calls:>10}  {name}\n"));
+        }
+        table
+    }
 }
 
 impl Visit for Totals {
@@ -83,14 +112,7 @@ impl Text for Totals {
         &mut self.lines
     }
     fn end(&mut self, ticks: Ticks) {
-        let mut lines = Vec::new();
-        // Writing into memory does not fail.
-        drop(writeln!(lines, "  Total time   Self time       Calls  Function"));
-        drop(writeln!(lines, "  ==========  ==========  ==========  ===================="));
-        for (name, Sums { calls, total, own }) in self.rows() {
-            let [total, own] = [total, own].map(|sum| duration(ticks.nanos(sum)));
-            drop(writeln!(lines, "  {total:>10}  {own:>10}  {calls:>10}  {name}"));
-        }
-        self.lines.append(&mut lines);
+        let text = if self.json { self.json(ticks) } else { self.table(ticks) };
+        self.lines.extend(text.into_bytes());
     }
 }
