@@ -283,6 +283,31 @@ fn a_listing_shows_the_tactics_that_an_attach_gives() {
     }
 }
 
+/// The signal is pending when the tracer starts, and the target's code is never changed.
+#[test]
+fn an_interrupt_before_the_attach_leaves_the_target_alone() {
+    const PENDING: &str = "import os, signal, sys\n\
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n\
+        os.kill(os.getpid(), signal.SIGINT)\n\
+        os.execv(sys.argv[1], sys.argv[1:])";
+    let victim = Victim::start();
+    let before = victim.text();
+    let words = ["count", "-p", &victim.pid(), "plain"];
+    let output = std::process::Command::new("python3")
+        .args(["-c", PENDING])
+        .arg(env!("CARGO_BIN_EXE_trapline"))
+        .args(words)
+        .output();
+    let output = output.expect("python3");
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(
+        errors.contains(&format!("interrupted before anything was changed in process {}", victim.pid())),
+        "{errors}"
+    );
+    assert!(victim.text() == before, "its code was changed");
+}
+
 #[test]
 fn a_second_tracer_reports_the_first() {
     let victim = Victim::start();

@@ -44,6 +44,12 @@ pub enum PatchError {
         /// Its name.
         comm: String,
     },
+    /// A signal asked the tracer to end while it planned.
+    #[error("interrupted before anything was changed in process {pid}")]
+    Interrupted {
+        /// The process.
+        pid: u32,
+    },
     /// The process is a Trapline itself, and its own memory holds what it shares with a target.
     #[error(
         "process {pid} is a trapline, which traces process {target}; a trapline that traces is not traced"

@@ -78,6 +78,8 @@ pub struct Options {
     pub faults_delivered: bool,
     /// No thread is created to help with the plan.
     pub alone: bool,
+    /// A signal that ends the session is obeyed before code is changed: the batch fails then.
+    pub obeys_signals: bool,
     /// How long to wait for a thread that can make our calls without its own call being disturbed.
     pub patience: Duration,
 }
@@ -99,6 +101,7 @@ impl Default for Options {
             faults_may_be_caught: false,
             faults_delivered: false,
             alone: false,
+            obeys_signals: false,
             patience: Duration::from_millis(20),
         }
     }

@@ -22,6 +22,14 @@ pub enum Interrupt {
     User,
 }
 
+impl Interrupt {
+    /// Whether a signal that ends a session waits to be taken. False where no [`Interrupts`] were made.
+    #[must_use]
+    pub fn is_pending() -> bool {
+        signals::is_end_pending()
+    }
+}
+
 /// SIGINT, SIGTERM and SIGHUP, blocked and waited for. Must be made before any other thread is started.
 #[derive(Debug)]
 pub struct Interrupts {

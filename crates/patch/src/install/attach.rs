@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use trapline_plan::{Action, PlanError};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at, fact};
-use trapline_tracee::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
+use trapline_tracee::{Batch, BatchOptions, BatchReport, Interrupt, Process, RemoteOptions};
 
 use crate::batches::Batches;
 use crate::error::PatchError;
@@ -68,6 +68,9 @@ pub(crate) fn add(
         first = work.prepare(batches, process, request);
     }
     let prepared = first?;
+    if request.options.obeys_signals && Interrupt::is_pending() {
+        return Err(PatchError::Interrupted { pid: process.pid() });
+    }
     if !prepared.sites.is_empty() {
         let clock = Instant::now();
         Batch::run(process, OPTIONS, |batch| {

@@ -56,11 +56,16 @@ pub(crate) fn unblock() {
     }
 }
 
-/// Whether a signal that ends a session is pending ([`open`] has blocked it). If so, a wait that began at
-/// `since` must not go on. Short waits go on nevertheless: they end by themselves before a user notices.
+/// Whether a signal that ends a session is pending. If so, a wait that began at `since` must not go on. Short waits go
+/// on nevertheless: they end by themselves before a user notices.
 pub(crate) fn asked_to_end(since: Instant) -> bool {
     const SHORT: Duration = Duration::from_millis(200);
-    if since.elapsed() < SHORT || ORIGINAL.get().is_none() {
+    since.elapsed() >= SHORT && is_end_pending()
+}
+
+/// Whether a signal that ends a session is pending ([`open`] has blocked it).
+pub(crate) fn is_end_pending() -> bool {
+    if ORIGINAL.get().is_none() {
         return false;
     }
     // SAFETY: sigset_t is plain integers; all-zero is a value of it.

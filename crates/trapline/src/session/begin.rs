@@ -6,8 +6,9 @@
 use std::ffi::OsString;
 use std::process::Command;
 
+use trapline_patch::PatchError;
 use trapline_tracee::perf::allow_files;
-use trapline_tracee::{Launched, Parked, TargetError, why_not_held};
+use trapline_tracee::{Interrupt, Launched, Parked, TargetError, why_not_held};
 
 use super::command::{KillOnDrop, Running};
 use super::processes::Processes;
@@ -125,9 +126,13 @@ impl Processes {
         allow_many();
         let mut several = Several::new(processes.len());
         let of = processes.len();
+        self.requested.options.obeys_signals = true;
         for (done, process) in processes.into_iter().enumerate() {
             self.requested.progress.say(Step::Attaching { done, of });
             let pid = process.pid();
+            if Interrupt::is_pending() {
+                return Err(PatchError::Interrupted { pid }.into());
+            }
             if self.may_follow(pid) {
                 self.notices.extend(self.following.add(pid));
             }
@@ -136,6 +141,7 @@ impl Processes {
                 self.notices.push(gone_notice(pid));
             }
         }
+        self.requested.options.obeys_signals = false;
         let asked_for = matches!(target, Target::Running { .. });
         self.traced.iter_mut().for_each(|traced| traced.is_asked_for = asked_for);
         several.end(self.traced.len())
