@@ -90,6 +90,34 @@ fn a_program_with_its_only_thread_in_a_handler_is_refused_and_nothing_is_left() 
     assert!(running.alive());
 }
 
+/// The only thread is in a signal handler at the detach, so what the unwinder was given cannot be taken back, and stays
+/// mapped. A later session takes it back, and nothing stays.
+#[test]
+fn what_could_not_be_taken_back_from_an_unwinder_is_taken_back_later() {
+    let path = or_skip!(victims::cpp("handling"));
+    let mut running = Running::start(&path, &["visits"]);
+    let pid = running.pid();
+    let mapped = || {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it lives");
+        maps.lines().filter(|line| line.contains("/memfd:trapline")).count()
+    };
+    let bare = running.run(100);
+    let tracing = attached(pid, "stack", &["worker"]).unwrap_or_else(|report| panic!("{}", report.errors));
+    assert_eq!(running.run(100), bare);
+    running.begin(7);
+    assert_eq!(running.line(), "inside");
+    let report = tracing.stop();
+    assert_eq!(report.field("worker", "calls"), 100, "{}", report.errors);
+    assert!(mapped() > 0, "its unwinder still refers to our memory");
+    running.send("on");
+    assert_eq!(running.reported()["worker"], 7);
+    let tracing = attached(pid, "exits", &["worker"]).unwrap_or_else(|report| panic!("{}", report.errors));
+    assert_eq!(running.run(100), bare);
+    let report = tracing.stop();
+    assert_eq!(report.field("worker", "calls"), 100, "{}", report.errors);
+    assert_eq!((mapped(), running.run(100)), (0, bare), "{}", report.errors);
+}
+
 /// Static programs, with an unwinder of their own or with none: all calls are timed, and exceptions work.
 #[test]
 fn unwinders_of_static_programs_are_informed() {

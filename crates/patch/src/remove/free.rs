@@ -51,11 +51,12 @@ use trapline_tracee::{Batch, BatchOptions, Process, RemoteCaller, RemoteOptions,
 
 use crate::error::PatchError;
 use crate::memory::find::{FoundSegment, left_behind};
-use crate::memory::words::Block;
+use crate::memory::words::{Block, SegmentWords};
 use crate::native::contexts::leads_into;
 use crate::native::returns::IN_REGISTERS;
 use crate::request::Options;
 use crate::returns::armed::lent;
+use crate::returns::unwinder::take_back;
 use crate::space::remote::Seizure;
 use crate::threads::still::{Word, runs_in, words_in};
 
@@ -91,6 +92,7 @@ pub(crate) fn free(
     Seizure { guard, remote }: Seizure<'_>,
 ) -> Result<Freed, PatchError> {
     let process = batch.process();
+    take_back_rest(batch, found, guard)?;
     let all: u64 = found.iter().map(FoundSegment::mapped).sum();
     let unmapped = if IN_REGISTERS {
         let mut stopped = batch.stop_all(guard)?;
@@ -103,6 +105,27 @@ pub(crate) fn free(
         unmap_all(found, &unused, || batch.remote(remote, guard))?
     };
     Ok(Freed { unmapped, stays: all - unmapped })
+}
+
+/// Takes back what unwinders were given, where a detach could not: some call was still to come back through its
+/// trampoline, or no thread was fit.
+fn take_back_rest(
+    batch: &mut Batch<'_>,
+    found: &[FoundSegment],
+    guard: &dyn Fn(u64) -> Option<u64>,
+) -> Result<(), PatchError> {
+    let process = batch.process();
+    if is_lent(process, found) {
+        return Ok(());
+    }
+    let own =
+        |segment: &&FoundSegment| segment.owner() == process.pid() && segment.block.trampolines().is_some();
+    for segment in found.iter().filter(own) {
+        if let Some(now) = Block::read(process, segment.control)? {
+            take_back(batch, &now, &SegmentWords(process, segment.control), guard)?;
+        }
+    }
+    Ok(())
 }
 
 fn unmap_all<'b, 'p>(

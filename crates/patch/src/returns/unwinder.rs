@@ -12,14 +12,16 @@
 //! | T2 | `__register_frame` runs in the target | the same |
 //! | T3 | the second bit | a later detach takes it back |
 //! | T4 (detach) | the second bit is cleared | the same: the unwinder keeps the registration, which stays mapped and true |
-//! | T5 | `__deregister_frame` runs | the same |
+//! | T5 | `__deregister_frame` runs; if no thread is fit for that, | the same |
+//! | | the second bit is set again | as after T3 |
 //! | T6 | the first bit is cleared | no unwinder refers to it any more |
 //!
 //! An unwinder that is loaded while trampolines are taken is informed by the same steps
 //! ([`register_late`]), a moment later. Until T2 it sees no further than a call with a replaced return
 //! address, as for any code without unwind information. One at the same address as an earlier one is taken
 //! for that one: libgcc_s is never unloaded. If a detach leaves calls that return through their trampolines
-//! (`trampolines`), T4 to T6 are left out: what is registered with unwinders stays mapped and true. A forked
+//! (`trampolines`), T4 to T6 are left out: what is registered with unwinders stays mapped and true. A later session takes
+//! them, when no trampoline is taken any more (`free`). A forked
 //! child shares the words, and has an unwinder of its own, which was informed before the fork and keeps the
 //! registration.
 //! Does not: find unwinders, which takes files.
@@ -37,8 +39,10 @@ use crate::memory::segment::Segment;
 use crate::memory::words::{Block, SegmentWords};
 use crate::request::Unwinder;
 
-/// How long a thread is waited for that may call an allocating function.
+/// How long a thread is waited for that may call an allocating function. A detach waits less: a later session may try
+/// again.
 const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE_AT_END: Duration = Duration::from_millis(100);
 
 const fn perhaps(n: u64) -> u64 {
     1 << (2 * n)
@@ -103,7 +107,7 @@ pub(crate) fn register_late(
     })??)
 }
 
-/// Steps T4 to T6. Without a fit thread the unwinders keep the registration, which stays true.
+/// Steps T4 to T6. Without a fit thread the unwinders keep the registration, which stays true, and may be taken back later.
 pub(crate) fn take_back(
     batch: &mut Batch<'_>,
     block: &Block,
@@ -118,13 +122,18 @@ pub(crate) fn take_back(
         registered &= !surely(n);
         words.set(at::UNWIND_REGISTERED, registered)?;
         let function = RemoteAddr(block.get(at::UNWIND_TAKE_BACK + n * 8));
-        match batch.call_function(function, block.get(at::UNWIND), &[], Duration::ZERO, guard) {
+        match batch.call_function(function, block.get(at::UNWIND), &[], PATIENCE_AT_END, guard) {
             Ok(()) => {
                 registered &= !perhaps(n);
                 words.set(at::UNWIND_REGISTERED, registered)?;
             }
             Err(error) if error.is_gone() => return Err(error),
-            // There is no fit thread, or the function is gone.
+            // It was not called.
+            Err(TargetError::NoCaller { .. }) => {
+                registered |= surely(n);
+                words.set(at::UNWIND_REGISTERED, registered)?;
+            }
+            // The function is gone, or has not come back.
             Err(_) => {}
         }
     }
