@@ -8,7 +8,7 @@ use crate::args::command::List;
 use crate::args::sink::Sink;
 use crate::output::{Output, print_line};
 use crate::progress::ProgressLine;
-use crate::report::{json, list};
+use crate::report::{list, list_json};
 
 /// Runs `list`.
 pub(crate) fn run(args: &List) -> Result<Outcome, Failure> {
@@ -38,7 +38,7 @@ fn print(listing: &Listing, verbose: bool, paged: bool, sink: &Sink) -> Result<O
     let text = if verbose { list::declared } else { list::text };
     let mut output = Output::open(sink, false)?;
     let columns = output.size().map(|(_, columns)| columns);
-    let shown = if sink.json { json::list(&listing.listed) } else { text(&listing.listed, columns) };
+    let shown = if sink.json { list_json::list(&listing.listed) } else { text(&listing.listed, columns) };
     output.page(&shown, paged && !sink.json)?;
     if !sink.quiet {
         listing.notices.iter().for_each(|notice| print_line(&format!("trapline: {notice}")));

@@ -4,7 +4,7 @@ use trapline::declaration::{Declaration, Offered};
 use trapline::listing::Listed;
 use trapline::summary::ByTactic;
 
-use super::json::form;
+use super::list_json::form;
 use super::number::{grouped, plural};
 use super::table::{Align, Table};
 use super::visible;

@@ -14,6 +14,7 @@ pub(crate) mod html;
 pub(crate) mod json;
 pub(crate) mod lat;
 pub(crate) mod list;
+pub(crate) mod list_json;
 pub(crate) mod number;
 pub(crate) mod perfetto;
 pub(crate) mod recorded;
