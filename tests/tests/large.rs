@@ -126,7 +126,9 @@ fn an_attach_that_is_interrupted_leaves_nothing() {
         let report = tracing.end();
         // Before it catches signals it has done nothing.
         let is_early = report.status.signal() == Some(libc::SIGINT) && report.errors.is_empty();
-        let is_well = report.status.success() || is_early;
+        let is_planning = report.status.code() == Some(1)
+            && report.errors.contains("interrupted before anything was changed in process");
+        let is_well = report.status.success() || is_early || is_planning;
         assert!(is_well, "moment {moment} of {took:?}: {} {}", report.status, report.errors);
         text::assert_clean(victim.pid(), &before);
     }
