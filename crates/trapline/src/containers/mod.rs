@@ -1,6 +1,6 @@
 //! The container and the service that a process belongs to.
 //!
-//! In: a pid. Out: ids, by the names of its control groups. Names, by files that container runtimes keep ([`names`]). The
+//! In: a pid. Out: ids, by the names of its control groups. Names, by files that container runtimes keep (`names`). The
 //! service, by the environment that the process was started with, or by its systemd unit. Does not: ask a runtime, or
 //! look again at a process.
 //!
