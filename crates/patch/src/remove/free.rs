@@ -44,10 +44,12 @@
 //! The tracer may die at any step: mappings that are left are those of a removed segment.
 
 use trapline_record::RemoteAddr;
-use trapline_record::control::at;
+use trapline_record::control::{MAX_UNWINDERS, at};
 use trapline_record::latency::Stamps;
 use trapline_record::sharers;
-use trapline_tracee::{Batch, BatchOptions, Process, RemoteCaller, RemoteOptions, StoppedAll, TargetError};
+use trapline_tracee::{
+    Batch, BatchOptions, Mapping, Process, RemoteCaller, RemoteOptions, StoppedAll, TargetError,
+};
 
 use crate::error::PatchError;
 use crate::memory::find::{FoundSegment, left_behind};
@@ -120,12 +122,26 @@ fn take_back_rest(
     }
     let own =
         |segment: &&FoundSegment| segment.owner() == process.pid() && segment.block.trampolines().is_some();
+    let maps = process.maps()?;
     for segment in found.iter().filter(own) {
-        if let Some(now) = Block::read(process, segment.control)? {
+        // The library of another unwinder may be gone since, and other code be in its place.
+        let now = Block::read(process, segment.control)?.filter(|now| {
+            let functions = (0..MAX_UNWINDERS).map(|n| now.get(at::UNWIND_TAKE_BACK + n * 8));
+            functions.filter(|function| *function != 0).all(|function| is_of_libgcc(&maps, function))
+        });
+        if let Some(now) = now {
             take_back(batch, &now, &SegmentWords(process, segment.control), guard)?;
         }
     }
     Ok(())
+}
+
+/// Whether an address lies in libgcc_s, which is never unloaded.
+fn is_of_libgcc(maps: &[Mapping], address: u64) -> bool {
+    let holds = |map: &&Mapping| map.perms.exec && map.contains(RemoteAddr(address));
+    maps.iter()
+        .find(holds)
+        .is_some_and(|map| map.path.rsplit('/').next().is_some_and(|name| name.starts_with("libgcc_s")))
 }
 
 fn unmap_all<'b, 'p>(

@@ -21,7 +21,7 @@
 //! address, as for any code without unwind information. One at the same address as an earlier one is taken
 //! for that one: libgcc_s is never unloaded. If a detach leaves calls that return through their trampolines
 //! (`trampolines`), T4 to T6 are left out: what is registered with unwinders stays mapped and true. A later session takes
-//! them, when no trampoline is taken any more (`free`). A forked
+//! them, when no trampoline is taken any more, and if the unwinder is libgcc_s, which is still there then (`free`). A forked
 //! child shares the words, and has an unwinder of its own, which was informed before the fork and keeps the
 //! registration.
 //! Does not: find unwinders, which takes files.

@@ -1,7 +1,7 @@
 //! Calls, total time and own time of each function, in the form of `uftrace report`, or as JSON lines.
 //!
-//! In: calls as they end. Out: a table or lines at the end. Invariant: the calls of a function are its recorded entries. Does not: know
-//! files.
+//! In: calls as they end. Out: a table or lines at the end. Invariant: the calls of a function are its recorded entries.
+//! Does not: know files.
 
 use std::collections::HashMap;
 
