@@ -1,6 +1,9 @@
 //! Room near a program's code: mappings that earlier sessions left are removed when a later session needs the
 //! room.
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
 use trapline_tests::running::Running;
 use trapline_tests::{or_skip, tracing, victims};
 
@@ -45,6 +48,35 @@ fn a_gap_that_is_shorter_than_the_bound_is_enough() {
     assert_eq!(report.refused(), []);
     assert!(report.errors.contains("256 matched, 256 probed, 0 refused"), "{}", report.errors);
     assert_eq!(report.total_hits(), 256 * 100, "{}", report.errors);
+}
+
+/// Without randomized addresses, as gdb starts programs, libraries lie 128 MiB below the stack. What the stack may still
+/// grow to stays free: nothing of ours is in its way.
+#[test]
+fn the_stack_can_grow_to_its_limit() {
+    let path = or_skip!(victims::c_by("deep", "gcc", &["-O1", "-Wl,--no-as-needed,-lm"]));
+    for (limit, mebibytes) in [(8_u64, 7_u64), (64, 60)] {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--stack={}", limit << 20)).args(["setarch", "-R"]).arg(tracing::binary());
+        command
+            .args(["count", "deep:descend", "libm:*", "libc:*", "ld-linux-x86-64.so.2:*", "--"])
+            .arg(&path);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("prlimit");
+        let mut input = child.stdin.take().expect("piped");
+        writeln!(input, "run {mebibytes}\nquit").expect("read");
+        drop(input);
+        let output = child.wait_with_output().expect("it ends");
+        let (said, errors) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let calls = mebibytes * 256 + 1;
+        assert!(output.status.success(), "{}: {errors}", output.status);
+        assert!(said.contains(&format!("descend={calls}")), "{said} {errors}");
+        assert!(
+            said.lines().any(|line| line.contains("descend") && line.contains(&calls.to_string())),
+            "{said}"
+        );
+    }
 }
 
 /// Return addresses are not replaced after all, since no thread of the program can inform its unwinder. What

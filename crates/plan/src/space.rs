@@ -1,8 +1,8 @@
 //! A picture of a process' address space, and the part of it that a module's code takes.
 //!
 //! In: what is mapped. Out: whether a range is free, and free ranges.
-//! Invariant: SPACE-1 nothing is placed over, or right beside, what is mapped, nor where the heap grows to, nor
-//! in the first 64 KiB.
+//! Invariant: SPACE-1 nothing is placed over, or right beside, what is mapped, nor where the heap or the main thread's
+//! stack grows to, nor in the first 64 KiB.
 //! Does not: choose where stubs lie (`code_region` of each processor).
 
 use crate::plan::Region;
@@ -21,7 +21,7 @@ pub(crate) const HEAP_GROWTH: u64 = 64 << 20;
 /// A picture of a process' address space.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AddressSpace {
-    /// What is mapped: half-open ranges, sorted, not overlapping.
+    /// What is mapped, and what the stack may grow to: half-open ranges, sorted, not overlapping.
     pub occupied: Vec<(RemoteAddr, RemoteAddr)>,
     /// End of the heap that grows by `brk`, if there is one.
     pub heap_end: Option<RemoteAddr>,

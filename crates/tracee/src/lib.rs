@@ -59,6 +59,7 @@ mod spare;
 mod status;
 mod stuck;
 mod sys;
+mod taken;
 mod waiting;
 mod watch;
 #[cfg(target_arch = "x86_64")]

@@ -172,12 +172,16 @@ impl Process {
     pub fn folder(&self) -> PathBuf {
         living::folder(self.pid)
     }
-    fn stat(&self, what: &str) -> Result<Stat, TargetError> {
+    pub(crate) fn stat(&self, what: &str) -> Result<Stat, TargetError> {
         Stat::read(&self.folder()).map_err(|e| gone_or(self.pid, what, e))
     }
     /// Calls `read` with the folder that shows the process: the main thread's; once that has ended, another thread's.
     /// `read` must fail where a folder shows nothing.
-    fn look<T>(&self, what: &str, read: impl Fn(&Path) -> io::Result<T>) -> Result<T, TargetError> {
+    pub(crate) fn look<T>(
+        &self,
+        what: &str,
+        read: impl Fn(&Path) -> io::Result<T>,
+    ) -> Result<T, TargetError> {
         let mut folder = PathBuf::from(format!("/proc/{}", self.pid));
         loop {
             let error = match read(&folder) {
@@ -377,16 +381,6 @@ impl Process {
         let auxv = self.look("read auxv", Auxv::in_folder)?;
         let value = |key: u64| auxv.word(key).unwrap_or(0);
         Ok(features(value(AT_HWCAP), value(AT_HWCAP2), possible_cpus()))
-    }
-    /// The break: where the heap ends and will grow, by its mappings.
-    ///
-    /// # Errors
-    /// When the process is gone.
-    pub fn heap_end(&self, maps: &[Mapping]) -> Result<Option<RemoteAddr>, TargetError> {
-        if let Some(heap) = maps.iter().rev().find(|m| m.path == "[heap]") {
-            return Ok(Some(heap.end));
-        }
-        Ok(self.stat("read its break")?.field(47).filter(|&brk| brk != 0).map(RemoteAddr))
     }
     /// The main thread's stack pointer when the program began. It points at the number of arguments.
     ///

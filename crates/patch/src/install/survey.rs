@@ -77,10 +77,7 @@ impl Survey {
             stacks: Stacks { main: main_stack(&maps), ..Stacks::default() },
             waits: options.waits,
         };
-        let space = AddressSpace {
-            occupied: maps.iter().map(|m| (m.start, m.end)).collect(),
-            heap_end: process.heap_end(&maps)?,
-        };
+        let space = AddressSpace { occupied: process.taken(&maps), heap_end: process.heap_end(&maps)? };
         let still = options.strict || no_traps.is_some() || !traps::NEEDED;
         let soft = Soft::new();
         let left = MemoryLimits::default();

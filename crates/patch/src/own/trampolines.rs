@@ -54,10 +54,8 @@ pub(crate) fn make(
     let code_len = len(&unplaced).next_multiple_of(4096);
     let (len, pid) = (code_len + unplaced.table_len(), process.pid());
     let maps = process.maps()?;
-    let space = trapline_plan::AddressSpace {
-        occupied: maps.iter().map(|m| (m.start, m.end)).collect(),
-        heap_end: process.heap_end(&maps)?,
-    };
+    let space =
+        trapline_plan::AddressSpace { occupied: process.taken(&maps), heap_end: process.heap_end(&maps)? };
     let at = space.find(len).ok_or(PatchError::NoRoomForStamps { pid, len })?;
     let trampolines = Trampolines { code: at.0, table: at.0 + code_len, ..unplaced };
     let TrampolineCode { bytes, shared, unwind } = code(&trampolines);

@@ -2,7 +2,7 @@
 //!
 //! In: what is mapped; the original's address. Out: a free place near it: the way back from a copy is one
 //! `b`, which reaches 128 MiB (Arm ARM C6.2.26). Invariants: SPACE-1: nothing is placed over, or right
-//! beside, what is mapped, nor where the heap grows to, nor in the first 64 KiB.
+//! beside, what is mapped, nor where the heap or the stack grows to, nor in the first 64 KiB.
 //!
 //! ```text
 //!   near       room = the multiple of len nearest to at, with len bytes free on both sides; |room - at| <= REACH

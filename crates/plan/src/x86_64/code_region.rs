@@ -65,10 +65,14 @@ impl CodeRegion {
     }
 }
 
-/// The displacements to try: all bytes int3 first, then as many as possible; the small distances come first.
+/// The displacements to try: all bytes int3 first, then as many as possible; of these the small distances come first. Near
+/// the module, more punned jumps find a target within reach of both.
 fn displacements() -> impl Iterator<Item = i32> {
     let pairs = TRAPPING.iter().flat_map(|&k2| TRAPPING.iter().map(move |&k3| (k2, k3)));
-    pairs.map(|(k2, k3)| i32::from_le_bytes([0xCC, 0xCC, k2, k3]))
+    let mut all: Vec<[u8; 4]> = pairs.map(|(k2, k3)| [0xCC, 0xCC, k2, k3]).collect();
+    let others = |k: &[u8; 4]| k.iter().filter(|byte| **byte != 0xCC).count();
+    all.sort_by_key(|k| (others(k), i32::from_le_bytes(*k).unsigned_abs()));
+    all.into_iter().map(i32::from_le_bytes)
 }
 
 /// How often the arena is halved, if there is no room for all of it. The bound is for the longest stubs of all sites;
@@ -193,6 +197,18 @@ mod tests {
     fn need(text: u64) -> Need {
         let text = (RemoteAddr(text), RemoteAddr(text + 0x10_0000));
         Need { module: text, text, data: 0x4000, arena: 0x10_0000 }
+    }
+
+    #[test]
+    fn near_displacements_come_first() {
+        let all: Vec<i32> = super::displacements().collect();
+        assert_eq!((all.len(), all[0]), (TRAPPING.len() * TRAPPING.len(), i32::from_le_bytes([0xCC; 4])));
+        // Those with one byte of another kind, then those with two.
+        let one = 2 * (TRAPPING.len() - 1);
+        for part in [&all[1..=one], &all[one + 1..]] {
+            assert!(part.is_sorted_by_key(|k| k.unsigned_abs()), "{part:x?}");
+        }
+        assert!(all[1].unsigned_abs() < 128 << 20, "{:x}", all[1]);
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl Process {
     pub fn occupied(&self) -> Result<Vec<(RemoteAddr, RemoteAddr)>, TargetError> {
         let text = fs::read("/proc/thread-self/maps");
         let text = text.map_err(|error| gone_or(self.pid(), "read /proc/thread-self/maps", error))?;
-        Ok(maps::parse(&text).iter().map(|one| (one.start, one.end)).collect())
+        Ok(self.taken(&maps::parse(&text)))
     }
 }
 
