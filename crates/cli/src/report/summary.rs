@@ -64,6 +64,9 @@ fn sites(summary: &Summary) -> String {
 /// All hits, by what became of them.
 fn hits(summary: &Summary) -> String {
     let mut line = format!("hits: {} recorded, {} missed", grouped(summary.hits), grouped(summary.missed));
+    if summary.overwritten.sites > 0 {
+        line.push_str(" besides those while sites were overwritten");
+    }
     let Some(filtered) = summary.filtered else { return line };
     line.push_str(&format!(", {} filtered", grouped(filtered.in_target)));
     if filtered.unended > 0 {
@@ -193,7 +196,7 @@ mod tests {
         };
         let expected = "
 sites: 10 matched, 4 probed (1 by the kernel), 6 refused; 1 process, 2 forked children counted with their parent
-hits: 1,000,000 recorded, 3 missed
+hits: 1,000,000 recorded, 3 missed besides those while sites were overwritten
 cost: attach 1.50 ms, detach 2.00 ms, longest stop of a thread 80.0 us, 7 traps
 memory: 2 KiB, and 64 B for each CPU; 8 KiB stay in 65.0 MiB of addresses, as threads may still be there
 refused: 4 too-short, 2 no-room; u:a:f2: 2 bytes (--dry-run shows all)

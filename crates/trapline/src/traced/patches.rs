@@ -375,11 +375,12 @@ fn kernel_notice(pid: u32, report: &AttachReport, is_blind: bool) -> Option<Stri
     let what = match (set, left_out) {
         (0, 0) => return None,
         (0, n) => {
+            let sites = if n == 1 { "site" } else { "sites" };
             format!(
-                "{n} sites of process {pid} are left out, as no jump fits; --kernel-uprobes counts there, too, at microseconds a hit"
+                "no jump fits at {n} {sites} of process {pid}; --kernel-uprobes counts there, too, at microseconds a hit"
             )
         }
-        (n, _) => format!("{n} sites of process {pid} are counted by kernel uprobes, at microseconds a hit"),
+        (n, _) => format!("kernel uprobes count at {n} sites of process {pid}, at microseconds a hit"),
     };
     let catches = match is_blind {
         true => "may come to catch unseen (a static program without symbols)",
