@@ -267,8 +267,9 @@ fn variables(bytes: &[u8]) {
         let start = function.start;
         let _noted = (debug.line(start), debug.prototype(start), debug.prototype_of_copy(start));
         let _shapes = (debug.parameter_shapes(start), debug.record_shape("s", start));
-        for path in ["of->d->a[1]", "whole.b", "arg1"] {
+        for path in ["of->d->a[1]", "whole.b", "arg1", "*of", "*of->d", "**arg0"] {
             let _field = debug.field(start, path);
+            let _counted = debug.counted_field(start, path);
         }
         for at in [start, start + function.len / 2] {
             let here = image.code_place(at);

@@ -59,7 +59,8 @@ pub fn printed(
         format!("python\ntry: print(gdb.parse_and_eval({text:?}))\nexcept Exception as e: print(e)\nend")
     };
     let commands: Vec<String> = expressions.iter().map(one).collect();
-    let all = hits(path, place, &commands.join("\n"), input)?;
+    let whole = "set print repeats unlimited\nset print elements unlimited\n";
+    let all = hits(path, place, &(whole.to_owned() + &commands.join("\n")), input)?;
     let lines = |hit: &String| hit.lines().take(expressions.len()).map(str::to_owned).collect();
     Ok(all.iter().map(lines).collect())
 }

@@ -47,6 +47,8 @@ fn fields_are_there(path: &Path) {
     ];
     assert_eq!(seen.len() as u64, 3 * TIMES);
     assert!(seen.iter().zip(expected.iter().cycle()).all(|(seen, expected)| seen == expected), "{seen:?}");
+    let bits = values(&traced(&mut victim, &["handle(req->bits, req->in)"]));
+    assert_eq!((&bits[0][0], &bits[0][1]["level"]), (&json!(5), &json!(-9)), "{:?}", bits[0]);
     let few = traced(&mut victim, &["handle(req->urgent, req->share, req->whole, req->part, req->next)"]);
     let first = &values(&few)[0];
     assert_eq!(first.as_array().expect("five")[..4], [json!(1), json!(0.25), json!(0xfe), json!(-2)]);
@@ -183,8 +185,7 @@ fn what_is_no_field_is_refused_under_its_name() {
         (&["handle(req->lne)"][..], "`req` has no field `lne`…\n    req->lne\n         ^^^"),
         (&["handle(reg->len)"], "there is no argument or variable `reg`"),
         (&["handle(mode->x)"], "`mode` is no structure and points to none\n    mode->x\n          ^"),
-        (&["handle(req->bits)"], "is a bit-field"),
-        (&["handle(req->in)"], "`req->in` is struct inner; name one of its fields\n    req->in\n         ^^"),
+        (&["handle(*mode)"], "`mode` is no pointer\n    *mode\n    ^"),
         (&["handle(share->x)"], "`share` is in no register of its own"),
         (
             &["handle(req->table[4])"],

@@ -69,6 +69,36 @@ fn one_overload_is_traced() {
     assert_eq!(stacks.filter_map(|one| one["hits"].as_u64()).sum::<u64>(), TIMES);
 }
 
+/// A signature holds for none of several functions that take different things.
+#[test]
+fn types_that_no_overload_takes_are_refused() {
+    let path = or_skip!(victims::cpp("overloads"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    for (verb, option, probe) in [
+        ("trace", "-q", "Cart::add(const char *)"),
+        ("trace", "-q", "Cart::add(char*)"),
+        ("trace", "-q", "Cart::add(long)"),
+        ("trace", "-q", "Cart::add(unsigned int)"),
+        ("trace", "-q", "Cart::add(long n) -> int"),
+        ("hist", "arg0", "Cart::add(float)"),
+        ("stack", "--if=n > 3", "Cart::add(long n)"),
+    ] {
+        let out = once(&[verb, "-d", "10ms", "-p", &pid, option, probe]);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let expected = "`Cart::add` is the name of several functions, and each takes something else; write one of \
+                        'Cart::add(double)', 'Cart::add(int)', 'Cart::add(int, int)'";
+        assert!(!out.status.success() && said.contains(expected), "{verb} {probe}: {said}");
+    }
+    // Each in another spelling than reports have.
+    for (probe, value) in [("Cart::add(signed int)", json!(7)), ("Cart::add( double )", json!(1.5))] {
+        let report = traced(&mut victim, "trace", &[probe]);
+        let calls = of_type(&report, "call");
+        assert_eq!(calls.len() as u64, TIMES, "{probe}: {}", report.errors);
+        assert!(calls.iter().all(|call| call["args"][1]["value"] == value), "{probe}: {calls:?}");
+    }
+}
+
 /// The class in a name decides which variable is meant. Bit-fields are not watched, whatever else has the
 /// name.
 #[test]

@@ -8,15 +8,16 @@ use serde_json::{Value, json};
 use trapline_tests::tracing::binary;
 use trapline_tests::{or_skip, victims};
 
-/// Runs the program with these lines. Returns what it printed of each, and the recorded calls.
-fn traced(lines: &[&str]) -> Result<(Vec<String>, Vec<Value>), String> {
+/// Runs the program with these lines, and with calls of a probe recorded. Returns what it printed of each, and the recorded calls.
+fn traced(lines: &[&str], probe: &str) -> Result<(Vec<String>, Vec<Value>), String> {
     let path = victims::rust("given")?;
-    let folder = std::env::temp_dir().join(format!("trapline-rust-values-{}", std::process::id()));
+    let folder =
+        std::env::temp_dir().join(format!("trapline-rust-values-{}-{}", std::process::id(), probe.len()));
     std::fs::create_dir_all(&folder).expect("a folder");
     std::fs::copy("/bin/true", folder.join("given")).expect("a program");
     let out = folder.join("out");
     let mut command = Command::new(binary());
-    command.args(["trace", "--json", "-q", "-o"]).arg(&out).arg("given:given::*").arg("--").arg(path);
+    command.args(["trace", "--json", "-q", "-o"]).arg(&out).arg(probe).arg("--").arg(path);
     command.env("PATH", format!("{}:{}", folder.display(), std::env::var("PATH").expect("PATH")));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("trapline starts");
@@ -54,7 +55,7 @@ fn of(calls: &[Value], name: &str, nth: usize) -> (Value, Value) {
 #[test]
 fn rust_arguments_are_what_the_program_passed() {
     let lines = ["a", "hello", "größer"];
-    let (printed, calls) = or_skip!(traced(&lines));
+    let (printed, calls) = or_skip!(traced(&lines, "given:given::*"));
     assert_eq!(printed.len(), lines.len());
     for (nth, line) in printed.iter().enumerate() {
         let words: Vec<&str> = line.split(' ').collect();
@@ -92,7 +93,57 @@ fn rust_arguments_are_what_the_program_passed() {
         for name in ["close", "may_be", "wide"] {
             assert_eq!(returned(name), Value::Null, "{name}");
         }
-        // Which of its forms it has is not looked at.
-        assert_eq!(of(&calls, "shape", nth).0, json!({ "of": null }));
+        let shape = if n > 2 { json!({ "Square": { "side": 4 } }) } else { json!({ "Round": 1.5 }) };
+        assert_eq!(of(&calls, "shape", nth).0, json!({ "of": shape }));
+        let given = of(&calls, "owned", nth).0;
+        assert_eq!(given["name"], json!(text));
+        assert_eq!(given["of"], if n == 1 { json!("None") } else { json!({ "Some": n }) }, "{given}");
+        assert_eq!(given["other"] == json!("None"), n <= 2, "{given}");
+        let all = json!({ "len": n * 3, "first": vec![-(n as i64); 8.min(n as usize * 3)] });
+        let given = of(&calls, "order", nth).0;
+        assert_eq!((&given["by"], &given["all"]), (&json!(text), &all));
+    }
+}
+
+#[test]
+fn fields_are_strings_vectors_and_enumerations() {
+    let lines = ["a", "hello", "abc"];
+    for (probe, fields) in [
+        ("given:given::order(of->name, of->kind, of->tags)", ["name", "kind", "tags"]),
+        ("given:given::order(of->text, of->next, of->shape)", ["text", "next", "shape"]),
+    ] {
+        let (_, calls) = or_skip!(traced(&lines, probe));
+        for (nth, line) in lines.iter().enumerate() {
+            let given = of(&calls, "order", nth).0;
+            let n = line.len();
+            for field in fields {
+                let value = &given[&format!("of->{field}")];
+                let expected = match field {
+                    "name" => json!(line),
+                    "text" => json!("a text"),
+                    "kind" => {
+                        if n == 1 {
+                            json!("None")
+                        } else {
+                            json!({ "Some": n })
+                        }
+                    }
+                    "tags" => json!({ "len": n, "first": (0..n).collect::<Vec<_>>() }),
+                    "shape" => {
+                        if n > 1 {
+                            json!({ "Round": n as f64 })
+                        } else {
+                            json!({ "Square": { "side": 9 } })
+                        }
+                    }
+                    // A box is an address.
+                    _ => {
+                        assert_eq!(n == 5, *value == json!("None"), "{given}");
+                        value.clone()
+                    }
+                };
+                assert_eq!(*value, expected, "{field} of {line}: {given}");
+            }
+        }
     }
 }

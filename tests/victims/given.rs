@@ -19,6 +19,24 @@ pub enum Shape {
     Square { side: u32 },
 }
 
+pub struct Order {
+    pub name: String,
+    pub text: &'static str,
+    pub kind: Option<u32>,
+    pub next: Option<Box<u32>>,
+    pub shape: Shape,
+    pub tags: Vec<u16>,
+}
+
+#[inline(never)]
+pub fn order(of: &Order, by: &String, all: &Vec<i64>) -> usize {
+    black_box((of, by, all)).1.len()
+}
+#[inline(never)]
+pub fn owned(name: String, of: Option<u32>, other: Option<&u64>) -> u64 {
+    black_box(name.len() as u64 + u64::from(of.unwrap_or(7)) + other.copied().unwrap_or(9))
+}
+
 #[inline(never)]
 pub fn numbers(byte: u8, below: i32, wide: u64, mode: Mode) -> u64 {
     black_box((u64::from(byte) + wide).wrapping_add(below as u64) + mode as u64)
@@ -107,6 +125,13 @@ fn main() {
         let longer = bytes(black_box(2), black_box(line.as_bytes()));
         let far = place(Point { x: below, y: black_box(9) });
         let sides = shape(black_box(if length > 2 { Shape::Square { side: 4 } } else { Shape::Round(1.5) }));
+        let next = (length != 5).then(|| Box::new(length as u32));
+        let kind = (length != 1).then_some(length as u32);
+        let in_order = if length > 1 { Shape::Round(length as f64) } else { Shape::Square { side: 9 } };
+        let tags = (0..length as u16).collect();
+        let one = Order { name: line.clone(), text: "a text", kind, next, shape: in_order, tags };
+        black_box(order(&one, &one.name, &vec![-(length as i64); length * 3]));
+        black_box(owned(line.clone(), kind, black_box((length > 2).then_some(&number))));
         returns(number, &line);
         println!("{sum} {half} {many} {longer} {far} {sides} {below} {} {mode:?} {line}", number << 40);
         stdout().flush().expect("written");

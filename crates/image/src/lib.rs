@@ -9,6 +9,7 @@
 
 mod begun;
 mod bytes;
+mod counted;
 mod data;
 mod debugdata;
 mod debuginfo;
@@ -26,8 +27,10 @@ mod inlined;
 mod lines;
 mod locals;
 mod nearest;
+mod no_field;
 mod notes;
 mod operands;
+mod path;
 mod pattern;
 mod prototype;
 mod readers;
@@ -47,26 +50,28 @@ mod variable;
 
 pub use begun::BegunProbe;
 pub use bytes::{Bytes, DebugFile, DebugFiles, NoDebugFiles, SplitFiles};
+pub use counted::Elements;
 pub use data::DataSymbol;
 pub use debuginfo::{DebugInfo, Encoding, Line, NoVariable, Variable};
 pub use demangle::full as demangled;
 pub use elf::{ImageKind, Machine, Segment};
 pub use error::{ImageError, SpecError};
-pub use field::{Field, FieldBase, Misplaced, NoField};
+pub use field::{CountedField, Field, FieldBase, FieldContent};
 pub use function::{
     Convention, Function, FunctionIndex, FunctionKind, Name, Names, NoMatch, Selected, Source,
 };
 pub use image::Image;
 pub use lines::SourceLine;
 pub use locals::{CodePlace, Frame, Local};
+pub use no_field::{Misplaced, NoField};
 pub use notes::Usdt;
 pub use operands::{
     Extend, MARK_ARGUMENTS, MarkArgument, MarkClass, MarkIndex, MarkPlace, NoPlace, mark_arguments,
 };
 pub use pattern::{Exact, Glob, Pattern, Version};
 pub use prototype::{
-    Btf, DeclaredParameter, LaidOut, Layout, MOST_BYTES, ParameterPlace, Parts, Piece, Prototype, ValueType,
-    Whereabouts,
+    Btf, DeclaredParameter, Form, LaidOut, Layout, MOST_BYTES, MOST_READ, ParameterPlace, Parts, Piece,
+    Prototype, ValueType, Whereabouts,
 };
 pub use shapes::{FieldShape, RecordShape, Shape};
 pub use spec::{ProbeKind, ProbeSpec};

@@ -25,9 +25,11 @@ use trapline_record::Svma;
 
 use crate::debuginfo::DebugInfo;
 use crate::entries::{At, Entry};
-use crate::field::{EndOf, Field, FieldBase, Misplaced, NoField, PathPart, Placed, Walk, steps};
+use crate::field::{CountedField, EndOf, Field, FieldBase, FieldContent, Walk};
 use crate::nearest::nearest_of;
+use crate::no_field::{Misplaced, NoField};
 use crate::operands::{MarkArgument, MarkClass, MarkPlace, NoPlace};
+use crate::path::{PathPart, Placed, name_in, steps};
 use crate::prototype::{GENERAL, GO_GENERAL, ParameterPlace, ValueType};
 use crate::sections::{Slice, UnitOf};
 
@@ -92,11 +94,11 @@ impl DebugInfo {
         let whole = |why| Misplaced { at: 0..path.len(), why };
         let (name, steps) = steps(path)?;
         let (function, variable) =
-            self.variable_named(name, here).map_err(|why| Misplaced { at: 0..name.len(), why })?;
+            self.variable_named(name, here).map_err(|why| Misplaced { at: name_in(path, name), why })?;
         let of = self.inherited(&variable, |entry| self.type_of(entry)).ok().flatten();
         let mut walk = Walk::new(of.ok_or_else(|| whole(NoField::NothingNoted))?);
         let no_place =
-            |why| Misplaced { at: 0..name.len(), why: NoField::NoPlace { name: name.to_owned(), why } };
+            |why| Misplaced { at: name_in(path, name), why: NoField::NoPlace { name: name.to_owned(), why } };
         let nothing = || no_place(NoPlace::NotNoted);
         let begins = self.begins(&variable, &function, here).unwrap_or(None).ok_or_else(nothing)?;
         match begins {
@@ -105,7 +107,8 @@ impl DebugInfo {
             Begins::Static(_) => walk.begin(0),
             Begins::Register(_) | Begins::Vector(_) | Begins::Constant(_) => {}
         }
-        let (offsets, of, bytes) = self.walked(walk, path, (name, &steps))?;
+        let (offsets, content, bytes) = self.ended(walk, path, (name, &steps), &Self::value_at)?;
+        let FieldContent::One(of) = content else { return Err(nothing()) };
         // A text is shown by its pointer; the characters of an array have none.
         let (offsets, bytes) = match (of == ValueType::Text, offsets.split_last()) {
             (true, Some((0, pointer))) => (pointer.to_vec(), 8),
@@ -117,7 +120,7 @@ impl DebugInfo {
         if !matches!(bytes, 1 | 2 | 4 | 8) {
             return Err(nothing());
         }
-        Ok(Local { of, argument: MarkArgument { bytes, class, place } })
+        Ok(Local { of, argument: MarkArgument { bytes: bytes as u8, class, place } })
     }
     /// What a name or path stands for that begins with a variable of the file: a static one of the function around the
     /// instruction, one of that function's source file, or the only one of that name.
@@ -125,34 +128,36 @@ impl DebugInfo {
     /// # Errors
     /// What is wrong with the path, and where.
     pub fn file_field(&self, here: &CodePlace, path: &str) -> Result<Field, Misplaced> {
-        self.file_field_by(here, path, &Self::value_at)
+        let (offsets, of, bytes) = self.file_field_by(here, path, &Self::value_at)?;
+        Ok(Field { base: FieldBase::File, offsets, of, bytes })
     }
     /// As [`Self::counted_field`].
     #[must_use]
-    pub fn counted_file_field(&self, here: &CodePlace, path: &str) -> Option<Field> {
-        self.file_field_by(here, path, &Self::counted_at).ok()
+    pub fn counted_file_field(&self, here: &CodePlace, path: &str) -> Option<CountedField> {
+        let (address, number, of) = self.file_field_by(here, path, &Self::counted_at).ok()?;
+        Some(CountedField { base: FieldBase::File, address, number, of })
     }
-    fn file_field_by(&self, here: &CodePlace, path: &str, end: EndOf<'_>) -> Result<Field, Misplaced> {
+    fn file_field_by<T>(&self, here: &CodePlace, path: &str, end: EndOf<'_, T>) -> Result<T, Misplaced> {
         let (name, mut rest) = steps(path)?;
         let found = self.file_variable(here, path, (name, &rest), end);
         // Go's names have dots: `main.count`.
         let is_unknown = matches!(&found, Err(Misplaced { why: NoField::NoVariable { .. }, .. }));
         let Some((PathPart::Field(_), second)) = rest.first().filter(|_| is_unknown) else { return found };
-        let with_dot = &path[..second.end];
+        let with_dot = &path[name_in(path, name).start..second.end];
         rest.remove(0);
         match self.file_variable(here, path, (with_dot, &rest), end) {
             Err(Misplaced { why: NoField::NoVariable { .. }, .. }) => found,
             other => other,
         }
     }
-    fn file_variable(
+    fn file_variable<T>(
         &self,
         here: &CodePlace,
         path: &str,
         (name, steps): (&str, &[Placed<'_>]),
-        end: EndOf<'_>,
-    ) -> Result<Field, Misplaced> {
-        let at_name = |why| Misplaced { at: 0..name.len(), why };
+        end: EndOf<'_, T>,
+    ) -> Result<T, Misplaced> {
+        let at_name = |why| Misplaced { at: name_in(path, name), why };
         let no_place = |why| at_name(NoField::NoPlace { name: name.to_owned(), why });
         let read = |at: Svma, of: Option<At<'_>>| {
             if here.may_be_replaced(at) {
@@ -160,8 +165,7 @@ impl DebugInfo {
             }
             let mut walk = Walk::new(of.ok_or_else(|| no_place(NoPlace::NotNoted))?);
             walk.begin_in_file(at).map_err(at_name)?;
-            let (offsets, of, bytes) = self.ended(walk, path, (name, steps), end)?;
-            Ok(Field { base: FieldBase::File, offsets, of, bytes })
+            self.ended(walk, path, (name, steps), end)
         };
         let unknown = match self.variable_named(name, here) {
             Ok((function, variable)) => match self.begins(&variable, &function, here) {
@@ -176,7 +180,7 @@ impl DebugInfo {
             },
             Err(why) => at_name(why),
         };
-        let mut found: Vec<(Svma, Result<Field, Misplaced>)> = Vec::new();
+        let mut found: Vec<(Svma, Result<T, Misplaced>)> = Vec::new();
         let (others, _) = self.each_variable_named(name, &mut |at, of| {
             if found.iter().all(|one| one.0 != at) {
                 found.push((at, read(at, of)));

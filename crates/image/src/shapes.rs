@@ -12,7 +12,7 @@ use crate::debuginfo::DebugInfo;
 use crate::entries::{At, Entry, MAX_CHAIN};
 use crate::prototype::ValueType;
 use crate::sections::UnitOf;
-use crate::types::member_offset;
+use crate::types::{bits_of, member_offset};
 
 /// Fields of a structure, those of anonymous members included; more are forged.
 const MAX_FIELDS: usize = 10_000;
@@ -288,29 +288,4 @@ impl DebugInfo {
             _ => self.called(&entry),
         }
     }
-}
-
-/// The unit that holds a bit-field, and its bits in it. Older DWARF counts from the unit's highest bit.
-pub(crate) fn bits_of(
-    entry: &Entry<'_>,
-    unit: u64,
-    offset: u64,
-    count: u64,
-) -> gimli::Result<(u64, Option<(u32, u32)>)> {
-    let bits = unit.saturating_mul(8);
-    let nothing = (offset, None);
-    if bits == 0 || count > bits {
-        return Ok(nothing);
-    }
-    let (base, from) = match entry.number(gimli::DW_AT_data_bit_offset)? {
-        Some(at) => (at / bits * unit, at % bits),
-        None => match entry.number(gimli::DW_AT_bit_offset)? {
-            Some(above) => (offset, bits.saturating_sub(above.saturating_add(count))),
-            None => (offset, 0),
-        },
-    };
-    Ok(match (u32::try_from(from), u32::try_from(count)) {
-        (Ok(from), Ok(count)) => (base, Some((from, count))),
-        _ => nothing,
-    })
 }

@@ -18,12 +18,12 @@ pub(crate) struct Member<'u> {
     pub(crate) name: Option<String>,
     pub(crate) offset: u64,
     pub(crate) of: At<'u>,
-    /// Whether it is a bit-field, which does not begin and end at byte boundaries.
-    pub(crate) is_bits: bool,
+    /// The lowest bit of a bit-field in its integer, and how many there are.
+    pub(crate) bits: Option<(u32, u32)>,
 }
 
-/// A field that was looked for: its offset, its type, and whether it is a bit-field.
-pub(crate) type FoundField<'u> = (u64, At<'u>, bool);
+/// A field that was looked for: its offset, its type, and which bits of it, if it is a bit-field.
+pub(crate) type FoundField<'u> = (u64, At<'u>, Option<(u32, u32)>);
 
 impl DebugInfo {
     /// A type without typedefs and qualifiers; if a type unit has it, as it is there.
@@ -88,8 +88,11 @@ impl DebugInfo {
         let mut members = Vec::new();
         for entry in of.parts()?.into_iter().take(MAX_CHILDREN) {
             let (Some(of), Some(offset)) = (self.type_of(&entry)?, member_offset(&entry)?) else { continue };
-            let is_bits = entry.has(gimli::DW_AT_bit_size)?;
-            members.push(Member { name: entry.name()?, offset, of, is_bits });
+            let (offset, bits) = match entry.number(gimli::DW_AT_bit_size)? {
+                Some(count) => bits_of(&entry, self.size(of)?, offset, count)?,
+                None => (offset, None),
+            };
+            members.push(Member { name: entry.name()?, offset, of, bits });
         }
         Ok(members)
     }
@@ -109,14 +112,14 @@ impl DebugInfo {
             let Some(left) = budget.checked_sub(1) else { return Ok(None) };
             *budget = left;
             match member.name {
-                Some(name) if name == field => return Ok(Some((member.offset, member.of, member.is_bits))),
+                Some(name) if name == field => return Ok(Some((member.offset, member.of, member.bits))),
                 Some(name) => known.push(name),
                 None => {
                     let inner = self.bare(member.of)?;
-                    if let Some((inside, of, is_bits)) =
+                    if let Some((inside, of, bits)) =
                         self.find_field(&inner, field, known, (depth + 1, budget))?
                     {
-                        return Ok(Some((member.offset.saturating_add(inside), of, is_bits)));
+                        return Ok(Some((member.offset.saturating_add(inside), of, bits)));
                     }
                 }
             }
@@ -161,6 +164,31 @@ pub(crate) fn member_offset(entry: &Entry<'_>) -> gimli::Result<Option<u64>> {
         Some(value) => value.udata_value(),
         // Members of a union begin where the union does.
         None => Some(0),
+    })
+}
+
+/// The unit that holds a bit-field, and its bits in it. Older DWARF counts from the unit's highest bit.
+pub(crate) fn bits_of(
+    entry: &Entry<'_>,
+    unit: u64,
+    offset: u64,
+    count: u64,
+) -> gimli::Result<(u64, Option<(u32, u32)>)> {
+    let bits = unit.saturating_mul(8);
+    let nothing = (offset, None);
+    if bits == 0 || count > bits {
+        return Ok(nothing);
+    }
+    let (base, from) = match entry.number(gimli::DW_AT_data_bit_offset)? {
+        Some(at) => (at / bits * unit, at % bits),
+        None => match entry.number(gimli::DW_AT_bit_offset)? {
+            Some(above) => (offset, bits.saturating_sub(above.saturating_add(count))),
+            None => (offset, 0),
+        },
+    };
+    Ok(match (u32::try_from(from), u32::try_from(count)) {
+        (Ok(from), Ok(count)) => (base, Some((from, count))),
+        _ => nothing,
     })
 }
 

@@ -272,8 +272,8 @@ impl DebugInfo {
         let mut known = Vec::new();
         let mut budget = MAX_MEMBERS;
         Ok(match self.find_field(&entry, field, &mut known, (0, &mut budget))? {
-            Some((_, _, true)) => Err(NoVariable::Bits { of: format!("{}.{field}", place.path) }),
-            Some((offset, of, false)) => Ok(place.inside(offset, of, format!("{}.{field}", place.path))),
+            Some((_, _, Some(_))) => Err(NoVariable::Bits { of: format!("{}.{field}", place.path) }),
+            Some((offset, of, None)) => Ok(place.inside(offset, of, format!("{}.{field}", place.path))),
             None => Err(NoVariable::NoField {
                 of: place.path.clone(),
                 nearest: nearest_of(field, known.into_iter()),

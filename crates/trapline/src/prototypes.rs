@@ -8,19 +8,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use trapline_image::{
-    CodePlace, Convention, DebugInfo, Field, FieldBase, MarkArgument, MarkClass, MarkPlace, ProbeKind,
-    ProbeSpec,
+    CodePlace, Convention, CountedField, DebugInfo, Field, FieldBase, MarkArgument, MarkClass, MarkPlace,
+    ProbeKind, ProbeSpec,
 };
 use trapline_record::Svma;
 use trapline_tracee::Process;
 
 pub use trapline_image::{
-    DeclaredParameter, FieldShape, LaidOut, Layout, MOST_BYTES, Misplaced as FieldError, NoField,
-    ParameterPlace, Parts, Piece, Prototype, RecordShape, Shape, ValueType, Whereabouts,
+    DeclaredParameter, Elements, FieldContent, FieldShape, Form, LaidOut, Layout, MOST_BYTES,
+    Misplaced as FieldError, NoField, ParameterPlace, Parts, Piece, Prototype, RecordShape, Shape, ValueType,
+    Whereabouts,
 };
 
 use crate::beyond;
-use crate::calls::{FieldRead, TEXT_BYTES};
+use crate::calls::FieldRead;
 use crate::choose::{Chosen, choose};
 use crate::declaration::NotesByFile;
 use crate::files::{Files, ModuleFile};
@@ -42,6 +43,8 @@ const MOST: usize = 1000;
 pub struct ProbedFunction {
     /// A probe that means this function alone.
     pub spec: ProbeSpec,
+    /// Its name as reports show it: `Cart::add(int)`.
+    pub label: String,
     /// What it takes and returns, if that is noted, and noted alike wherever the function is found.
     pub prototype: Option<Prototype>,
     /// Whether texts can be read in the process ([`Builder::texts`](crate::Builder::texts)), as far as is
@@ -55,6 +58,17 @@ pub struct ProbedFunction {
     file: Option<Arc<ModuleFile>>,
     /// At a place inside a function, where variables are named.
     inside: Option<CodePlace>,
+}
+
+/// How the target reads the elements of a string, slice or vector.
+#[derive(Clone, Debug)]
+pub struct CountedRead {
+    /// The first of the elements: [`MOST_BYTES`] bytes.
+    pub elements: FieldRead,
+    /// Their number; or the address of the first one, and that behind the last one.
+    pub number: FieldRead,
+    /// What they are.
+    pub of: Elements,
 }
 
 impl ProbedFunction {
@@ -90,34 +104,38 @@ impl ProbedFunction {
     pub fn record(&self, name: &str) -> Option<RecordShape> {
         self.debug.as_ref()?.record_shape(name, self.at)
     }
-    /// The bytes of a string of Go's, or of a slice of bytes, to which a path leads, and how many there are; `None` if it
-    /// leads to nothing of that kind.
+    /// The elements of a string, slice or vector (C++, Rust, Go) to which a path leads; `None` if it leads to nothing of that
+    /// kind.
     #[must_use]
-    pub fn counted_field(&self, path: &str) -> Option<(FieldRead, FieldRead)> {
+    pub fn counted_field(&self, path: &str) -> Option<CountedRead> {
         let debug = self.debug.as_ref().filter(|_| self.prototype.is_some() && self.inside.is_none())?;
         let of_file = || {
-            let file = self.file.as_ref().filter(|_| self.is_go)?;
+            let file = self.file.as_ref()?;
             let is_other = debug
                 .field(self.at, path)
                 .is_err_and(|wrong| matches!(wrong.why, NoField::NoArgument { .. }));
             is_other.then(|| debug.counted_file_field(&file.image.code_place(self.at), path))?
         };
-        let Field { base, offsets, .. } = debug.counted_field(self.at, path).or_else(of_file)?;
+        let CountedField { base, address, number, of } =
+            debug.counted_field(self.at, path).or_else(of_file)?;
         let register = self.read_from(base)?;
-        let mut number = offsets.clone();
-        *number.last_mut()? = offsets.last()?.checked_add(8)?;
-        let text = offsets.into_iter().chain([0]).collect();
-        Some((
-            FieldRead { register, offsets: text, bytes: TEXT_BYTES as u8 },
-            FieldRead { register, offsets: number, bytes: 8 },
-        ))
+        let number = match &of {
+            Elements::Values { by_end: true, .. } => {
+                FieldRead { register, offsets: address.clone(), bytes: 16 }
+            }
+            _ => FieldRead { register, offsets: number, bytes: 8 },
+        };
+        let offsets = address.into_iter().chain([0]).collect();
+        let elements = FieldRead { register, offsets, bytes: MOST_BYTES as u8 };
+        Some(CountedRead { elements, number, of })
     }
     /// How the target reads a field of what an argument points to (`req->next->len`), or of a variable of the function's file
-    /// (`server.clients`), and the value's type. An argument hides a variable.
+    /// (`server.clients`), and what it is. What is longer than [`MOST_BYTES`] is read in several pieces, in their order. An
+    /// argument hides a variable.
     ///
     /// # Errors
     /// What is wrong with the path, and where.
-    pub fn field(&self, path: &str) -> Result<(FieldRead, ValueType), FieldError> {
+    pub fn field(&self, path: &str) -> Result<(Vec<FieldRead>, FieldContent), FieldError> {
         let whole = || FieldError { at: 0..path.len(), why: NoField::NothingNoted };
         let debug = self.debug.as_ref().filter(|_| self.prototype.is_some()).ok_or_else(whole)?;
         if let Some(here) = &self.inside {
@@ -136,7 +154,8 @@ impl ProbedFunction {
         let Field { base, offsets, bytes, of } = debug.field(self.at, path).or_else(no_argument)?;
         let elsewhere = || FieldError { at: 0..path.len(), why: NoField::Elsewhere(path.to_owned()) };
         let register = self.read_from(base).ok_or_else(elsewhere)?;
-        Ok((FieldRead { register, offsets, bytes }, of))
+        let far = || FieldError { at: 0..path.len(), why: NoField::Far };
+        Ok((pieces(FieldRead { register, offsets, bytes: 0 }, bytes).ok_or_else(far)?, of))
     }
     /// The address and size of a variable of its file, by its symbol. `None` if there is none, or if another file may have the
     /// one that counts.
@@ -156,6 +175,19 @@ impl ProbedFunction {
             FieldBase::Argument(nth) => Some(beyond::argument_register(nth, BYTES)?.register),
         }
     }
+}
+
+/// So many bytes from a place on, in pieces that records can hold; `None` if one is too far away.
+fn pieces(first: FieldRead, bytes: u16) -> Option<Vec<FieldRead>> {
+    let one = |from: u16| {
+        let mut read = first.clone();
+        if let Some(last) = read.offsets.last_mut() {
+            *last = last.checked_add(i32::from(from))?;
+        }
+        read.bytes = (bytes - from).min(MOST_BYTES as u16) as u8;
+        Some(read)
+    };
+    (0..bytes).step_by(MOST_BYTES as usize).map(one).collect()
 }
 
 /// For each probe, the functions and USDT probes that it means in the target.
@@ -284,6 +316,7 @@ fn noted(
                 let file = Some(Arc::clone(file));
                 all.push(ProbedFunction {
                     spec,
+                    label: place.label.clone(),
                     prototype,
                     reads_texts,
                     is_go,
@@ -325,8 +358,8 @@ fn of_mark(
     };
     let parameters = (0..).zip(arguments).map(parameter).collect();
     let prototype = Some(Prototype { parameters, value: ValueType::Void, value_parts: None });
-    let (at, debug, file, inside) = (place.at, None, None, None);
-    Some(ProbedFunction { spec, prototype, reads_texts: false, is_go: false, at, debug, file, inside })
+    let (at, debug, file, inside, label) = (place.at, None, None, None, place.label.clone());
+    Some(ProbedFunction { spec, label, prototype, reads_texts: false, is_go: false, at, debug, file, inside })
 }
 
 /// The variables that were asked for at a place inside a function, as if they were parameters. Those that are not known there
@@ -353,7 +386,8 @@ fn of_locals(
     let prototype = Some(Prototype { parameters, value: ValueType::Void, value_parts: None });
     let spec = ProbeSpec { locals: asked.locals.clone(), ..spec };
     let (at, file, inside) = (place.at, None, Some(here));
-    Some(ProbedFunction { spec, prototype, reads_texts, is_go: false, at, debug, file, inside })
+    let label = place.label.clone();
+    Some(ProbedFunction { spec, label, prototype, reads_texts, is_go: false, at, debug, file, inside })
 }
 
 /// What two places of a USDT probe have: types in which the values of both are what they are.

@@ -92,10 +92,16 @@ enum Of {
     Char,
     Float,
     Double,
-    Enum { bits: u8, signed: bool, names: Vec<(String, i128)> },
+    Enum {
+        bits: u8,
+        signed: bool,
+        names: Vec<(String, i128)>,
+    },
     Str,
     Buf(u8),
     BufReturned,
+    /// The field with this number has its length.
+    BufField(u8),
     Opaque,
     Unknown,
     Void,
@@ -177,7 +183,7 @@ impl Kept {
                 ArgumentPlace::Vector(n) => At::Vector(n),
                 ArgumentPlace::Field(n) => At::Field(n),
                 ArgumentPlace::Kept { argument, text } => At::Kept(argument, text),
-                ArgumentPlace::Parts(_) | ArgumentPlace::Unseen => At::Unseen,
+                ArgumentPlace::Fields { .. } | ArgumentPlace::Parts(_) | ArgumentPlace::Unseen => At::Unseen,
             },
         };
         let field = |one: &FieldOf| Field { path: one.path.clone(), of: Of::kept(&one.shown) };
@@ -248,7 +254,8 @@ impl Of {
             Type::Str => Self::Str,
             Type::Buf(length) => Self::Buf(*length),
             Type::BufReturned => Self::BufReturned,
-            Type::Whole(_) | Type::BufField(_) | Type::Opaque => Self::Opaque,
+            Type::BufField(length) => Self::BufField(*length),
+            Type::Elements(..) | Type::Whole(_) | Type::Opaque => Self::Opaque,
             Type::Unknown => Self::Unknown,
             Type::Void => Self::Void,
         }
@@ -271,6 +278,7 @@ impl Of {
             Self::Str => Type::Str,
             Self::Buf(length) => return (*length < arguments).then_some(Type::Buf(*length)),
             Self::BufReturned => Type::BufReturned,
+            Self::BufField(length) => Type::BufField(*length),
             Self::Opaque => Type::Opaque,
             Self::Unknown => Type::Unknown,
             Self::Void => Type::Void,

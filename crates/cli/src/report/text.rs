@@ -38,7 +38,10 @@ pub(crate) fn read<'a>(call: &'a Call, parameter: &Parameter) -> Option<Read<'a>
         }
         ArgumentPlace::Kept { text, .. } => (call.kept.get(usize::from(text))?, parameter.raw(call)),
         ArgumentPlace::Field(n) => (call.fields.get(usize::from(n))?, None),
-        ArgumentPlace::Vector(_) | ArgumentPlace::Parts(_) | ArgumentPlace::Unseen => return None,
+        ArgumentPlace::Vector(_)
+        | ArgumentPlace::Fields { .. }
+        | ArgumentPlace::Parts(_)
+        | ArgumentPlace::Unseen => return None,
     };
     let wanted = match parameter.shown {
         Type::Str => text.bytes.iter().position(|&byte| byte == 0),

@@ -142,7 +142,7 @@ impl DebugInfo {
                 return Ok((ValueType::Unknown, None));
             };
             pieces.extend(own);
-            members.push(LaidOut { name: name.clone(), offset: begin, bits: None, of: layout });
+            members.push(LaidOut { name: name.clone(), offset: begin, of: layout });
             // Each begins in a register of its own, and so a word of its own.
             begin = begin.saturating_add(self.size(*of)?).next_multiple_of(8);
             if begin > MOST_RETURNED {

@@ -16,7 +16,7 @@ mod rust;
 
 pub use btf::Btf;
 pub(crate) use entry::{GENERAL, GO_GENERAL};
-pub use parts::{LaidOut, Layout, MOST_BYTES, Parts, Piece, Whereabouts};
+pub use parts::{Form, LaidOut, Layout, MOST_BYTES, MOST_READ, Parts, Piece, Whereabouts};
 
 /// Type of a value, as far as it matters for showing the value.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -6,11 +6,12 @@
 use super::{ParameterPlace, ValueType};
 use crate::debuginfo::DebugInfo;
 use crate::entries::{At, Entry};
-use crate::shapes::bits_of;
-use crate::types::member_offset;
+use crate::types::{bits_of, member_offset};
 
 /// Bytes of a value that is looked at: as many as a record holds of one piece of memory.
 pub const MOST_BYTES: u64 = 64;
+/// Bytes of one that is read in memory, by several such pieces.
+pub const MOST_READ: u64 = 8 * MOST_BYTES;
 /// Single values in it at most.
 const MOST_VALUES: u32 = 64;
 /// How deep structures are within each other at most.
@@ -26,8 +27,28 @@ pub enum Layout {
         /// Whether it is signed.
         signed: bool,
     },
+    /// Bits of an integer: a bit-field.
+    Bits {
+        /// What the integer is.
+        of: ValueType,
+        /// Its bytes.
+        bytes: u8,
+        /// The lowest bit of the field.
+        from: u32,
+        /// How many bits it has.
+        count: u32,
+    },
     /// Members of a structure or union, in their order.
     Record(Vec<LaidOut>),
+    /// One of several forms: Rust's enumerations with data.
+    OneOf {
+        /// Its bytes.
+        bytes: u64,
+        /// The number that says which form it has: where it is, and its bytes. None of what has one form.
+        tag: Option<(u64, u8)>,
+        /// The forms.
+        forms: Vec<Form>,
+    },
     /// So many of one kind, so many bytes from each other.
     Array(Box<Self>, u64, u64),
     /// A text that fills so many bytes at most.
@@ -43,10 +64,17 @@ pub struct LaidOut {
     pub name: String,
     /// Bytes before it.
     pub offset: u64,
-    /// The lowest bit of a bit-field in its integer, and how many there are.
-    pub bits: Option<(u32, u32)>,
     /// What it is.
     pub of: Layout,
+}
+
+/// A form of a value that has one of several.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Form {
+    /// The number that says so; none of the form for all other numbers.
+    pub tag: Option<u64>,
+    /// Its name, and of what it consists.
+    pub of: LaidOut,
 }
 
 /// Bytes of a value in a register.
@@ -87,8 +115,9 @@ impl Layout {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match self {
-            Self::Value(_, bytes) => u64::from(*bytes),
+            Self::Value(_, bytes) | Self::Bits { bytes, .. } => u64::from(*bytes),
             Self::Wide { .. } => 16,
+            Self::OneOf { bytes, .. } => *bytes,
             Self::Record(members) => {
                 members.iter().map(|one| one.offset.saturating_add(one.of.bytes())).max().unwrap_or(0)
             }
@@ -103,14 +132,30 @@ impl DebugInfo {
     /// Of what a value consists that no single register holds; `None` if it is a single value, or large.
     pub(super) fn layout(&self, of: At<'_>) -> gimli::Result<Option<Layout>> {
         let layout = self.layout_of_any(of)?;
-        Ok(layout.filter(|layout| matches!(layout, Layout::Record(_) | Layout::Wide { .. })))
+        let is_several = |layout: &Layout| {
+            matches!(layout, Layout::Record(_) | Layout::Wide { .. } | Layout::OneOf { .. })
+        };
+        Ok(layout.filter(is_several))
     }
     /// Of what a value consists; `None` if it is large.
-    pub(super) fn layout_of_any(&self, of: At<'_>) -> gimli::Result<Option<Layout>> {
+    pub(crate) fn layout_of_any(&self, of: At<'_>) -> gimli::Result<Option<Layout>> {
         if self.size(of)? > MOST_BYTES {
             return Ok(None);
         }
         self.laid_out(of, (DEEPEST, &mut { MOST_VALUES }))
+    }
+    /// Of what a structure or an array in memory consists; `None` if it is neither, or not all of it is looked at.
+    pub(crate) fn layout_in_memory(&self, of: At<'_>) -> gimli::Result<Option<Layout>> {
+        if self.size(of)? > MOST_READ {
+            return Ok(None);
+        }
+        let layout = self.laid_out(of, (DEEPEST, &mut { MOST_VALUES }))?;
+        Ok(layout.filter(|layout| match layout {
+            Layout::Record(members) => !members.is_empty(),
+            Layout::OneOf { .. } => true,
+            Layout::Array(of, ..) => **of != Layout::Unknown,
+            _ => false,
+        }))
     }
     /// `None` if there is more in it than is looked at.
     fn laid_out(&self, of: At<'_>, (deep, left): (u32, &mut u32)) -> gimli::Result<Option<Layout>> {
@@ -152,9 +197,9 @@ impl DebugInfo {
         }
     }
     fn members_of(&self, of: &Entry<'_>, (deep, left): (u32, &mut u32)) -> gimli::Result<Option<Layout>> {
-        // Which of several forms a value has, a part of it decides (Rust's enumerations).
-        if of.children()?.iter().any(|child| child.tag() == gimli::DW_TAG_variant_part) {
-            return Ok(Some(Layout::Unknown));
+        let children = of.children()?;
+        if let Some(part) = children.iter().find(|child| child.tag() == gimli::DW_TAG_variant_part) {
+            return self.forms(of, part, (deep, left));
         }
         let mut members = Vec::new();
         for entry in &of.parts()? {
@@ -163,16 +208,65 @@ impl DebugInfo {
                 return Ok(None);
             };
             let Some(inner) = self.laid_out(of, (deep, left))? else { return Ok(None) };
-            let (offset, bits) = match entry.number(gimli::DW_AT_bit_size)? {
-                Some(count) => bits_of(entry, self.size(of)?, offset, count)?,
-                None => (offset, None),
+            let (offset, inner) = match (entry.number(gimli::DW_AT_bit_size)?, inner) {
+                (Some(count), Layout::Value(of, bytes)) => {
+                    match bits_of(entry, bytes.into(), offset, count)? {
+                        (offset, Some((from, count))) => (offset, Layout::Bits { of, bytes, from, count }),
+                        (offset, None) => (offset, Layout::Unknown),
+                    }
+                }
+                (Some(_), _) => (offset, Layout::Unknown),
+                (None, inner) => (offset, inner),
             };
             let name = match is_base {
                 true => format!("<{}>", self.bare(of)?.name()?.unwrap_or_default()),
                 false => entry.name()?.unwrap_or_default(),
             };
-            members.push(LaidOut { name, offset, bits, of: inner });
+            members.push(LaidOut { name, offset, of: inner });
         }
         Ok(Some(Layout::Record(members)))
+    }
+    /// The forms of one of Rust's enumerations: a part of the value says which one it has.
+    fn forms(
+        &self,
+        of: &Entry<'_>,
+        part: &Entry<'_>,
+        (deep, left): (u32, &mut u32),
+    ) -> gimli::Result<Option<Layout>> {
+        let tag = match self.reference(part, gimli::DW_AT_discr)? {
+            Some(member) => {
+                let member = member.entry()?;
+                let (Some(of), Some(at)) = (self.type_of(&member)?, member_offset(&member)?) else {
+                    return Ok(None);
+                };
+                match u8::try_from(self.size(of)?) {
+                    Ok(bytes @ (1 | 2 | 4 | 8)) => Some((at, bytes)),
+                    _ => return Ok(Some(Layout::Unknown)),
+                }
+            }
+            None => None,
+        };
+        let mut forms = Vec::new();
+        for variant in &part.children()? {
+            if variant.tag() != gimli::DW_TAG_variant {
+                continue;
+            }
+            let is_listed = variant.has(gimli::DW_AT_discr_list)?;
+            let value = variant.value(gimli::DW_AT_discr_value)?;
+            let number = value.as_ref().and_then(|value| {
+                value.udata_value().or_else(|| value.sdata_value().map(i64::cast_unsigned))
+            });
+            let [form] = &variant.parts()?[..] else { return Ok(Some(Layout::Unknown)) };
+            let (Some(of), Some(offset)) = (self.type_of(form)?, member_offset(form)?) else {
+                return Ok(None);
+            };
+            if is_listed || value.is_some() != number.is_some() {
+                return Ok(Some(Layout::Unknown));
+            }
+            let Some(inner) = self.laid_out(of, (deep, left))? else { return Ok(None) };
+            let of = LaidOut { name: form.name()?.unwrap_or_default(), offset, of: inner };
+            forms.push(Form { tag: number, of });
+        }
+        Ok(Some(Layout::OneOf { bytes: of.number(gimli::DW_AT_byte_size)?.unwrap_or(0), tag, forms }))
     }
 }

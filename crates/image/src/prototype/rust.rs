@@ -54,7 +54,7 @@ fn gather(layout: &Layout, at: u64, scalars: &mut Vec<Scalar>) -> Option<bool> {
             scalars.push((at, 1, false));
             Some(false)
         }
-        Layout::Wide { .. } | Layout::Unknown => None,
+        Layout::Wide { .. } | Layout::Bits { .. } | Layout::OneOf { .. } | Layout::Unknown => None,
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
     use super::{Layout, ValueType, is_returned_as_in_c};
 
     fn record(members: impl IntoIterator<Item = (u64, Layout)>) -> Layout {
-        let member = |(offset, of)| LaidOut { name: String::new(), offset, bits: None, of };
+        let member = |(offset, of)| LaidOut { name: String::new(), offset, of };
         Layout::Record(members.into_iter().map(member).collect())
     }
 

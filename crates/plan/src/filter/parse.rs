@@ -194,10 +194,20 @@ impl<'a> Parser<'a> {
     }
 }
 
-const fn tree_of(symbol: Symbol) -> Tree {
+fn tree_of(symbol: Symbol) -> Tree {
+    let with =
+        |op, left: Tree, right: u64| Tree::Binary(op, Box::new(left), Box::new(Tree::Number(right, false)));
     match symbol {
         Symbol::Constant(value) => Tree::Number(value.cast_unsigned(), false),
         Symbol::Known(known) => Tree::Known(known),
+        Symbol::Bits { of, from, count, signed: true } => {
+            let raised = with(Binary::ShiftLeft, Tree::Known(of), u64::from(64 - from - count));
+            with(Binary::ShiftRight, raised, u64::from(64 - count))
+        }
+        Symbol::Bits { of, from, count, signed: false } => {
+            let lowered = with(Binary::ShiftRight, Tree::Known(of), u64::from(from));
+            with(Binary::BitAnd, lowered, u64::MAX >> (64 - count))
+        }
     }
 }
 

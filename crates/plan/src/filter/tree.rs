@@ -73,6 +73,17 @@ pub enum Known {
 pub enum Symbol {
     /// A value that differs from hit to hit.
     Known(Known),
+    /// Bits of such an integer.
+    Bits {
+        /// The integer.
+        of: Known,
+        /// The lowest of the bits, below 64.
+        from: u8,
+        /// How many there are: from 1 to 64 - `from`.
+        count: u8,
+        /// Whether the highest of them is a sign.
+        signed: bool,
+    },
     /// A constant.
     Constant(i64),
 }

@@ -5,6 +5,7 @@
 //! uses neither the typed words nor the conversion.
 
 pub(crate) mod aggregation;
+mod elements;
 pub(crate) mod graph;
 pub(crate) mod hist;
 mod known;

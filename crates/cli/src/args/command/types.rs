@@ -39,6 +39,8 @@ pub(crate) enum Type {
     BufField(u8),
     /// The bytes that it points to when the call returns; the returned value is their number. Only for arguments.
     BufReturned,
+    /// The values to which a field leads; the field of this index has their number.
+    Elements(Rc<ElementsOf>, u8),
     /// More than one value, or more bytes than a register has.
     Whole(Rc<Layout>),
     /// The same; not shown.
@@ -47,6 +49,17 @@ pub(crate) enum Type {
     Unknown,
     /// No value.
     Void,
+}
+
+/// The elements of a slice or vector.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct ElementsOf {
+    /// Of what one consists.
+    pub(crate) of: Layout,
+    /// Bytes of one.
+    pub(crate) stride: u64,
+    /// Whether the field has the addresses of the first one and behind the last one, and not their number.
+    pub(crate) by_end: bool,
 }
 
 /// The names of an enumeration's values.
@@ -65,6 +78,13 @@ pub(crate) enum ArgumentPlace {
     Vector(u8),
     /// In memory: it is this one of the probe's fields.
     Field(u8),
+    /// The same, in several fields that follow each other.
+    Fields {
+        /// The first of them.
+        first: u8,
+        /// How many there are.
+        count: u8,
+    },
     /// In a general register, counted from 0; what it points to is this one of the texts that calls keep.
     Kept {
         /// The register.
@@ -198,7 +218,10 @@ impl Signature {
                 let general = parts.iter().flatten().filter(|part| !part.vector);
                 general.map(|part| part.nth + 1).max().unwrap_or(0)
             }
-            ArgumentPlace::Vector(_) | ArgumentPlace::Field(_) | ArgumentPlace::Unseen => 0,
+            ArgumentPlace::Vector(_)
+            | ArgumentPlace::Field(_)
+            | ArgumentPlace::Fields { .. }
+            | ArgumentPlace::Unseen => 0,
         };
         let length =
             |parameter: &Parameter| if let Type::Buf(length) = parameter.shown { length + 1 } else { 0 };
@@ -210,9 +233,14 @@ impl Parameter {
     /// The argument as text, unless it points to text.
     pub(crate) fn show(&self, call: &Call) -> String {
         match (self.place, &self.shown) {
+            (ArgumentPlace::Field(nth), Type::Elements(of, number)) => {
+                of.show(call, (nth, *number)).unwrap_or_else(|| "<fault>".to_owned())
+            }
             (place, Type::Whole(layout)) => match self.bytes(call) {
                 Some(bytes) => whole::show(layout, &bytes),
-                None if matches!(place, ArgumentPlace::Field(_)) => "<fault>".to_owned(),
+                None if matches!(place, ArgumentPlace::Field(_) | ArgumentPlace::Fields { .. }) => {
+                    "<fault>".to_owned()
+                }
                 None => "?".to_owned(),
             },
             (ArgumentPlace::Unseen, Type::Opaque) => self.shown.show(0),
@@ -225,6 +253,9 @@ impl Parameter {
     }
     /// The argument for machines.
     pub(crate) fn value(&self, call: &Call) -> Value {
+        if let (Type::Elements(of, number), ArgumentPlace::Field(nth)) = (&self.shown, self.place) {
+            return of.value(call, (nth, *number));
+        }
         if let Type::Whole(layout) = &self.shown {
             return self.bytes(call).map_or(Value::Nothing, |bytes| whole::value(layout, &bytes));
         }
@@ -234,7 +265,8 @@ impl Parameter {
     fn bytes(&self, call: &Call) -> Option<Vec<u8>> {
         match self.place {
             ArgumentPlace::Parts(parts) => whole::bytes_of(call, &parts),
-            ArgumentPlace::Field(nth) => whole::bytes_in(call, nth),
+            ArgumentPlace::Field(nth) => whole::bytes_in(call, nth..nth + 1),
+            ArgumentPlace::Fields { first, count } => whole::bytes_in(call, first..first + count),
             _ => None,
         }
     }
@@ -253,7 +285,7 @@ impl Parameter {
             }
             ArgumentPlace::Vector(n) => Some(call.floats[usize::from(n) % 8]),
             ArgumentPlace::Field(n) => call.fields.get(usize::from(n))?.word(),
-            ArgumentPlace::Parts(_) | ArgumentPlace::Unseen => None,
+            ArgumentPlace::Fields { .. } | ArgumentPlace::Parts(_) | ArgumentPlace::Unseen => None,
         }
     }
 }
@@ -269,7 +301,12 @@ impl Type {
                 Int::U64
             }
             Self::Enum(of) => of.int,
-            Self::Float(_) | Self::Whole(_) | Self::Opaque | Self::Unknown | Self::Void => return None,
+            Self::Float(_)
+            | Self::Elements(..)
+            | Self::Whole(_)
+            | Self::Opaque
+            | Self::Unknown
+            | Self::Void => return None,
         })
     }
     /// Width of a float; `None` for any other type.
@@ -282,7 +319,7 @@ impl Type {
             Self::Float(Float::Single) => Value::Single(f32::from_bits(raw as u32)),
             Self::Float(Float::Double) => Value::Double(f64::from_bits(raw)),
             Self::Whole(layout) => whole::value(layout, &raw.to_le_bytes()),
-            Self::Opaque | Self::Unknown => Value::Nothing,
+            Self::Elements(..) | Self::Opaque | Self::Unknown => Value::Nothing,
             Self::Bool => Value::Number((raw as u8 != 0).into()),
             other => Value::Number(number(other.int().unwrap_or(Int::U64), raw)),
         }
@@ -306,7 +343,7 @@ impl Type {
                 None => enum_number(of.int, raw),
             },
             Self::Whole(layout) => whole::show(layout, &raw.to_le_bytes()),
-            Self::Opaque => "{...}".to_owned(),
+            Self::Elements(..) | Self::Opaque => "{...}".to_owned(),
             Self::Unknown => "?".to_owned(),
             Self::Void => String::new(),
             Self::Signed(_) | Self::Unsigned(_) | Self::Float(_) => self.value(raw).cell(),

@@ -3,6 +3,8 @@
 //! In: of what they consist, and their bytes. Out: numbers and text; a debugger shows the same. What bytes are not
 //! there for is unknown (`?`, JSON `null`). Does not: know where the bytes come from.
 
+use std::ops::Range;
+
 use trapline::Call;
 use trapline::calls::{ReadOutcome, Results};
 use trapline::prototypes::{LaidOut, Layout, ParameterPlace, Piece, ValueType};
@@ -108,10 +110,11 @@ pub(crate) fn bytes_of(call: &Call, parts: &[Option<RegisterPart>; MOST]) -> Opt
     Some(bytes)
 }
 
-/// The bytes of a value that was read in memory, if all were read.
-pub(crate) fn bytes_in(call: &Call, field: u8) -> Option<Vec<u8>> {
-    let read = call.fields.get(usize::from(field))?;
-    (read.reading == ReadOutcome::Whole).then(|| read.bytes.clone())
+/// The bytes of a value that was read in memory as these fields, if all were read.
+pub(crate) fn bytes_in(call: &Call, fields: Range<u8>) -> Option<Vec<u8>> {
+    let read = call.fields.get(usize::from(fields.start)..usize::from(fields.end))?;
+    let is_whole = read.iter().all(|one| one.reading == ReadOutcome::Whole);
+    is_whole.then(|| read.iter().flat_map(|one| &one.bytes).copied().collect())
 }
 
 /// A value of several parts, as text.
@@ -128,20 +131,23 @@ pub(crate) fn show(layout: &Layout, bytes: &[u8]) -> String {
         },
         Layout::Record(members) => {
             let one = |member: &LaidOut| {
-                let inner = match bits(member, within(member.offset)) {
-                    Some((of, raw)) => of.show(raw),
-                    None => show(&member.of, within(member.offset)),
-                };
+                let inner = show(&member.of, within(member.offset));
                 if member.name.is_empty() { inner } else { format!("{}={inner}", member.name) }
             };
             format!("{{{}}}", members.iter().map(one).collect::<Vec<_>>().join(", "))
         }
+        Layout::OneOf { .. } => form(layout, bytes)
+            .map_or_else(|| "?".to_owned(), |of| format!("{}{}", of.name, inner(of, within(of.offset)))),
         Layout::Array(of, stride, count) => {
             let one = |nth: u64| show(of, within(nth.saturating_mul(*stride)));
             format!("{{{}}}", (0..*count).map(one).collect::<Vec<_>>().join(", "))
         }
         Layout::Text(size) => match text(bytes, *size) {
             Some(text) => format!("\"{}\"", text.escape_ascii()),
+            None => "?".to_owned(),
+        },
+        Layout::Bits { of, .. } => match bits(layout, bytes) {
+            Some(raw) => Type::from(of.clone()).show(raw),
             None => "?".to_owned(),
         },
         Layout::Unknown => "?".to_owned(),
@@ -167,13 +173,7 @@ pub(crate) fn value(layout: &Layout, bytes: &[u8]) -> Value {
             }
         }
         Layout::Record(members) => {
-            let one = |member: &LaidOut| {
-                let inner = match bits(member, within(member.offset)) {
-                    Some((of, raw)) => of.value(raw),
-                    None => value(&member.of, within(member.offset)),
-                };
-                (member.name.clone(), inner)
-            };
+            let one = |member: &LaidOut| (member.name.clone(), value(&member.of, within(member.offset)));
             // C names the members of a member without a name as its own.
             let each = members.iter().map(one).flat_map(|(name, value)| match value {
                 Value::Record(inner) if name.is_empty() => inner,
@@ -181,11 +181,21 @@ pub(crate) fn value(layout: &Layout, bytes: &[u8]) -> Value {
             });
             Value::Record(each.collect())
         }
+        Layout::OneOf { .. } => match form(layout, bytes) {
+            None => Value::Nothing,
+            Some(LaidOut { name, of: Layout::Record(members), .. }) if members.is_empty() => {
+                Value::Text(name.clone())
+            }
+            Some(of) => Value::Record(vec![(of.name.clone(), unnamed(value(&of.of, within(of.offset))))]),
+        },
         Layout::Array(of, stride, count) => {
             Value::List((0..*count).map(|nth| value(of, within(nth.saturating_mul(*stride)))).collect())
         }
         Layout::Text(size) => text(bytes, *size)
             .map_or(Value::Nothing, |text| Value::Text(String::from_utf8_lossy(text).into_owned())),
+        Layout::Bits { of, .. } => {
+            bits(layout, bytes).map_or(Value::Nothing, |raw| Type::from(of.clone()).value(raw))
+        }
         Layout::Unknown => Value::Nothing,
     }
 }
@@ -211,20 +221,67 @@ fn text(bytes: &[u8], size: u64) -> Option<&[u8]> {
     Some(bytes.split(|byte| *byte == 0).next().unwrap_or(bytes))
 }
 
-/// A bit-field as its type shows it, extended by its own sign.
-fn bits(member: &LaidOut, bytes: &[u8]) -> Option<(Type, u64)> {
-    let (from, count) = member.bits?;
-    let Layout::Value(of, size) = &member.of else { return None };
-    let above = 64_u32.checked_sub(from.checked_add(count)?)?;
-    let raised = word(bytes, *size)?.checked_shl(above)?;
-    let unused = 64_u32.checked_sub(count)?;
-    let signed =
-        matches!(of, ValueType::Integer { signed: true, .. } | ValueType::Enumeration { signed: true, .. });
-    let raw = match signed {
-        true => raised.cast_signed().checked_shr(unused)?.cast_unsigned(),
-        false => raised.checked_shr(unused)?,
+/// The form that a value has, of several; `None` if that is not known.
+fn form<'l>(of: &'l Layout, bytes: &[u8]) -> Option<&'l LaidOut> {
+    let Layout::OneOf { tag, forms, .. } = of else { return None };
+    let number = match tag {
+        Some((at, size)) => Some(word(bytes.get(usize::try_from(*at).ok()?..)?, *size)?),
+        None => None,
     };
-    Some((Type::from(of.clone()), raw))
+    let width = tag.map_or(64, |(_, size)| 8 * u32::from(size));
+    let low = |tag: u64| tag << (64 - width) >> (64 - width);
+    let named = forms.iter().find(|form| form.tag.map(low) == number && number.is_some());
+    named.or_else(|| forms.iter().find(|form| form.tag.is_none())).map(|form| &form.of)
+}
+
+/// What a form holds: `(5)`, `{side=4}`, nothing.
+fn inner(of: &LaidOut, bytes: &[u8]) -> String {
+    let Layout::Record(members) = &of.of else { return format!("({})", show(&of.of, bytes)) };
+    let all = show(&of.of, bytes);
+    match members.first() {
+        None => String::new(),
+        // Rust calls the members of a tuple `__0` and so on.
+        Some(first) if first.name == "__0" => {
+            let one = |member: &LaidOut| {
+                show(
+                    &member.of,
+                    bytes.get(usize::try_from(member.offset).unwrap_or(usize::MAX)..).unwrap_or(&[]),
+                )
+            };
+            format!("({})", members.iter().map(one).collect::<Vec<_>>().join(", "))
+        }
+        Some(_) => all,
+    }
+}
+
+/// The members of a tuple of Rust's as a list, or the only one.
+fn unnamed(of: Value) -> Value {
+    match of {
+        Value::Record(mut members) if members.first().is_some_and(|(name, _)| name == "__0") => {
+            match members.len() {
+                1 => members.remove(0).1,
+                _ => Value::List(members.into_iter().map(|(_, value)| value).collect()),
+            }
+        }
+        other => other,
+    }
+}
+
+/// The value of a bit-field, extended by its own sign.
+fn bits(of: &Layout, bytes: &[u8]) -> Option<u64> {
+    let Layout::Bits { of, bytes: size, from, count } = of else { return None };
+    let above = 64_u32.checked_sub(from.checked_add(*count)?)?;
+    let raised = word(bytes, *size)?.checked_shl(above)?;
+    let unused = 64_u32.checked_sub(*count)?;
+    match has_sign(of) {
+        true => Some(raised.cast_signed().checked_shr(unused)?.cast_unsigned()),
+        false => raised.checked_shr(unused),
+    }
+}
+
+/// Whether the highest bit of a value is a sign.
+pub(crate) const fn has_sign(of: &ValueType) -> bool {
+    matches!(of, ValueType::Integer { signed: true, .. } | ValueType::Enumeration { signed: true, .. })
 }
 
 #[cfg(test)]
@@ -237,21 +294,24 @@ mod tests {
         Layout::Value(ValueType::Integer { bytes, signed }, bytes)
     }
 
-    fn member(name: &str, offset: u64, bits: Option<(u32, u32)>, of: Layout) -> LaidOut {
-        LaidOut { name: name.to_owned(), offset, bits, of }
+    fn member(name: &str, offset: u64, of: Layout) -> LaidOut {
+        LaidOut { name: name.to_owned(), offset, of }
+    }
+
+    fn bits(signed: bool, from: u32, count: u32) -> Layout {
+        Layout::Bits { of: ValueType::Integer { bytes: 2, signed }, bytes: 2, from, count }
     }
 
     #[test]
     fn structures_are_shown_member_by_member() {
-        let inner =
-            Layout::Record(vec![member("x", 0, None, int(2, true)), member("y", 2, None, int(2, false))]);
+        let inner = Layout::Record(vec![member("x", 0, int(2, true)), member("y", 2, int(2, false))]);
         let of = Layout::Record(vec![
-            member("a", 0, None, int(1, true)),
-            member("", 2, None, inner),
-            member("b", 6, Some((0, 4)), int(2, true)),
-            member("c", 6, Some((4, 12)), int(2, false)),
-            member("name", 8, None, Layout::Text(4)),
-            member("d", 12, None, Layout::Array(Box::new(int(2, true)), 2, 2)),
+            member("a", 0, int(1, true)),
+            member("", 2, inner),
+            member("b", 6, bits(true, 0, 4)),
+            member("c", 6, bits(false, 4, 12)),
+            member("name", 8, Layout::Text(4)),
+            member("d", 12, Layout::Array(Box::new(int(2, true)), 2, 2)),
         ]);
         let bytes = [0xff, 0, 0xfe, 0xff, 0xfe, 0xff, 0x8f, 0x12, b'h', b'"', 0, b'x', 1, 0, 0xff, 0xff];
         assert_eq!(show(&of, &bytes), r#"{a=-1, {x=-2, y=65534}, b=-1, c=296, name="h\"", d={1, -1}}"#);

@@ -133,6 +133,14 @@ pub(crate) enum UsageError {
         "`{0}` is at exits, where arguments are no longer known; write only `() -> TYPE`, or probe the function"
     )]
     ArgumentsAtReturn(String),
+    /// One signature for functions that take different things.
+    #[error("`{name}` is the name of several functions, and each takes something else; write one of {of}")]
+    Overloads {
+        /// The name, as typed.
+        name: String,
+        /// The functions.
+        of: String,
+    },
     /// Variables of a place that is not found, or of too many.
     #[error(
         "`{0}`: no place is found there whose variables could be named; without its brackets the run says why"

@@ -5,13 +5,15 @@
 //! must contain, and what a path stands for. Does not: read memory.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use trapline::beyond;
 use trapline::calls::FieldRead;
-use trapline::filter::{Known, Misread, Symbol};
-use trapline::prototypes::{FieldError, NoField, ProbedFunction, ValueType};
+use trapline::filter::{Int, Known, Misread, Symbol};
+use trapline::prototypes::{FieldContent, FieldError, Layout, NoField, ProbedFunction, ValueType};
 
 use crate::args::command::types::{ArgumentPlace, FieldOf, Parameter, Signature, Type};
+use crate::args::command::whole::has_sign;
 
 /// Upper bound of the paths of a probe, and of its arguments that are no values of a record.
 pub(crate) const PATHS: usize = 8;
@@ -29,6 +31,9 @@ pub(crate) struct Fields<'a> {
 
 /// Whether a word in the list of arguments is a path.
 pub(crate) fn is_path(word: &str) -> bool {
+    if let Some(pointer) = word.strip_prefix('*') {
+        return pointer.starts_with(|c: char| c.is_alphabetic() || "_*".contains(c));
+    }
     let name = word.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(word.len());
     // `str[200]` is a text with a length.
     !word.starts_with("str[")
@@ -47,17 +52,40 @@ pub(crate) fn stacked(name: String, shown: Type, read: FieldRead, fields: &mut V
     Parameter { name, shown, place }
 }
 
-/// The field to which a path leads in a function.
-pub(crate) fn find(noted: Option<&ProbedFunction>, path: &str) -> Result<FieldOf, Misread> {
+/// The fields that hold what a path leads to in a function: one, or several for what no single one holds.
+pub(crate) fn find(noted: Option<&ProbedFunction>, path: &str) -> Result<Vec<FieldOf>, Misread> {
     let whole = |why: &str| Misread { at: 0..path.len(), why: why.to_owned(), is_unknown: true };
     let unknown = "fields are known from debug information alone, and only where no types were typed";
     let field = noted.ok_or_else(|| whole(unknown))?.field(path);
-    let (read, of) = field.map_err(|FieldError { at, why }| {
+    let (reads, of) = field.map_err(|FieldError { at, why }| {
         let is_unknown = matches!(why, NoField::NoArgument { .. } | NoField::NothingNoted);
         Misread { at, why: why.to_string(), is_unknown }
     })?;
-    let shown = if of == ValueType::Text { Type::Str } else { Type::from(of) };
-    Ok(FieldOf { path: path.to_owned(), read, shown })
+    let shown = match of {
+        FieldContent::One(ValueType::Text) => Type::Str,
+        FieldContent::One(of) => Type::from(of),
+        FieldContent::Whole(layout) => Type::Whole(Rc::new(layout)),
+    };
+    let one = |read| FieldOf { path: path.to_owned(), read, shown: shown.clone() };
+    Ok(reads.into_iter().map(one).collect())
+}
+
+/// An argument that is what these fields hold, with the fields added to `all`.
+pub(crate) fn held(name: String, found: Vec<FieldOf>, all: &mut Vec<FieldOf>) -> Option<Parameter> {
+    let shown = found.first()?.shown.clone();
+    let (first, count) = (all.len() as u8, found.len() as u8);
+    all.extend(found);
+    let place = if count == 1 { ArgumentPlace::Field(first) } else { ArgumentPlace::Fields { first, count } };
+    Some(Parameter { name, shown, place })
+}
+
+/// What a condition knows of a field that is read as a whole: bits of an integer; none of anything else.
+fn bits(nth: u8, of: &Layout) -> Option<Symbol> {
+    let Layout::Bits { of, bytes, from, count } = of else { return None };
+    let signed = has_sign(of);
+    let of = Known::Field(nth, Int { bits: bytes.checked_mul(8)?, signed });
+    let fits = *count > 0 && from.checked_add(*count)? <= 64;
+    fits.then_some(Symbol::Bits { of, from: *from as u8, count: *count as u8, signed })
 }
 
 impl<'a> Fields<'a> {
@@ -81,11 +109,16 @@ impl<'a> Fields<'a> {
                 return Err(whole(format!("this is one field too many; {PATHS} can be read")));
             }
             None => {
-                known.push(find(self.noted, path)?);
+                let found = find(self.noted, path)?;
+                let [one] = &found[..] else { return Err(whole("this is no number".to_owned())) };
+                known.push(one.clone());
                 known.len() - 1
             }
         };
         let index = nth as u8;
+        if let Type::Whole(layout) = &known[nth].shown {
+            return bits(index, layout).ok_or_else(|| whole("this is no number".to_owned()));
+        }
         Ok(Symbol::Known(match &known[nth].shown {
             Type::Float(float) => Known::FloatField(index, *float),
             Type::Str => {
@@ -109,7 +142,7 @@ mod tests {
 
     #[test]
     fn paths_are_distinguished_from_types_and_names() {
-        for path in ["req->len", "req.len", "arg0[1]", "a->b[2].c", "Server::count"] {
+        for path in ["req->len", "req.len", "arg0[1]", "a->b[2].c", "Server::count", "*req", "**a", "*a->b"] {
             assert!(is_path(path), "{path}");
         }
         for other in [

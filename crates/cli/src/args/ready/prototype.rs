@@ -6,27 +6,21 @@
 use std::rc::Rc;
 
 use trapline::ProbeSpec;
-use trapline::beyond::{self, RECORDED};
-use trapline::calls::FieldRead;
+use trapline::beyond;
 use trapline::filter::Misread;
 use trapline::probes::{Pattern, ProbeKind};
-use trapline::prototypes::{
-    DeclaredParameter, MOST_BYTES, NoField, ParameterPlace, Parts, Piece, ProbedFunction, Prototype,
-    ValueType, Whereabouts,
-};
+use trapline::prototypes::{MOST_BYTES, NoField, ProbedFunction};
 
 use super::error::UsageError;
-use super::fields::{PATHS, find, is_path, stacked};
+use super::fields::{PATHS, find, held, is_path};
+use super::noted::{elements, signature_of};
+use super::overloads;
 use super::run::run;
-use super::signature::{self, SignatureError};
+use super::signature;
 use crate::args::command::Run;
 use crate::args::command::types::{ArgumentPlace, FieldOf, Parameter, Signature, Type};
-use crate::args::command::whole::{RegisterPart, registers, returned_in};
 use crate::args::typed::Common;
 use crate::report::format::Format;
-
-/// Number of floats in registers that a record holds.
-const RECORDED_FLOATS: u8 = 8;
 
 /// A function that reads the debug information of a run's files and processes, probe by probe. In tests it
 /// returns none.
@@ -41,28 +35,11 @@ pub(crate) fn split(
     look: Look<'_>,
 ) -> Result<(Run, Vec<Option<Signature>>), UsageError> {
     let halves: Vec<_> = texts.iter().map(|text| signature::split(text)).collect();
-    let overload = |(text, half): (&String, &Result<(String, Option<Signature>), SignatureError>)| match half
-    {
-        Ok((_, None)) => None,
-        Ok((_, Some(signature))) if !may_be_overload(signature) => None,
-        // Behind an offset no types follow.
-        Ok((probe, Some(_))) if probe.parse::<ProbeSpec>().is_ok_and(|probe| probe.is_inside()) => None,
-        _ => Some(signature::call(text).0.to_owned()),
-    };
-    let overloads: Vec<Option<String>> = texts.iter().zip(&halves).map(overload).collect();
-    let asked: Vec<String> = overloads.iter().flatten().cloned().collect();
-    let is_probe = |text: &String| text.parse::<ProbeSpec>().is_ok();
-    let found = if asked.is_empty() || !asked.iter().all(is_probe) {
-        Vec::new()
-    } else {
-        look(&run(&asked, common.clone(), offered)?)
-    };
-    let mut found = found.into_iter();
+    let overloads = overloads::named(texts, &halves, &|asked| run(asked, common.clone(), offered), look)?;
     let (mut probes, mut signatures) = (Vec::new(), Vec::new());
     for ((text, half), overload) in texts.iter().zip(halves).zip(overloads) {
-        let is_one = overload.is_some() && found.next().is_some_and(|functions| !functions.is_empty());
         let wrong = |why| UsageError::Signature { text: text.clone(), why };
-        let (probe, signature) = match overload.filter(|_| is_one) {
+        let (probe, signature) = match overload {
             Some(name) => {
                 (name, signature::call(text).1.map(signature::value_alone).transpose().map_err(wrong)?)
             }
@@ -76,11 +53,6 @@ pub(crate) fn split(
         refuse(probe, signature.as_ref())?;
     }
     Ok((run, signatures))
-}
-
-/// Whether the brackets may select an overload: they hold types without names, or nothing.
-fn may_be_overload(signature: &Signature) -> bool {
-    signature.parameters.iter().all(|parameter| parameter.name.is_empty()) || !signature.selected.is_empty()
 }
 
 /// Refuses a signature at a place where no call begins, because there the registers for arguments hold other
@@ -127,6 +99,12 @@ pub(crate) fn complete(
     signatures: Vec<Option<Signature>>,
     look: Look<'_>,
 ) -> Result<Vec<(ProbeSpec, Option<Signature>)>, UsageError> {
+    let has_types = |probe: &ProbeSpec, signature: &Option<Signature>| {
+        let types = |one: &Signature| one.selected.is_empty() && !one.parameters.is_empty();
+        signature.as_ref().is_some_and(types)
+            && matches!(probe.func, Pattern::Exact(_))
+            && probe.kind != ProbeKind::Usdt
+    };
     let asks = |signature: &Option<Signature>| {
         signature.as_ref().is_none_or(|one| !one.selected.is_empty() || one.value.is_none())
     };
@@ -137,13 +115,20 @@ pub(crate) fn complete(
     }
     let notes =
         |probe: &ProbeSpec| is_noted(probe) || probe.kind == ProbeKind::Usdt || !probe.locals.is_empty();
-    let any = run.probes.iter().zip(&signatures).any(|(probe, one)| asks(one) && notes(probe));
+    let any = run
+        .probes
+        .iter()
+        .zip(&signatures)
+        .any(|(probe, one)| (asks(one) || has_types(probe, one)) && notes(probe));
     let mut noted = if any { look(run) } else { Vec::new() }.into_iter();
     let mut probes = Vec::new();
     for (probe, signature) in run.probes.iter().zip(signatures) {
         let functions = noted.next().unwrap_or_default();
         if functions.is_empty() && !probe.locals.is_empty() {
             return Err(UsageError::NothingInside(probe.text.clone()));
+        }
+        if has_types(probe, &signature) {
+            overloads::distinct(&probe.text, &functions)?;
         }
         let needs = signature.as_ref().is_some_and(|one| one.selected.iter().any(|word| is_path(word)));
         if !asks(&signature) || !needs && functions.iter().all(|one| one.prototype.is_none()) {
@@ -209,7 +194,8 @@ fn selected(
     for (nth, word) in typed.selected.iter().enumerate() {
         if by_order {
             let known = known.as_ref().and_then(|known| known.get(nth).cloned());
-            let known = known.map(|known| moved(known, all.as_ref(), &mut fields));
+            let known = known.map(|known| moved(known, all.as_ref(), &mut fields)).transpose();
+            let known = known.map_err(|why| UsageError::path(&probe.text, word, &why))?;
             let unknown =
                 Parameter { name: String::new(), shown: Type::Unknown, place: ArgumentPlace::Unseen };
             parameters.push(Parameter { name: word.clone(), ..known.unwrap_or(unknown) });
@@ -222,7 +208,7 @@ fn selected(
             all.parameters.get(nth).cloned()
         });
         if let Some(parameter) = named {
-            parameters.push(moved(parameter, all.as_ref(), &mut fields));
+            parameters.push(moved(parameter, all.as_ref(), &mut fields).map_err(wrong)?);
             continue;
         }
         if inside.as_ref().is_some_and(|noted| has_no_place(noted, word)) {
@@ -233,23 +219,17 @@ fn selected(
         let noted = all.as_ref().and_then(|all| all.noted.as_deref());
         let counted = noted.and_then(|noted| noted.counted_field(word));
         if fields.len() + usize::from(counted.is_some()) >= PATHS {
-            let why =
-                format!("this is one field too many; {PATHS} can be read, and a string of Go's takes two");
-            return Err(wrong(Misread { at: 0..word.len(), why, is_unknown: false }));
+            return Err(wrong(too_many(word)));
         }
-        if let Some((text, number)) = counted {
-            let nth = fields.len() as u8;
-            fields.push(FieldOf { path: format!("{word}.len"), read: number, shown: Type::Signed(64) });
-            let shown = Type::BufField(nth);
-            let place = ArgumentPlace::Field(nth + 1);
-            parameters.push(Parameter { name: word.clone(), shown: shown.clone(), place });
-            fields.push(FieldOf { path: word.clone(), read: text, shown });
+        if let Some(counted) = counted {
+            parameters.push(elements(word.clone(), counted, &mut fields));
             continue;
         }
-        let field = find(noted, word).map_err(wrong)?;
-        let place = ArgumentPlace::Field(fields.len() as u8);
-        parameters.push(Parameter { name: word.clone(), shown: field.shown.clone(), place });
-        fields.push(field);
+        let found = find(noted, word).map_err(wrong)?;
+        if fields.len() + found.len() > PATHS {
+            return Err(wrong(too_many(word)));
+        }
+        parameters.extend(held(word.clone(), found, &mut fields));
     }
     let (value, value_in, noted) =
         all.map_or((None, Vec::new(), None), |all| (all.value, all.value_in, all.noted));
@@ -257,158 +237,41 @@ fn selected(
     Ok(Signature { parameters, value, value_in, selected: Vec::new(), fields, noted, ..typed.clone() })
 }
 
+fn too_many(word: &str) -> Misread {
+    let why = format!(
+        "this is one field too many; {PATHS} can be read. A string takes two, and a structure one for each {MOST_BYTES} bytes"
+    );
+    Misread { at: 0..word.len(), why, is_unknown: false }
+}
+
 /// Whether a variable exists at a place inside a function, but has no place there that is known.
 fn has_no_place(noted: &ProbedFunction, word: &str) -> bool {
     noted.field(word).is_err_and(|wrong| matches!(wrong.why, NoField::NoPlace { .. }))
 }
 
-/// An argument that was selected, with the field that it is, if it is one.
-fn moved(parameter: Parameter, of: Option<&Signature>, fields: &mut Vec<FieldOf>) -> Parameter {
-    let field = match parameter.place {
-        ArgumentPlace::Field(n) => of.and_then(|of| of.fields.get(usize::from(n))),
+/// An argument that was selected, with the fields that it is, if it is one.
+fn moved(
+    parameter: Parameter,
+    of: Option<&Signature>,
+    fields: &mut Vec<FieldOf>,
+) -> Result<Parameter, Misread> {
+    let ArgumentPlace::Field(nth) = parameter.place else { return Ok(parameter) };
+    let noted = |nth: u8| of.and_then(|of| of.fields.get(usize::from(nth)));
+    let number = match parameter.shown {
+        Type::BufField(nth) | Type::Elements(_, nth) => noted(nth),
         _ => None,
     };
-    let Some(field) = field else { return parameter };
-    fields.push(field.clone());
-    Parameter { place: ArgumentPlace::Field(fields.len() as u8 - 1), ..parameter }
-}
-
-fn signature_of(noted: Rc<ProbedFunction>) -> Signature {
-    let Some(Prototype { parameters, value, value_parts }) = noted.prototype.clone() else {
-        let (parameters, value) = (Vec::new(), None);
-        return Signature {
-            parameters,
-            value,
-            selected: Vec::new(),
-            fields: Vec::new(),
-            kept: Vec::new(),
-            value_in: Vec::new(),
-            returned_text: None,
-            noted: Some(noted),
-        };
+    let Some(field) = noted(nth) else { return Ok(parameter) };
+    if fields.len() + usize::from(number.is_some()) >= PATHS {
+        return Err(too_many(&parameter.name));
+    }
+    let length = fields.len() as u8;
+    fields.extend(number.cloned());
+    let shown = match parameter.shown {
+        Type::BufField(_) => Type::BufField(length),
+        Type::Elements(of, _) => Type::Elements(of, length),
+        other => other,
     };
-    let at_return = noted.spec.kind == ProbeKind::Return;
-    let parameters = if at_return { Vec::new() } else { parameters };
-    let mut fields = Vec::new();
-    let parameter = |DeclaredParameter { name, of, place, parts }: DeclaredParameter| {
-        if let Some((place, shown)) = parts.as_ref().and_then(|parts| counted(&of, parts))
-            && noted.reads_texts
-        {
-            return Parameter { name, shown, place };
-        }
-        let whole = parts.and_then(|parts| whole(name.clone(), parts, &noted, &mut fields));
-        if let Some(whole) = whole {
-            return whole;
-        }
-        let bytes = bytes_of(&of);
-        let (place, read) = match place {
-            // Values of USDT probes and variables are numbered on.
-            ParameterPlace::General(n) if n < RECORDED || !noted.is_go => (ArgumentPlace::General(n), None),
-            ParameterPlace::Vector(n) if n < RECORDED_FLOATS || !noted.is_go => {
-                (ArgumentPlace::Vector(n), None)
-            }
-            place => (ArgumentPlace::Unseen, bytes.and_then(|bytes| further(place, bytes, noted.is_go))),
-        };
-        let is_seen = place != ArgumentPlace::Unseen || read.is_some();
-        let text = of == ValueType::Text && noted.reads_texts && is_seen;
-        let shown = if text { Type::Str } else { Type::from(of) };
-        match read {
-            // It may take a system call.
-            Some(read) if noted.reads_texts && fields.len() < PATHS => {
-                stacked(name, shown, read, &mut fields)
-            }
-            _ => Parameter { name, shown, place },
-        }
-    };
-    let parameters = parameters.into_iter().map(parameter).collect();
-    let (value, value_in) = match (value, value_parts.and_then(|parts| returned(&parts, noted.is_go))) {
-        (ValueType::Other(_), Some(whole)) => whole,
-        // It is returned at a place that the caller passed, or nobody knows where.
-        (ValueType::Other(_), None) => (Type::Void, Vec::new()),
-        (value, _) => (Type::from(value), Vec::new()),
-    };
-    Signature {
-        value_in,
-        parameters,
-        value: Some(value),
-        selected: Vec::new(),
-        fields,
-        kept: Vec::new(),
-        returned_text: None,
-        noted: Some(noted).filter(|_| !at_return),
-    }
-}
-
-/// How the target reads a value that no record holds; `None` if it cannot.
-fn further(place: ParameterPlace, bytes: u8, is_go: bool) -> Option<FieldRead> {
-    match (place, is_go) {
-        (ParameterPlace::General(nth), true) => beyond::go_argument(nth, bytes),
-        (ParameterPlace::Stack(offset), true) => beyond::on_go_stack(offset, bytes),
-        (ParameterPlace::Stack(offset), false) => Some(beyond::on_stack(offset, bytes)),
-        (ParameterPlace::General(_) | ParameterPlace::Vector(_) | ParameterPlace::Elsewhere, _) => None,
-    }
-}
-
-/// Rust's `&str` and `&[u8]`, Go's `string` and `[]uint8`, if registers hold both the address of the bytes and their
-/// number.
-fn counted(of: &ValueType, parts: &Parts) -> Option<(ArgumentPlace, Type)> {
-    const TEXTS: [&str; 4] = ["struct &str", "struct &[u8]", "string", "[]uint8"];
-    let is_text = matches!(of, ValueType::Other(name) if TEXTS.contains(&&**name));
-    let Whereabouts::Registers(pieces) = &parts.at else { return None };
-    match &pieces[..] {
-        [
-            Piece { place: ParameterPlace::General(address), offset: 0, bytes: 8 },
-            Piece { place: ParameterPlace::General(length), offset: 8, bytes: 8 },
-            // How much is allotted.
-            ..,
-        ] if is_text && address.max(length) < &RECORDED => {
-            Some((ArgumentPlace::General(*address), Type::Buf(*length)))
-        }
-        _ => None,
-    }
-}
-
-/// An argument of several parts, if it is known where these are.
-fn whole(name: String, parts: Parts, noted: &ProbedFunction, fields: &mut Vec<FieldOf>) -> Option<Parameter> {
-    let Parts { layout, at } = parts;
-    let bytes = layout.bytes().min(MOST_BYTES) as u8;
-    let shown = Type::Whole(Rc::new(layout));
-    let read = match at {
-        Whereabouts::Registers(pieces) => {
-            let parts = registers(&pieces, RECORDED)?;
-            return Some(Parameter { name, shown, place: ArgumentPlace::Parts(parts) });
-        }
-        Whereabouts::Stack(offset) => further(ParameterPlace::Stack(offset), bytes, noted.is_go),
-        Whereabouts::Behind(nth) if nth < RECORDED => {
-            Some(FieldRead { register: nth, offsets: vec![0], bytes })
-        }
-        Whereabouts::Behind(_) | Whereabouts::Unknown => None,
-    };
-    match read {
-        // It may take a system call.
-        Some(read) if noted.reads_texts && bytes > 0 && fields.len() < PATHS => {
-            Some(stacked(name, shown, read, fields))
-        }
-        _ => None,
-    }
-}
-
-/// How a returned value of several parts is shown, and the registers that hold it, up to one that no record holds. `None` if
-/// no record holds the first one.
-fn returned(parts: &Parts, is_go: bool) -> Option<(Type, Vec<RegisterPart>)> {
-    let Whereabouts::Registers(pieces) = &parts.at else { return None };
-    let registers = returned_in(pieces, beyond::returned_registers(is_go));
-    (!registers.is_empty()).then(|| (Type::Whole(Rc::new(parts.layout.clone())), registers))
-}
-
-/// Bytes of a value that a register could hold; `None` for any other type.
-const fn bytes_of(of: &ValueType) -> Option<u8> {
-    match of {
-        ValueType::Integer { bytes, .. } | ValueType::Enumeration { bytes, .. } | ValueType::Float(bytes) => {
-            Some(*bytes)
-        }
-        ValueType::Char | ValueType::Bool => Some(1),
-        ValueType::Pointer | ValueType::Code | ValueType::Text => Some(8),
-        ValueType::Void | ValueType::Other(_) | ValueType::Unknown => None,
-    }
+    fields.push(FieldOf { shown: shown.clone(), ..field.clone() });
+    Ok(Parameter { name: parameter.name, shown, place: ArgumentPlace::Field(fields.len() as u8 - 1) })
 }

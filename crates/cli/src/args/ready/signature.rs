@@ -35,6 +35,13 @@ pub(super) fn call(text: &str) -> (&str, Option<&str>) {
     }
 }
 
+/// The name of what is probed, and what stands in the brackets behind it.
+pub(super) fn listed(call: &str) -> Option<(&str, &str)> {
+    let begin = list_begins(call)?;
+    let (list, behind) = call[begin + 1..].rsplit_once(')')?;
+    behind.trim().is_empty().then_some((&call[..begin], list))
+}
+
 /// A signature that has only the type of the returned value.
 pub(super) fn value_alone(value: &str) -> Result<Signature, SignatureError> {
     let (value, kept) = returned(value)?;
