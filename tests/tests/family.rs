@@ -173,6 +173,27 @@ fn no_call_of_a_short_load_is_missed() {
     assert!(victim.finish().success());
 }
 
+/// A function of four bytes gets a jump that ends in the bytes behind it, and so leads to a place of its own. A region of
+/// the program's own that was placed before must not lie in the way.
+#[test]
+fn a_short_function_of_a_library_of_later_is_probed_beside_the_program() {
+    let path = or_skip!(victims::plain("family"));
+    let plugin = or_skip!(victims::shared("plugin"));
+    let probe = format!("{}:plugin_short", plugin.display());
+    for others in [&[][..], &["parent_work"], &["parent_work", "libc:getenv"]] {
+        for _ in 0..3 {
+            let mut victim = Running::start(&path, &["reload"]);
+            let pid = victim.pid().to_string();
+            let words = [&["-p", &pid, "--wait", &probe], others].concat();
+            let tracing = Tracing::start("count", &words).expect("attaches");
+            assert_eq!(victim.run(4)["failed"], 0);
+            let report = tracing.stop();
+            assert_eq!(report.hits("plugin_short"), 40, "{others:?}: {}", report.errors);
+            assert!(victim.finish().success());
+        }
+    }
+}
+
 /// Where a probed library was, another file is mapped when the patches are taken out. No other tool was at work.
 #[test]
 fn what_lies_where_a_library_was_is_nobodys_change() {

@@ -165,6 +165,42 @@ fn conditions_and_histograms_know_bit_fields() {
     }
 }
 
+/// A string is text, wherever it is: never a number.
+#[test]
+fn histograms_count_strings() {
+    let path = or_skip!(victims::cpp("orders"));
+    let mut victim = Running::start(&path, &[]);
+    for words in [&["name", "by_reference"][..], &["of->name", "order"], &["name", "by_value"]] {
+        let (report, _) = tracing::traced(&mut victim, "hist", words, TIMES);
+        let text = serde_json::to_string(&report.objects).expect("JSON");
+        let shown = |nth: usize| match (words[1], nth) {
+            ("by_value", nth) => format!("value {nth}"),
+            ("by_reference", nth) if nth % 2 == 1 => "x".repeat(SHOWN),
+            (_, 2) => String::new(),
+            (_, nth) => format!("order {nth}"),
+        };
+        for nth in 0..TIMES as usize {
+            assert!(text.contains(&format!("\"{}\"", shown(nth))), "{words:?} {nth}: {text}");
+        }
+    }
+    let (report, _) = tracing::traced(&mut victim, "hist", &["--by", "of->name", "n", "order"], TIMES);
+    let text = serde_json::to_string(&report.objects).expect("JSON");
+    assert!(text.contains("\"order 8\""), "{text}");
+    // Nothing of what an argument refers to is read, if only its number is asked for.
+    let (report, _) = tracing::traced(&mut victim, "hist", &["n", "by_reference"], TIMES);
+    assert!(!report.errors.contains("added up here"), "{}", report.errors);
+    let pid = victim.pid().to_string();
+    for (option, probe) in
+        [("name > 3", "by_reference"), ("of->name > 3", "order"), ("of->numbers > 3", "order")]
+    {
+        let Err(report) = tracing::Tracing::start("trace", &["-p", &pid, "--if", option, probe]) else {
+            panic!("{option} was accepted");
+        };
+        let reason = if option.contains("numbers") { "this is no number" } else { "this is text" };
+        assert!(report.errors.contains(reason), "{option}: {}", report.errors);
+    }
+}
+
 #[test]
 fn what_cannot_be_shown_is_refused_with_its_reason() {
     let path = or_skip!(victims::cpp("orders"));

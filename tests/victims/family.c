@@ -118,7 +118,9 @@ static u64 reload(void) {
     worker work = load_plugin(&handle);
     u64 sum = 0;
     if (!work) return 0;
+    worker tiny = (worker)dlsym(handle, "plugin_short");
     for (u64 i = 0; i < 10; i++) sum += work(i);
+    for (u64 i = 0; i < 10; i++) sum -= tiny(i) - i - 1;
     dlclose(handle);
     if (!strcmp(how, "covered")) {
         void *place = (void *)((u64)work & ~0xfffUL);

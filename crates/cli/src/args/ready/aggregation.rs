@@ -4,7 +4,7 @@
 //! or what is wrong. Does not: aggregate.
 
 use trapline::calls::Floats;
-use trapline::filter::{Filter, GroupBy, Known, Sort, Tally, Tree, parse_with};
+use trapline::filter::{Filter, GroupBy, Known, Misread, Sort, Tally, Tree, parse_with};
 use trapline::probes::ProbeKind;
 use trapline::{By, ProbeSpec};
 
@@ -28,10 +28,9 @@ pub(super) fn values(
     fields: &[Fields<'_>],
 ) -> Result<Vec<Value>, UsageError> {
     let one = |((probe, signature), fields): (&(ProbeSpec, Option<Signature>), &Fields<'_>)| {
-        let parameters = signature.as_ref().map_or(&[][..], |signature| &signature.parameters);
-        let named = parameters.iter().find(|parameter| parameter.name == expression.trim());
-        if let Some(parameter @ Parameter { shown: Type::Str | Type::Buf(_), .. }) = named {
-            return Ok(Value::Text(parameter.clone()));
+        let path = |wrong: Misread| UsageError::path(&probe.text, expression.trim(), &wrong);
+        if let Some(text) = fields.text(expression.trim()).map_err(path)? {
+            return Ok(Value::Text(text));
         }
         let tree =
             parse_with(expression, &symbols(probe, signature.as_ref(), true), &|path| fields.symbol(path));

@@ -10,7 +10,9 @@ use std::rc::Rc;
 use trapline::beyond;
 use trapline::calls::FieldRead;
 use trapline::filter::{Int, Known, Misread, Symbol};
-use trapline::prototypes::{FieldContent, FieldError, Layout, NoField, ProbedFunction, ValueType};
+use trapline::prototypes::{
+    CountedRead, Elements, FieldContent, FieldError, Layout, NoField, ProbedFunction, ValueType,
+};
 
 use crate::args::command::types::{ArgumentPlace, FieldOf, Parameter, Signature, Type};
 use crate::args::command::whole::has_sign;
@@ -26,6 +28,9 @@ pub(crate) struct Fields<'a> {
     noted: Option<&'a ProbedFunction>,
     /// Variables that a probe inside a function names: nothing else is read there.
     locals: &'a [Parameter],
+    /// The probe's arguments, and the fields that hold some of them.
+    parameters: &'a [Parameter],
+    given: &'a [FieldOf],
     known: RefCell<Vec<FieldOf>>,
 }
 
@@ -89,46 +94,119 @@ fn bits(nth: u8, of: &Layout) -> Option<Symbol> {
 }
 
 impl<'a> Fields<'a> {
+    /// All fields that hold arguments: each call is shown with them.
     pub(crate) fn of(signature: Option<&'a Signature>) -> Self {
         let known = signature.map_or_else(Vec::new, |signature| signature.fields.clone());
+        Self { known: RefCell::new(known), ..Self::used(signature) }
+    }
+    /// Only those that a condition or a value uses.
+    pub(crate) fn used(signature: Option<&'a Signature>) -> Self {
         let noted = signature.and_then(|signature| signature.noted.as_deref());
         let inside = signature.filter(|_| noted.is_some_and(ProbedFunction::is_inside));
         let locals = inside.map_or(&[][..], |signature| &signature.parameters);
-        Self { noted, locals, known: RefCell::new(known) }
+        let (parameters, given) =
+            signature.map_or((&[][..], &[][..]), |one| (&one.parameters[..], &one.fields[..]));
+        Self { noted, locals, parameters, given, known: RefCell::default() }
     }
-    /// What a path stands for in a condition.
+    /// What a path, or the name of an argument in memory, stands for in a condition.
     pub(crate) fn symbol(&self, path: &str) -> Result<Symbol, Misread> {
-        let whole = |why: String| Misread { at: 0..path.len(), why, is_unknown: false };
+        let whole = |why: &str| Misread { at: 0..path.len(), why: why.to_owned(), is_unknown: false };
+        let text = || whole("this is text; only numbers can be compared and added up");
         if let Some(local) = self.locals.iter().find(|local| local.name == path) {
-            return local.known().map(Symbol::Known).ok_or_else(|| whole("this is no number".to_owned()));
+            return local.known().map(Symbol::Known).ok_or_else(|| whole("this is no number"));
         }
-        let mut known = self.known.borrow_mut();
-        let nth = match known.iter().position(|one| one.path == path) {
-            Some(nth) => nth,
-            None if known.len() == PATHS => {
-                return Err(whole(format!("this is one field too many; {PATHS} can be read")));
+        let found = self.find(path)?;
+        let shown = found.first().map(|one| one.shown.clone());
+        let place = match shown {
+            Some(Type::Str | Type::BufField(_)) => return Err(text()),
+            Some(Type::Whole(_)) if self.leads_to_text(path) => return Err(text()),
+            Some(Type::Whole(layout)) if found.len() == 1 => {
+                let index = self.put(&found)?;
+                return bits(index, &layout).ok_or_else(|| whole("this is no number"));
             }
-            None => {
-                let found = find(self.noted, path)?;
-                let [one] = &found[..] else { return Err(whole("this is no number".to_owned())) };
-                known.push(one.clone());
-                known.len() - 1
-            }
-        };
-        let index = nth as u8;
-        if let Type::Whole(layout) = &known[nth].shown {
-            return bits(index, layout).ok_or_else(|| whole("this is no number".to_owned()));
-        }
-        Ok(Symbol::Known(match &known[nth].shown {
-            Type::Float(float) => Known::FloatField(index, *float),
-            Type::Str => {
-                return Err(whole("this is text; only numbers can be compared and added up".to_owned()));
-            }
-            shown => match shown.int() {
-                Some(int) => Known::Field(index, int),
-                None => return Err(whole("this is no number".to_owned())),
+            Some(Type::Float(float)) => Some(Known::FloatField(self.put(&found)?, float)),
+            Some(shown) if found.len() == 1 => match shown.int() {
+                Some(int) => Some(Known::Field(self.put(&found)?, int)),
+                None => None,
             },
-        }))
+            _ => None,
+        };
+        place.map(Symbol::Known).ok_or_else(|| whole("this is no number"))
+    }
+    /// The text that an argument, or a path, is or leads to; `None` if it is no text.
+    pub(crate) fn text(&self, name: &str) -> Result<Option<Parameter>, Misread> {
+        let named = self.parameters.iter().find(|one| one.name == name);
+        let given = |nth: u8| self.given.get(usize::from(nth)).cloned();
+        match named.map(|one| (one, one.place, &one.shown)) {
+            Some((one, ArgumentPlace::General(_), Type::Str | Type::Buf(_))) => Ok(Some(one.clone())),
+            Some((_, ArgumentPlace::Field(nth), Type::Str)) => {
+                given(nth).map(|one| self.held(name, vec![one])).transpose()
+            }
+            Some((_, ArgumentPlace::Field(nth), Type::BufField(number))) => {
+                let both = given(*number).zip(given(nth));
+                both.map(|(number, text)| self.counted(name, number, text)).transpose()
+            }
+            Some(_) => Ok(None),
+            None if !is_path(name) => Ok(None),
+            None => {
+                let counted = self.noted.and_then(|noted| noted.counted_field(name));
+                if let Some(CountedRead { elements, number, of: Elements::Text }) = counted {
+                    let path = || name.to_owned();
+                    let number =
+                        FieldOf { path: format!("{name}.len"), read: number, shown: Type::Signed(64) };
+                    let text = FieldOf { path: path(), read: elements, shown: Type::BufField(0) };
+                    return self.counted(name, number, text).map(Some);
+                }
+                match find(self.noted, name) {
+                    Ok(found) if found.iter().all(|one| one.shown == Type::Str) => {
+                        self.held(name, found).map(Some)
+                    }
+                    _ => Ok(None),
+                }
+            }
+        }
+    }
+    fn leads_to_text(&self, path: &str) -> bool {
+        let counted = self.noted.and_then(|noted| noted.counted_field(path));
+        counted.is_some_and(|counted| counted.of == Elements::Text)
+    }
+    /// A text that ends at a 0.
+    fn held(&self, name: &str, found: Vec<FieldOf>) -> Result<Parameter, Misread> {
+        let place = ArgumentPlace::Field(self.put(&found)?);
+        Ok(Parameter { name: name.to_owned(), shown: Type::Str, place })
+    }
+    /// A text with its length.
+    fn counted(&self, name: &str, number: FieldOf, text: FieldOf) -> Result<Parameter, Misread> {
+        let shown = Type::BufField(self.put(&[number])?);
+        let place = ArgumentPlace::Field(self.put(&[FieldOf { shown: shown.clone(), ..text }])?);
+        Ok(Parameter { name: name.to_owned(), shown, place })
+    }
+    /// The fields that hold what a path stands for.
+    fn find(&self, path: &str) -> Result<Vec<FieldOf>, Misread> {
+        let same = |all: &[FieldOf]| -> Vec<FieldOf> {
+            all.iter().filter(|one| one.path == path).cloned().collect()
+        };
+        for all in [&self.known.borrow()[..], self.given] {
+            let found = same(all);
+            if !found.is_empty() {
+                return Ok(found);
+            }
+        }
+        find(self.noted, path)
+    }
+    /// Where these fields are among those that are read; what is not among them yet is added.
+    fn put(&self, fields: &[FieldOf]) -> Result<u8, Misread> {
+        let mut known = self.known.borrow_mut();
+        let path = fields.first().map_or("", |one| &one.path);
+        let nth = known.iter().position(|one| one.path == path).unwrap_or(known.len());
+        if nth == known.len() {
+            if known.len() + fields.len() > PATHS {
+                let why = format!("this is one field too many; {PATHS} can be read");
+                return Err(Misread { at: 0..path.len(), why, is_unknown: false });
+            }
+            known.extend_from_slice(fields);
+        }
+        Ok(nth as u8)
     }
     /// All memory that must be read.
     pub(crate) fn reads(&self) -> Vec<FieldRead> {

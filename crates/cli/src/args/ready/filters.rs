@@ -12,7 +12,7 @@ use trapline::probes::ProbeKind;
 use super::error::UsageError;
 use super::fields::Fields;
 use crate::args::command::FilterOptions;
-use crate::args::command::types::{Parameter, Signature, Type};
+use crate::args::command::types::{ArgumentPlace, Parameter, Signature, Type};
 use crate::args::typed::TypedFilter;
 
 /// Converts what was typed. Names of threads are an option of their own.
@@ -74,7 +74,9 @@ pub(super) fn symbols(
     let is_mark = probe.kind == ProbeKind::Usdt;
     if !inside || noted.is_some() {
         let parameters = signature.map_or(&[][..], |signature| &signature.parameters);
-        let named = parameters.iter().filter(|parameter| !parameter.name.is_empty());
+        // Those in memory are fields, by their names.
+        let is_field = |one: &&Parameter| matches!(one.place, ArgumentPlace::Field(_));
+        let named = parameters.iter().filter(|one| !one.name.is_empty() && (inside || !is_field(one)));
         named.filter_map(|one| Some((one, one.known()?))).for_each(|(one, known)| add(&one.name, known));
         let enumerations = parameters.iter().map(|parameter| &parameter.shown);
         for shown in enumerations.chain(signature.and_then(|signature| signature.value.as_ref())) {

@@ -33,7 +33,7 @@ pub(super) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Command, UsageErr
     let probes = complete(&mut run, signatures, look)?;
     refuse_kept(&probes)?;
     let expression = typed.expression;
-    let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
+    let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::used(one.as_ref())).collect();
     let key = typed.by.as_deref().filter(|_| by.is_none());
     let keys = key.map(|key| self::values(&probes, ("--by", key), &fields)).transpose()?;
     let values = values(&probes, ("EXPR", &expression), &fields)?;

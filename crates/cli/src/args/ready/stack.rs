@@ -48,7 +48,7 @@ pub(super) fn stack(typed: TypedStack, look: Look<'_>) -> Result<Stacks, UsageEr
     let asks = !filter_options.is_nothing();
     let probes = if asks { complete(&mut run, signatures, look)? } else { Vec::new() };
     refuse_kept(&probes)?;
-    let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
+    let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::used(one.as_ref())).collect();
     let filters = filters::filters(&probes, false, &filter_options, &fields)?;
     Ok(Stacks { run, unwinding, time: typed.time, top: typed.top, filters, ends })
 }
