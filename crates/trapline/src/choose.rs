@@ -82,7 +82,7 @@ pub(crate) fn choose(
             continue;
         }
         search.chosen.misses.push(match (&spec.file, missed.is_empty() && unread.is_empty()) {
-            (Some(file), true) => format!("no file {file} is mapped by {name} ({})", process.pid()),
+            (Some(file), true) => format!("no file {file} is mapped by {name} ({}) so far", process.pid()),
             _ => {
                 let (files, why): (Vec<String>, Vec<Miss>) = missed.into_iter().unzip();
                 let more = unread_text(&unread);

@@ -56,8 +56,11 @@ pub(crate) struct Paired {
 
 /// Notice about exits without an entry.
 pub(crate) fn unpaired_notice(pid: u32, unpaired: u64) -> Option<String> {
-    let text = || format!("{unpaired} returns in process {pid} were of calls without a recorded entry");
-    (unpaired > 0).then(text)
+    match unpaired {
+        0 => None,
+        1 => Some(format!("1 return in process {pid} was of a call without a recorded entry")),
+        n => Some(format!("{n} returns in process {pid} were of calls without a recorded entry")),
+    }
 }
 
 /// Entries that wait for their exits.

@@ -449,8 +449,9 @@ impl Traced {
         let kernel = self.probed().filter(|site| site.tactic == Tactic::Kernel).count();
         let forked = self.forked();
         if kernel > 0 && forked > 0 {
+            let children = if forked == 1 { "child" } else { "children" };
             notices.push(format!(
-                "{kernel} sites are probed by the kernel, in process {pid} alone: hits of its {forked} forked children there are not seen"
+                "kernel uprobes count at {kernel} sites in process {pid} alone: hits of its {forked} forked {children} there are not seen"
             ));
         }
         notices

@@ -10,9 +10,11 @@ use super::types::{ElementsOf, Value};
 use super::whole;
 
 impl ElementsOf {
-    /// As text; `None` if it is not known how many there are.
-    pub(crate) fn show(&self, call: &Call, (elements, number): (u8, u8)) -> Option<String> {
-        let count = self.count(call, number)?;
+    /// As text.
+    pub(crate) fn show(&self, call: &Call, (elements, number): (u8, u8)) -> String {
+        let Some(words) = words(call, number) else { return "<fault>".to_owned() };
+        // Its end is before its beginning: nothing that is in use.
+        let Some(count) = self.count(words) else { return "?".to_owned() };
         let bytes = bytes(call, elements);
         let known = self.known(bytes, count);
         let mut all: Vec<String> =
@@ -20,11 +22,13 @@ impl ElementsOf {
         if count > known {
             all.push(if known == 0 { "<fault>" } else { "..." }.to_owned());
         }
-        Some(format!("[{count}]{{{}}}", all.join(", ")))
+        format!("[{count}]{{{}}}", all.join(", "))
     }
     /// For machines.
     pub(crate) fn value(&self, call: &Call, (elements, number): (u8, u8)) -> Value {
-        let Some(count) = self.count(call, number) else { return Value::Nothing };
+        let Some(count) = words(call, number).and_then(|words| self.count(words)) else {
+            return Value::Nothing;
+        };
         let bytes = bytes(call, elements);
         let first =
             (0..self.known(bytes, count)).map(|nth| whole::value(&self.of, self.nth(bytes, nth))).collect();
@@ -34,9 +38,8 @@ impl ElementsOf {
         ])
     }
     /// How many there are.
-    fn count(&self, call: &Call, number: u8) -> Option<u64> {
-        let words = call.fields.get(usize::from(number)).filter(|one| one.reading == ReadOutcome::Whole)?;
-        let word = |nth: usize| words.bytes.get(nth * 8..)?.first_chunk().copied().map(u64::from_le_bytes);
+    fn count(&self, words: &[u8]) -> Option<u64> {
+        let word = |nth: usize| words.get(nth * 8..)?.first_chunk().copied().map(u64::from_le_bytes);
         match self.by_end {
             // Without elements, both may be 0.
             true => word(1)?.checked_sub(word(0)?)?.checked_div(self.stride),
@@ -50,6 +53,12 @@ impl ElementsOf {
     fn nth<'b>(&self, bytes: &'b [u8], nth: u64) -> &'b [u8] {
         bytes.get((nth * self.stride) as usize..).unwrap_or(&[])
     }
+}
+
+/// The words that tell how many there are, if they were read.
+fn words(call: &Call, number: u8) -> Option<&[u8]> {
+    let read = call.fields.get(usize::from(number)).filter(|one| one.reading == ReadOutcome::Whole)?;
+    Some(&read.bytes)
 }
 
 /// The bytes of the elements, as far as they could be read.

@@ -233,9 +233,7 @@ impl Parameter {
     /// The argument as text, unless it points to text.
     pub(crate) fn show(&self, call: &Call) -> String {
         match (self.place, &self.shown) {
-            (ArgumentPlace::Field(nth), Type::Elements(of, number)) => {
-                of.show(call, (nth, *number)).unwrap_or_else(|| "<fault>".to_owned())
-            }
+            (ArgumentPlace::Field(nth), Type::Elements(of, number)) => of.show(call, (nth, *number)),
             (place, Type::Whole(layout)) => match self.bytes(call) {
                 Some(bytes) => whole::show(layout, &bytes),
                 None if matches!(place, ArgumentPlace::Field(_) | ArgumentPlace::Fields { .. }) => {
