@@ -17,6 +17,8 @@ const HIGH_TOP: u64 = (1 << 48) - PAGE;
 const BOTTOM: u64 = 64 << 10;
 /// Bytes kept free above the heap's end.
 pub(crate) const HEAP_GROWTH: u64 = 64 << 20;
+/// Bytes kept free there, if there is room elsewhere.
+pub(crate) const ROOMY_HEAP: u64 = 1 << 30;
 
 /// A picture of a process' address space.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -45,11 +47,15 @@ impl AddressSpace {
     /// Whether `start..end`, with a page on either side, is free and usable (SPACE-1).
     #[must_use]
     pub fn is_free(&self, start: RemoteAddr, end: RemoteAddr) -> bool {
+        self.is_free_beyond(HEAP_GROWTH, (start, end))
+    }
+    /// The same, with so many bytes kept free above the heap's end.
+    pub(crate) fn is_free_beyond(&self, growth: u64, (start, end): (RemoteAddr, RemoteAddr)) -> bool {
         let (start, end) = (start.0, end.0);
         if start >= end || start < BOTTOM || end > self.top() {
             return false;
         }
-        if self.heap_end.is_some_and(|h| start < h.0.saturating_add(HEAP_GROWTH) && end > h.0) {
+        if self.heap_end.is_some_and(|h| start < h.0.saturating_add(growth) && end > h.0) {
             return false;
         }
         let (low, high) = (start - PAGE, end + PAGE);

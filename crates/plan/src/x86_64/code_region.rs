@@ -18,7 +18,7 @@ use crate::input::ModuleInput;
 use crate::plan::Region;
 use crate::refusal::PlanError;
 use crate::request::Action;
-use crate::space::{AddressSpace, CodeRegion, PAGE};
+use crate::space::{AddressSpace, CodeRegion, HEAP_GROWTH, PAGE, ROOMY_HEAP};
 use trapline_image::Image;
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
@@ -81,18 +81,20 @@ const HALVINGS: u32 = 5;
 /// Bytes of the smallest arena: what a batch needs itself, and a few stubs.
 const LEAST_ARENA: u64 = GATE + SPARE + 4 * PAGE;
 
-/// Chooses K and the space behind it, with as much of the arena as there is room for.
+/// Chooses K and the space behind it, with as much of the arena as there is room for. The heap keeps more room than it needs,
+/// unless nothing else is free.
 ///
 /// # Errors
 /// [`PlanError::NoSpace`] when no displacement leads to free memory.
 pub(crate) fn choose(space: &AddressSpace, need: &Need) -> Result<ModuleSpace, PlanError> {
     let half = |nth: u32| (need.arena >> nth).next_multiple_of(PAGE).max(LEAST_ARENA.min(need.arena));
     let mut tried = 0;
-    for arena in (0..=HALVINGS).map(half) {
+    let arenas = (0..=HALVINGS).map(half);
+    for (arena, growth) in arenas.flat_map(|arena| [(arena, ROOMY_HEAP), (arena, HEAP_GROWTH)]) {
         tried = 0;
         for k in displacements() {
             tried += 1;
-            if let Some(place) = place_at(space, &Need { arena, ..*need }, k) {
+            if let Some(place) = place_at((space, growth), &Need { arena, ..*need }, k) {
                 return Ok(place);
             }
         }
@@ -101,13 +103,13 @@ pub(crate) fn choose(space: &AddressSpace, need: &Need) -> Result<ModuleSpace, P
     Err(PlanError::NoSpace { text: need.text.0, need: len, tried })
 }
 
-fn place_at(space: &AddressSpace, need: &Need, k: i32) -> Option<ModuleSpace> {
+fn place_at((space, growth): (&AddressSpace, u64), need: &Need, k: i32) -> Option<ModuleSpace> {
     let shift = i64::from(k) + 5;
     let low = need.text.0.0.checked_add_signed(shift)? & !(PAGE - 1);
     let arena = need.text.1.0.checked_add_signed(shift)?.next_multiple_of(PAGE) + PAGE;
     let end = arena.checked_add(need.arena)?;
     let data = low.checked_sub(need.data)?;
-    if !space.is_free(RemoteAddr(data), RemoteAddr(end)) {
+    if !space.is_free_beyond(growth, (RemoteAddr(data), RemoteAddr(end))) {
         return None;
     }
     let (first, last) = (data.min(need.module.0.0), end.max(need.module.1.0));
@@ -254,6 +256,9 @@ mod tests {
         let place = choose(&space, &need(0x40_0000)).unwrap();
         assert!(place.k > 0);
         assert!(!(place.data.addr.0 < 0x6666_6666 + HEAP_GROWTH && place.code.end().0 > 0x6666_6666));
+        // A small heap keeps far more than it needs now.
+        let small = AddressSpace { heap_end: Some(RemoteAddr(0x90_0000)), ..space };
+        assert!(choose(&small, &need(0x40_0000)).unwrap().data.addr.0 >= 0x90_0000 + ROOMY_HEAP);
         let full = AddressSpace { occupied: vec![(RemoteAddr(0), RemoteAddr(1 << 47))], heap_end: None };
         assert!(matches!(choose(&full, &need(0x40_0000)), Err(PlanError::NoSpace { tried: 400, .. })));
     }
