@@ -57,7 +57,7 @@ fn a_marker_that_only_the_kernel_reaches_is_refused_unless_asked_for() {
     let refused = report.refused();
     assert_eq!(refused.len(), 1, "{refused:?}");
     assert!(refused[0].0.ends_with(":kernel") && refused[0].1.ends_with(": --kernel-uprobes"), "{refused:?}");
-    let notice = format!("1 sites of process {pid} are left out");
+    let notice = format!("no jump fits at 1 site of process {pid}");
     assert!(report.errors.contains(&notice), "{}", report.errors);
     let listed = once(&["list", "--json", "-p", &pid, probes[0]]);
     assert!(String::from_utf8_lossy(&listed.stdout).contains(": --kernel-uprobes"), "{listed:?}");
