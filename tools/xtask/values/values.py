@@ -17,6 +17,12 @@ def converted(value, deep=0):
         code = kind.code
         if value.is_optimized_out or deep > DEEPEST:
             return None
+        if deep == 0:
+            # What a reference leads to, and what is passed in memory, is shown by its elements.
+            is_reference = code in (gdb.TYPE_CODE_REF, gdb.TYPE_CODE_RVALUE_REF)
+            held = elements(value.referenced_value() if is_reference else value)
+            if held is not None:
+                return held
         if code in (gdb.TYPE_CODE_STRUCT, gdb.TYPE_CODE_UNION):
             if kind.name in ("&str", "&[u8]"):
                 return counted(int(value["data_ptr"]), int(value["length"]), ("data_ptr", "length"))
@@ -58,6 +64,25 @@ def converted(value, deep=0):
         return None
     except (gdb.error, gdb.MemoryError, RuntimeError, ValueError, OverflowError):
         return None
+
+
+def elements(value):
+    """A string or vector of C++'s library by its elements; None of anything else."""
+    kind = value.type.strip_typedefs()
+    name = kind.unqualified().name or ""
+    if kind.code != gdb.TYPE_CODE_STRUCT:
+        return None
+    if name.startswith("std::__cxx11::basic_string<char,"):
+        return counted(int(value["_M_dataplus"]["_M_p"]), int(value["_M_string_length"]), ("address", "length"))
+    if name.startswith("std::basic_string_view<char,"):
+        return counted(int(value["_M_str"]), int(value["_M_len"]), ("address", "length"))
+    if name.startswith("std::vector<") and not name.startswith("std::vector<bool"):
+        start, finish = value["_M_impl"]["_M_start"], value["_M_impl"]["_M_finish"]
+        count = int(finish - start)
+        if 0 < start.type.target().sizeof <= 64:
+            shown = min(count, 64 // start.type.target().sizeof)
+            return ["elements", count, [converted(start[nth], 1) for nth in range(shown)]]
+    return None
 
 
 def counted(pointer, length, names, parts=None):

@@ -71,6 +71,15 @@ fn same(ours: &Value, fault: Option<u64>, theirs: &Value) -> Verdict {
                 false => differs(ours, theirs),
             }
         }
+        (Value::Object(_), "elements") => {
+            let (our, their) = (ours["first"].as_array(), theirs[2].as_array());
+            match our.zip(their) {
+                Some((our, their)) if ours["len"] == theirs[1] && our.len() == their.len() => {
+                    worst(our.iter().zip(their).map(|(our, their)| same(our, None, their)))
+                }
+                _ => differs(ours, theirs),
+            }
+        }
         (Value::Object(_), "record") => {
             let mut members = Vec::new();
             flat(theirs, &mut members);
@@ -117,6 +126,12 @@ mod tests {
         assert!(matches!(of(value(json!(5)), json!(["number", "-5"])), Verdict::Differs(_)));
         assert_eq!(of(value(json!(null)), json!(["number", "-5"])), Verdict::Unknown);
         assert_eq!(of(value(json!(3)), json!(null)), Verdict::OnlyHere);
+        let vector = |len: u64, first: &[u64]| value(json!({ "len": len, "first": first }));
+        let theirs = json!(["elements", 9, [["number", "1"], ["number", "2"]]]);
+        assert_eq!(of(vector(9, &[1, 2]), theirs.clone()), Verdict::Equal);
+        for wrong in [vector(8, &[1, 2]), vector(9, &[1, 3]), vector(9, &[1])] {
+            assert!(matches!(of(wrong, theirs.clone()), Verdict::Differs(_)));
+        }
         assert_eq!(of(value(json!("ab")), json!(["pointer", 4096, "ab"])), Verdict::Equal);
         assert!(matches!(of(value(json!("ab")), json!(["pointer", 4096, "abc"])), Verdict::Differs(_)));
         assert_eq!(of(value(json!(0.1)), json!(["float", "0.10000000149011612"])), Verdict::Equal);
