@@ -92,7 +92,12 @@ fn fields_of_cplusplus_are_what_gdb_prints() {
             (7, "", "of->at[2].y"),
         ],
     );
-    // A structure of 176 bytes is read in three pieces.
+    as_gdb_prints(
+        &path,
+        ("order", "order(large->packed.first, large->packed.second, large->packed.third)"),
+        &[(0, "", "large->packed.first"), (1, "", "large->packed.second"), (2, "", "large->packed.third")],
+    );
+    // A structure of 184 bytes is read in three pieces.
     as_gdb_prints(
         &path,
         ("order", "order(*large, *of->note)"),

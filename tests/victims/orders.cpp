@@ -23,7 +23,13 @@ struct Order {
     Point at[3];
     char code[6];
 };
+/* The second field goes beyond its integer. */
+struct __attribute__((packed)) Packed {
+    unsigned first : 20, second : 20;
+    int third : 24;
+};
 struct Large {
+    Packed packed;
     long all[20];
     Point last;
     double half;
@@ -51,6 +57,9 @@ static void run(u64 times) {
         for (int k = 0; k < 20; k++) large.all[k] = k * n - 1;
         large.last = {(short)n, -n};
         large.half = n / 2.0;
+        large.packed.first = 0xabcde - i;
+        large.packed.second = 0xfedcb - i;
+        large.packed.third = -1000 * n;
         by_reference(i % 2 ? longer : one.name, std::string("moved ") + one.name, std::vector<double>(i * 5, n / 4.0), n);
         by_value("value " + std::to_string(i), std::string_view("a view of it").substr(0, i % 12), std::vector<short>(i, (short)-n), n);
         order(&one, large.last, &large, n);

@@ -292,6 +292,10 @@ impl DebugInfo {
         let entry = self.bare(walk.of)?;
         let (of, size) = (self.value_type(walk.of)?, self.size(walk.of)?);
         if let Some((from, count)) = walk.bits {
+            if count == 0 {
+                let what = "a bit-field".to_owned();
+                return Ok(Err(NoField::NotAValue { of: path.to_owned(), what }));
+            }
             let (bytes, whole) =
                 (size.clamp(1, 8) as u8, Layout::Bits { of, bytes: size as u8, from, count });
             return Ok(Ok((walk.offsets, FieldContent::Whole(whole), bytes.into())));

@@ -222,7 +222,9 @@ impl DebugInfo {
                         Some(count) => bits_of(entry, self.size(part)?, offset, count)?,
                         None => (offset, None),
                     };
-                    fields.push(FieldShape { name, of: shape, offset, bits });
+                    let is_known = bits.is_some() || !entry.has(gimli::DW_AT_bit_size)?;
+                    let of = if is_known { shape } else { Shape::Other(self.size(part)?) };
+                    fields.push(FieldShape { name, of, offset, bits });
                 }
                 (None, Shape::Anonymous(inner)) => {
                     let moved = inner.fields.into_iter();

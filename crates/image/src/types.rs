@@ -18,7 +18,7 @@ pub(crate) struct Member<'u> {
     pub(crate) name: Option<String>,
     pub(crate) offset: u64,
     pub(crate) of: At<'u>,
-    /// The lowest bit of a bit-field in its integer, and how many there are.
+    /// The lowest bit of a bit-field in its integer, and how many there are: 0 if that is not known.
     pub(crate) bits: Option<(u32, u32)>,
 }
 
@@ -89,7 +89,10 @@ impl DebugInfo {
         for entry in of.parts()?.into_iter().take(MAX_CHILDREN) {
             let (Some(of), Some(offset)) = (self.type_of(&entry)?, member_offset(&entry)?) else { continue };
             let (offset, bits) = match entry.number(gimli::DW_AT_bit_size)? {
-                Some(count) => bits_of(&entry, self.size(of)?, offset, count)?,
+                Some(count) => {
+                    let (offset, bits) = bits_of(&entry, self.size(of)?, offset, count)?;
+                    (offset, bits.or(Some((0, 0))))
+                }
                 None => (offset, None),
             };
             members.push(Member { name: entry.name()?, offset, of, bits });
@@ -167,7 +170,8 @@ pub(crate) fn member_offset(entry: &Entry<'_>) -> gimli::Result<Option<u64>> {
     })
 }
 
-/// The unit that holds a bit-field, and its bits in it. Older DWARF counts from the unit's highest bit.
+/// The unit that holds a bit-field, and its bits in it. In a packed structure a field may go beyond its unit: then its unit
+/// begins at the field's first byte. No bits: no unit holds it. Older DWARF counts from the unit's highest bit.
 pub(crate) fn bits_of(
     entry: &Entry<'_>,
     unit: u64,
@@ -180,6 +184,7 @@ pub(crate) fn bits_of(
         return Ok(nothing);
     }
     let (base, from) = match entry.number(gimli::DW_AT_data_bit_offset)? {
+        Some(at) if at % bits + count > bits => (at / 8, at % 8),
         Some(at) => (at / bits * unit, at % bits),
         None => match entry.number(gimli::DW_AT_bit_offset)? {
             Some(above) => (offset, bits.saturating_sub(above.saturating_add(count))),
@@ -187,7 +192,7 @@ pub(crate) fn bits_of(
         },
     };
     Ok(match (u32::try_from(from), u32::try_from(count)) {
-        (Ok(from), Ok(count)) => (base, Some((from, count))),
+        (Ok(low), Ok(count)) if from.saturating_add(count.into()) <= bits => (base, Some((low, count))),
         _ => nothing,
     })
 }
