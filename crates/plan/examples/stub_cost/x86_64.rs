@@ -8,8 +8,8 @@ use std::time::Instant;
 use trapline_plan::filter::{GroupBy, Int, Known, Sort, Tally, Tree};
 use trapline_plan::x86_64::stub::tally::TableLocation;
 use trapline_plan::x86_64::stub::{
-    ExitKind, Latency, Liveness, Machine, Rings, Rseq, ThreadId, Timed, Traced, UnfinishedStub, count,
-    latency_arm, latency_enter, latency_exit, tally, trampoline_code,
+    ExitKind, Latency, Liveness, Machine, Rings, Rseq, Shared, ThreadId, Timed, Traced, UnfinishedStub, count,
+    latency_arm, latency_enter, latency_exit, shared, tally, trampoline_code,
 };
 use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::addr::Bias;
@@ -62,6 +62,13 @@ impl Memory {
     fn jump(&self, from: u64, to: u64) {
         let rel = to.wrapping_sub(from + 5) as i32;
         self.write(from, &[&[0xE9][..], &rel.to_le_bytes()].concat());
+    }
+    /// Puts code in place that sites share.
+    fn share(&mut self, machine: &Machine, latency: &Latency, which: Shared) -> u64 {
+        self.used = self.used.next_multiple_of(64);
+        let mut out = Vec::new();
+        shared(&mut out, self.next(), machine, latency, which);
+        self.put(&out)
     }
     /// Adds a row: `entry` and `exit` append what comes before the displaced code and before the `ret`.
     fn row<'a>(&mut self, name: &'static str, entry: Stub<'a>, exit: Stub<'a>) {
@@ -172,14 +179,23 @@ pub(crate) fn measure(rounds: usize) {
         go: None,
         trampolines: None,
     };
-    for (name, machine, site) in [
-        ("latency, flags dead", with, dead),
-        ("latency, flags live", with, Liveness::default()),
-        ("latency without rseq", without, Liveness::default()),
+    for (name, machine, site, returns) in [
+        ("latency, flags dead", with, dead, true),
+        ("latency, flags live", with, Liveness::default(), true),
+        ("latency, exits go on", with, dead, false),
+        ("latency without rseq", without, Liveness::default(), true),
     ] {
         let timed = Timed { machine: &machine, latency: &latency, function: 0, site };
-        let enter = move |out: &mut Vec<u8>, at, _| Some(latency_enter(out, at, &timed, false));
-        let exit = move |out: &mut Vec<u8>, at, _| Some(latency_exit(out, at, &timed, ExitKind::Return));
+        let [rare, which] = [
+            Shared::Entry { red_zone_live: false, looped: false },
+            Shared::Exit { kind: ExitKind::Return, red_zone_live: false, returns },
+        ]
+        .map(|which| (which, memory.share(&machine, &latency, which)));
+        let enter = move |out: &mut Vec<u8>, at, _| Some(latency_enter(out, at, &timed, rare.1));
+        let exit = move |out: &mut Vec<u8>, at, _| {
+            latency_exit(out, at, &timed, which);
+            None
+        };
         memory.row(name, Some(&enter), Some(&exit));
     }
 

@@ -3,13 +3,35 @@
 use core::arch::x86_64::_rdtsc;
 
 use trapline_plan::x86_64::stub::{
-    Buckets, ExitKind, Latency, Liveness, Machine, Timed, latency_enter, latency_exit,
+    Buckets, ExitKind, Latency, Liveness, Machine, Shared, Timed, latency_enter, latency_exit, shared,
 };
 use trapline_record::hist;
 use trapline_record::latency::{STAMP_TAGS_LEN, at};
 
 use crate::arena::{Arena, FUNCTIONS, call, get, machines, set};
 use crate::counts::{everywhere, storm};
+
+/// Code that sites share, and where it lies.
+pub(crate) fn common(
+    arena: &mut Arena,
+    machine: &Machine,
+    latency: &Latency,
+    which: Shared,
+) -> (Shared, u64) {
+    let mut out = Vec::new();
+    shared(&mut out, arena.next(), machine, latency, which);
+    (which, arena.put(&out))
+}
+
+/// The same of an entry.
+pub(crate) fn rare(
+    arena: &mut Arena,
+    machine: &Machine,
+    latency: &Latency,
+    (site, looped): (Liveness, bool),
+) -> u64 {
+    common(arena, machine, latency, Shared::Entry { red_zone_live: site.red_zone_live, looped }).1
+}
 
 /// A function timed from entry to `ret`, with `body` in between.
 pub(crate) fn timed(
@@ -22,28 +44,32 @@ pub(crate) fn timed(
     let leave = exit(arena, machine, latency, function);
     let mut out = Vec::new();
     let site = Liveness::default();
-    let pending = latency_enter(&mut out, arena.next(), &Timed { machine, latency, function, site }, false);
+    let rare = rare(arena, machine, latency, (site, false));
+    let pending = latency_enter(&mut out, arena.next(), &Timed { machine, latency, function, site }, rare);
     out.extend(body);
     pending.finish(&mut out, Some(leave)).expect("code");
     arena.put(&out)
 }
-/// An exit stub and its `ret`.
+/// An exit stub and its `ret`. Of odd functions the shared code returns; others go on at the stub's `ret`.
 fn exit(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32) -> u64 {
     exit_at(arena, machine, latency, function, Liveness::default())
 }
 fn exit_at(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32, site: Liveness) -> u64 {
     let mut out = Vec::new();
     let timed = Timed { machine, latency, function, site };
-    let pending = latency_exit(&mut out, arena.next(), &timed, ExitKind::Return);
-    out.push(0xC3);
-    pending.finish(&mut out, None).expect("code");
+    let (kind, returns) = (ExitKind::Return, function % 2 == 1 && !site.red_zone_live);
+    let which = Shared::Exit { kind, red_zone_live: site.red_zone_live, returns };
+    let which = common(arena, machine, latency, which);
+    latency_exit(&mut out, arena.next(), &timed, which);
+    out.push(if returns { 0xCC } else { 0xC3 });
     arena.put(&out)
 }
 /// An entry stub and a `ret`: a call with an end that is never seen.
 fn entry(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32, loop_entry: bool) -> u64 {
     let mut out = Vec::new();
     let timed = Timed { machine, latency, function, site: Liveness::default() };
-    let pending = latency_enter(&mut out, arena.next(), &timed, loop_entry);
+    let rare = rare(arena, machine, latency, (timed.site, loop_entry));
+    let pending = latency_enter(&mut out, arena.next(), &timed, rare);
     out.push(0xC3);
     pending.finish(&mut out, None).expect("code");
     arena.put(&out)
@@ -241,9 +267,10 @@ fn a_full_table_is_counted_as_missed() {
 fn recursive(arena: &mut Arena, machine: &Machine, latency: &Latency) -> u64 {
     let leave = exit(arena, machine, latency, 9);
     let mut out = Vec::new();
-    let start = arena.next();
     let timed = Timed { machine, latency, function: 9, site: Liveness::default() };
-    let pending = latency_enter(&mut out, start, &timed, false);
+    let rare = rare(arena, machine, latency, (timed.site, false));
+    let start = arena.next();
+    let pending = latency_enter(&mut out, start, &timed, rare);
     out.extend([0x48, 0xFF, 0xCF, 0x74, 0x05, 0xE8]);
     let rel = start.wrapping_sub(start + out.len() as u64 + 4) as i32;
     out.extend(rel.to_le_bytes());

@@ -4,11 +4,12 @@
 use std::arch::{global_asm, is_x86_feature_detected};
 
 use trapline_plan::x86_64::stub::{
-    ExitKind, Latency, Liveness, Machine, ThreadId, Timed, UnfinishedStub, count, count_by_thread,
-    latency_arm, latency_enter, latency_exit, latency_exit_branch,
+    ExitKind, Latency, Liveness, Machine, Shared, ThreadId, Timed, UnfinishedStub, count, count_by_thread,
+    latency_arm, latency_enter, latency_exit,
 };
 
 use crate::arena::{Arena, machines, set, thread_pointer, unregister};
+use crate::durations::{common, rare};
 use crate::threads::{threads, total};
 
 pub(crate) const FLAGS: u64 = 0x8D5; // CF PF AF ZF SF OF
@@ -173,15 +174,19 @@ fn armed(machine: &Machine, count: u32, random: &mut Random) {
 }
 
 fn latencies(machine: &Machine, latency: &Latency, arena: &mut Arena, random: &mut Random) {
-    let code_region = arena.put(&back());
     for site in sites() {
         let timed = Timed { machine, latency, function: 7, site };
-        let enter = build(arena, |out, at| Some(latency_enter(out, at, &timed, false)));
-        let again = build(arena, |out, at| Some(latency_enter(out, at, &timed, true)));
-        let leave = build(arena, |out, at| Some(latency_exit(out, at, &timed, ExitKind::Return)));
-        let branch = build(arena, |out, at| {
-            latency_exit_branch(out, at, &timed, 4, code_region); // je
-            None
+        let [enter, again] = [false, true].map(|looped| {
+            let rare = rare(arena, machine, latency, (site, looped));
+            build(arena, |out, at| Some(latency_enter(out, at, &timed, rare)))
+        });
+        let [leave, tail] = [ExitKind::Return, ExitKind::Tail].map(|kind| {
+            let which = Shared::Exit { kind, red_zone_live: site.red_zone_live, returns: false };
+            let which = common(arena, machine, latency, which);
+            build(arena, |out, at| {
+                latency_exit(out, at, &timed, which);
+                None
+            })
         });
         // Twice each: the second entry finds the first one's stamp, and the second exit finds none.
         for (what, code) in [
@@ -190,11 +195,28 @@ fn latencies(machine: &Machine, latency: &Latency, arena: &mut Arena, random: &m
             ("exit", leave),
             ("enter", enter),
             ("exit", leave),
-            ("jcc", branch),
+            ("tail", tail),
         ] {
             assert_kept(&format!("{what} {timed:?}"), code, &site, random);
         }
+        if !site.red_zone_live {
+            returning(&timed, arena, random);
+        }
     }
+}
+
+/// An exit whose shared code returns, behind a call.
+fn returning(timed: &Timed<'_>, arena: &mut Arena, random: &mut Random) {
+    let which = Shared::Exit { kind: ExitKind::Return, red_zone_live: false, returns: true };
+    let which = common(arena, timed.machine, timed.latency, which);
+    let mut out = Vec::new();
+    latency_exit(&mut out, arena.next(), timed, which);
+    let callee = arena.put(&out);
+    let mut out = vec![0xE8];
+    out.extend((callee.wrapping_sub(arena.next() + 5) as u32).to_le_bytes());
+    out.extend(back());
+    let code = arena.put(&out);
+    assert_kept(&format!("exit that returns {timed:?}"), code, &timed.site, random);
 }
 
 thread_local! {

@@ -16,11 +16,11 @@ use crate::machine::ThreadId;
 use crate::request::Hold;
 use crate::x86_64::action::{PlacedAction, SiteAction, Stack};
 use crate::x86_64::stub::tally::TableLocation;
-use crate::x86_64::stub::{self, Filtered, Latency, Liveness, Traced, UnfinishedStub};
+use crate::x86_64::stub::{self, Filtered, Latency, Liveness, Shared, Traced, UnfinishedStub};
 
 impl Emitter<'_, '_> {
-    /// Emits one action.
-    pub(super) fn placed(&mut self, placed: &PlacedAction, base: RemoteAddr) {
+    /// Emits one action. `shared`: where the code lies that it shares with other sites, if it does.
+    pub(super) fn placed(&mut self, placed: &PlacedAction, shared: Option<(Shared, u64)>, base: RemoteAddr) {
         let set = self.set;
         let passed = set.arguments(placed.at, &placed.action);
         let here = base.0 + self.len();
@@ -36,17 +36,20 @@ impl Emitter<'_, '_> {
         }
         self.pending.extend(match placed.action {
             SiteAction::Count { probe, kind } => Some(set.count(out, here, placed.dead, (probe, kind))),
-            SiteAction::Enter { latency, looped } => {
-                timed(latency).map(|timed| stub::latency_enter(out, here, &timed, looped))
-            }
+            SiteAction::Enter { latency, .. } => timed(latency)
+                .zip(shared)
+                .map(|(timed, (_, rare))| stub::latency_enter(out, here, &timed, rare)),
             SiteAction::Arm { latency } => {
                 timed(latency).and_then(|timed| stub::latency_arm(out, here, &timed))
             }
             SiteAction::ArmRecord { .. } | SiteAction::ArmTally { .. } => {
                 timed(0).and_then(|timed| stub::return_arm(out, here, &timed))
             }
-            SiteAction::Exit { latency, kind } => {
-                timed(latency).map(|timed| stub::latency_exit(out, here, &timed, kind))
+            SiteAction::Exit { latency, .. } => {
+                if let Some((timed, which)) = timed(latency).zip(shared) {
+                    stub::latency_exit(out, here, &timed, which);
+                }
+                None
             }
             SiteAction::Record { .. } => set.record(out, here, placed),
             SiteAction::Tally { .. } => set.tally(out, here, placed),

@@ -9,20 +9,24 @@
 //!
 //! ```text
 //!   mirrored range   │ stub │ · │ stub │ · · · │ jump ▸ arena │ · │ stub │
-//!   arena            │ stub │ stub │ … one block │ rest │ rest │ … one block │ stub │ …
+//!   arena            │ stub │ stub │ … one block │ rest │ rest │ … one block │ shared │ stub │ …
 //! ```
+//!
+//! Some code is the same at all sites but for a number. It is laid out once, before the first stub that leads to it
+//! (`shared`).
 
 mod actions;
 mod blocks;
 mod guards;
 mod patch;
 mod setting;
+mod shared;
 
 use self::blocks::{Arena, Lane};
-use super::action::{PlacedAction, When};
+use super::action::{PlacedAction, SiteAction, When};
 use super::jump::{JUMP, jump};
 use super::site::{PatchedSite, Reach};
-use super::stub::{Liveness, UnfinishedStub};
+use super::stub::{Liveness, Shared, UnfinishedStub};
 use crate::plan::{Chunk, Delivery, Guard, ModulePlan, Original};
 use crate::refusal::{CodeBytes, Refusal};
 pub(super) use setting::Setting;
@@ -33,6 +37,8 @@ use trapline_record::{RemoteAddr, Svma};
 const LEAST_STUB: u64 = 128;
 /// The same for stubs without what lies apart.
 const LEAST_HIT_PATH: u64 = 72;
+/// The same for stubs that lead to shared code.
+const LEAST_SHARED: u64 = 24;
 /// Bytes between the starts of two stubs in the arena; a cache line would be 64.
 const ALIGN: u64 = 16;
 
@@ -58,6 +64,8 @@ pub(crate) struct Emitter<'a, 'p> {
     /// Where in these bytes begins what lies apart; their end if nothing does.
     split: usize,
     pending: Vec<UnfinishedStub<'a>>,
+    /// Code that sites share, and where it lies.
+    shared: Vec<(Shared, u64)>,
     /// Which of `pending` arm a return trampoline that leads on to a record or aggregation.
     returning: Vec<(usize, PlacedAction)>,
     guards: Vec<Guard>,
@@ -91,6 +99,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
             behind: Vec::new(),
             originals_behind: Vec::new(),
             pending: Vec::new(),
+            shared: Vec::new(),
             returning: Vec::new(),
             guards: Vec::new(),
             fixups: Vec::new(),
@@ -123,6 +132,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         stub_start: RemoteAddr,
         room: u64,
     ) -> Result<(), Refusal> {
+        self.share(site)?;
         let head = self.place(site, stub_start, room)?;
         self.keep_rest();
         self.chunk(head);
@@ -159,7 +169,11 @@ impl<'a, 'p> Emitter<'a, 'p> {
     ) -> Result<RemoteAddr, Refusal> {
         /// More than an address may change the length of code by its alignment.
         const ALIGNED: u64 = 64;
-        let least = if self.is_dense { LEAST_HIT_PATH } else { LEAST_STUB };
+        let least = match site.actions.iter().all(|placed| matches!(placed.action, SiteAction::Exit { .. })) {
+            true => LEAST_SHARED,
+            false if self.is_dense => LEAST_HIT_PATH,
+            false => LEAST_STUB,
+        };
         let mut direct = room >= least && !matches!(site.reach, Reach::Pun(..) | Reach::Trap);
         loop {
             let head = if direct { stub_start } else { self.stubs.next(ALIGN) };
@@ -355,7 +369,8 @@ impl<'a, 'p> Emitter<'a, 'p> {
             self.raise_stack(placed.lowered.cast_signed());
             let is_read = now[nth + 1..].iter().any(|later| self.set.reads_registers(&later.action));
             let dead = if is_read { Liveness { dead: 0, ..placed.dead } } else { placed.dead };
-            self.placed(&PlacedAction { dead, ..*placed }, at);
+            let shared = self.shared_at(site, placed);
+            self.placed(&PlacedAction { dead, ..*placed }, shared, at);
             self.raise_stack(-placed.lowered.cast_signed());
         }
         if let Some(detour) = detour {

@@ -70,7 +70,7 @@ pub use filtering::Filtered;
 pub(crate) use hold::NUMBERS;
 pub use hold::hold;
 pub use latency::{
-    Latency, Timed, latency_exit_branch, leading_trampoline_code, trampoline_code, trampoline_code_len,
+    Latency, Shared, Timed, leading_trampoline_code, shared, trampoline_code, trampoline_code_len,
 };
 pub use load::load;
 pub use machine::{Liveness, Machine};

@@ -10,7 +10,7 @@ use trapline_record::ring::RecordKind;
 use super::asm::Asm;
 use super::deferred::{self, defer};
 use super::filter::ARGUMENTS;
-use super::latency::{self, Latency, Timed};
+use super::latency::{self, Latency, Shared, Timed};
 use super::machine::{Liveness, Machine};
 use super::tally::TableLocation;
 use super::threads::{self, Threads};
@@ -18,7 +18,6 @@ use super::traced::Traced;
 use super::{aggregate_at_return, filtered_count};
 use crate::filter::Tally;
 use crate::hit::{HitProgram, MapsAt};
-use crate::machine::ExitKind;
 
 /// A stub that waits for its displaced code. The caller relocates it to [`UnfinishedStub::displaced_at`], appends it
 /// to the same vector, and calls [`UnfinishedStub::finish`].
@@ -188,25 +187,15 @@ pub fn run(
     UnfinishedStub::begin(out, at, |asm| Kind::Run(super::run::run(asm, traced, what, kind)))
 }
 
-/// Begins the stub of a timed entry. With `loop_entry` the entry is also a branch target, so the first stamp of
-/// (function, S) is kept until the exit.
-pub fn latency_enter(
-    out: &mut Vec<u8>,
-    at: u64,
-    timed: &Timed<'_>,
-    loop_entry: bool,
-) -> UnfinishedStub<'static> {
-    UnfinishedStub::begin(out, at, |asm| Kind::timed(timed, timed.enter(asm, loop_entry)))
+/// Begins the stub of a timed entry. The code of its [`Shared::Entry`] lies at `rare`.
+pub fn latency_enter(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, rare: u64) -> UnfinishedStub<'static> {
+    UnfinishedStub::begin(out, at, |asm| Kind::timed(timed, timed.enter(asm, rare)))
 }
 
-/// Begins the stub of a timed exit, for right before the `ret` or jump that leaves.
-pub fn latency_exit(
-    out: &mut Vec<u8>,
-    at: u64,
-    timed: &Timed<'_>,
-    kind: ExitKind,
-) -> UnfinishedStub<'static> {
-    UnfinishedStub::begin(out, at, |asm| Kind::timed(timed, timed.exit(asm, kind)))
+/// The whole stub of a timed exit, for right before the `ret` or jump that leaves. `which`: a [`Shared::Exit`], and
+/// where its code lies.
+pub fn latency_exit(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, which: (Shared, u64)) {
+    timed.exit(&mut Asm::new(out, at), which);
 }
 
 /// Begins the stub of an entry that puts a return trampoline into its stack word. `None` without trampolines.

@@ -14,7 +14,7 @@
 //! ```
 
 use super::area::Latency;
-use super::stamp_cell::{Claim, Lookup, StampCell};
+use super::stamp_cell::{Claim, Lookup, StampCell, owner};
 use crate::x86_64::stub::asm::{Asm, Cond, Fix, Mem, R11};
 use crate::x86_64::stub::machine::Liveness;
 
@@ -38,25 +38,28 @@ pub(in super::super) struct MarkLookup {
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Marks {
     cell: StampCell,
+    /// What marks a cell as the function's.
+    owner: i32,
     /// Address of the control block's MISSED word.
     missed: u64,
 }
 
 impl Marks {
     pub(in super::super) const fn of(latency: &Latency, function: u32, site: Liveness) -> Self {
-        Self { cell: StampCell::of(latency, function, site), missed: latency.missed }
+        let cell = StampCell::of(latency, function, site);
+        Self { cell, owner: owner(function), missed: latency.missed }
     }
     /// At an entry: stores whether the call is recorded. Uses rax, rdx, r11 and flags.
     pub(in super::super) fn mark(&self, asm: &mut Asm<'_>, recorded: bool) -> Mark {
         let (lookup, word) = self.cell.second_word(asm, R11);
-        asm.store_imm(word, if recorded { self.cell.owner() } else { 0 });
+        asm.store_imm(word, if recorded { self.owner } else { 0 });
         Mark { lookup, after: asm.here() }
     }
     /// At an exit: jumps if there is a mark. Uses rax, rdx, r11 and flags.
     pub(in super::super) fn look(&self, asm: &mut Asm<'_>) -> MarkLookup {
         let (lookup, word) = self.cell.second_word(asm, R11);
         let marked = asm.unbroken(|asm| {
-            asm.cmp_mem_imm(word, self.cell.owner());
+            asm.cmp_mem_imm(word, self.owner);
             asm.jcc_later(Cond::Equal)
         });
         MarkLookup { lookup, word, marked }
@@ -64,7 +67,9 @@ impl Marks {
     /// Behind the displaced code: the path of an entry that did not find the cell of its mark at the first look.
     /// If there is no room for a block, the call's exit will not be recorded, which counts as missed.
     pub(in super::super) fn finish_marked(&self, asm: &mut Asm<'_>, mark: Mark) {
-        self.cell.miss(asm, mark.lookup, Claim::Yes, None, self.missed, mark.after);
+        self.cell.miss(asm, mark.lookup, Claim::Yes);
+        asm.add_one(self.missed);
+        asm.jmp(mark.after);
     }
     /// The same where a mark is taken away: without a block there is none.
     pub(in super::super) fn finish_removed(&self, asm: &mut Asm<'_>, mark: Mark) {

@@ -18,8 +18,8 @@
 //! Stamp cells are private memory, a block of 512 to each stack page; see `record::latency`. The clock is
 //! read as the last thing before the stamp and as the first thing at an exit. What an exit finds is written
 //! word by word, each by an rseq commit of its own; rare words always by `lock add` on the last line.
-//! Everything is in line: calls into shared routines would cost 3 ns of the 25 (COST-1). What is rare lies
-//! behind the displaced code.
+//! An entry's common path is in line. What is rare there, and all of an exit, is code that the functions of a module
+//! share (`shared`): a jump to it costs less than the caches that a copy for each exit would take.
 //! With `outermost` a cell belongs to (thread, function) and holds {tsc, S of the outermost call}. Deeper
 //! calls are ignored, and a call at a shallower place proves that the remembered one is gone. In Go, the
 //! goroutine takes the place of the thread, and S is the distance from the stack's end, because stacks move.
@@ -30,6 +30,7 @@ mod armed;
 mod mark;
 mod record;
 mod saves;
+mod shared;
 mod stamp_cell;
 mod timed;
 
@@ -38,4 +39,5 @@ pub use armed::{leading_trampoline_code, trampoline_code, trampoline_code_len};
 pub(super) use mark::{Mark, MarkLookup, Marks};
 pub(super) use stamp_cell::{Claim, Lookup, StampCell};
 pub(super) use timed::LatencyTail;
-pub use timed::{Timed, latency_exit_branch};
+pub use shared::{Shared, shared};
+pub use timed::Timed;

@@ -30,7 +30,7 @@
 use trapline_record::hist;
 use trapline_record::latency::{self as words, at};
 
-use super::super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RCX, RDI, RDX, RSI, Shift};
+use super::super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RCX, RDI, RDX, RSI, Reg, Shift};
 use super::super::machine::Machine;
 use super::super::rseq::{self, CPU_ID, Section};
 use super::area::Latency;
@@ -63,7 +63,7 @@ pub(in super::super) struct RareBegun {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DurationBlock {
     machine: Machine,
-    /// Address of the block on line 0.
+    /// Address of the block on line 0; with functions' common code, of the block before function 0's.
     at: u64,
     /// Shorter durations are counted, but not kept.
     min_ticks: u64,
@@ -76,9 +76,25 @@ impl DurationBlock {
         let at = area.wrapping_add(function as u64 * machine.lines as u64 * words::STRIDE);
         Self { machine: *machine, at, min_ticks, buckets }
     }
+    /// The block of the function whose number + 1 is in rcx: see [`Self::of_rcx`] and [`Self::add_one`].
+    pub(super) const fn shared(machine: &Machine, latency: &Latency) -> Self {
+        let first = Self::of(machine, latency, 0);
+        Self { at: first.at.wrapping_sub(first.stride() as u64), ..first }
+    }
     /// Its address on line 0.
     pub(super) const fn at(&self) -> u64 {
         self.at
+    }
+    /// `to` = the address on line 0 of the block of the function whose number + 1 is in rcx. Uses rax and flags.
+    pub(super) fn of_rcx(&self, asm: &mut Asm<'_>, to: Reg) {
+        asm.imul_imm(to, RCX, self.stride(), true);
+        asm.mov_imm64(RAX, self.at);
+        asm.alu(Alu::Add, to, RAX);
+    }
+    /// Adds one to a word on the last line of that block. Uses rax, rdx and flags.
+    pub(super) fn add_one(&self, asm: &mut Asm<'_>, at: u64) {
+        self.of_rcx(asm, RDX);
+        asm.alu_mem_imm(Alu::Add, Mem::At(RDX, (self.last_line() + at) as i32), 1, true);
     }
     /// Distance to the next function's block.
     pub(super) const fn stride(&self) -> i32 {
@@ -87,10 +103,6 @@ impl DurationBlock {
     /// Distance from line 0 to the last line.
     pub(super) const fn last_line(&self) -> u64 {
         (self.machine.lines as u64 - 1) * words::STRIDE
-    }
-    /// Address of a word on the last line.
-    pub(super) const fn last(&self, word: u64) -> u64 {
-        self.at.wrapping_add(self.last_line() + word)
     }
 
     /// How the end of an armed call is counted. Its bucket counts it; only calls that are too short for one

@@ -7,7 +7,7 @@
 //! zone):
 //!
 //! ```text
-//!   rsp - 80   save::REAL    trampolines: where the code behind them jumps to
+//!   rsp - 80   save::REAL    trampolines: where the code behind them jumps to;  common code: where it goes on
 //!   rsp - 72   save::R10     r10, while a cell is searched for
 //!   rsp - 64   save::R9      r9, the same;  armed, by a tail call: r8
 //!   rsp - 56   save::R8      r8, if S is kept there (`keeps_s`);  trampolines: while a free one is searched for
@@ -81,9 +81,22 @@ impl Saves {
             .map(|(_, reg, at)| (reg, at))
     }
     pub(super) fn enter(&self, asm: &mut Asm<'_>) {
+        self.step_down(asm);
+        self.save(asm, &[]);
+    }
+    /// Leaves the program's red zone alone.
+    pub(super) fn step_down(&self, asm: &mut Asm<'_>) {
         if self.site.red_zone_live {
             asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
         }
+    }
+    pub(super) fn step_up(&self, asm: &mut Asm<'_>) {
+        if self.site.red_zone_live {
+            asm.lea(RSP, Mem::At(RSP, RED_ZONE));
+        }
+    }
+    /// Saves all but what is saved already.
+    pub(super) fn save(&self, asm: &mut Asm<'_>, already: &[Reg]) {
         if self.site.dead & 1 == 0 {
             spill(asm, save::RAX, RAX);
         }
@@ -91,11 +104,15 @@ impl Saves {
             asm.flags_to_rax();
             asm.store32(Mem::At(RSP, save::FLAGS), RAX);
         }
-        for (reg, at) in self.saved() {
+        for (reg, at) in self.saved().filter(|(reg, _)| !already.contains(reg)) {
             spill(asm, at, reg);
         }
     }
     pub(super) fn leave(&self, asm: &mut Asm<'_>) {
+        self.load(asm);
+        self.step_up(asm);
+    }
+    pub(super) fn load(&self, asm: &mut Asm<'_>) {
         if !self.site.flags_dead {
             asm.load32(RAX, Mem::At(RSP, save::FLAGS));
             asm.flags_from_rax();
@@ -105,9 +122,6 @@ impl Saves {
         }
         if self.site.dead & 1 == 0 {
             reload(asm, RAX, save::RAX);
-        }
-        if self.site.red_zone_live {
-            asm.lea(RSP, Mem::At(RSP, RED_ZONE));
         }
     }
 }

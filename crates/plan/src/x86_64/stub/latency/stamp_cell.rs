@@ -11,6 +11,7 @@
 //!   rax            number of the block; later the block's offset
 //!   r8             S, or its distance from the goroutine stack's end, if `keeps_s`
 //!   r9, r10        during a search: the block's number, and the blocks that are left; saved at rsp - 64, rsp - 72
+//!   rcx            the function's number + 1, in code that functions share ([`Function::InRcx`]); it stays
 //! ```
 //!
 //! Tag and first block. g is the goroutine's pointer, hi = `[g + 8]` its stack's end, and D = S - hi is below
@@ -33,11 +34,16 @@
 
 use trapline_record::latency as words;
 
-use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, RAX, RDX, RSI, RSP, Reg, Shift};
+use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, RAX, RCX, RDX, RSI, RSP, Reg, Shift};
 use super::super::rseq::PHI;
 use super::area::Latency;
 use super::saves::{reload, save, skipped, spill};
 use crate::x86_64::stub::machine::Liveness;
+
+/// What marks a cell as the function's, in its second word.
+pub(super) const fn owner(function: u32) -> i32 {
+    function as i32 + 1
+}
 
 /// A search for a cell, and where it leaves the common path.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +63,15 @@ pub(in super::super) enum Claim {
     No,
 }
 
+/// Which function's calls some code is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Function {
+    /// The one with this number.
+    Known(u32),
+    /// Functions share the code. rcx holds the number + 1, which is what marks a cell as a function's.
+    InRcx,
+}
+
 /// The stamp cell of one call: of a function, at a place on the stack.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct StampCell {
@@ -67,13 +82,24 @@ pub(in super::super) struct StampCell {
     outermost: bool,
     /// Offset of the goroutine pointer from the thread pointer, in a Go program.
     go: Option<i32>,
-    function: u32,
+    function: Function,
     /// Bytes from the stub's stack pointer to S.
     skipped: i32,
 }
 
+impl Lookup {
+    /// Makes all its jumps off the common path lead here.
+    pub(super) fn bind(self, asm: &mut Asm<'_>) {
+        asm.bind(self.elsewhere);
+        self.no_goroutine.into_iter().for_each(|(fix, _)| asm.bind(fix));
+    }
+}
+
 impl StampCell {
     pub(in super::super) const fn of(latency: &Latency, function: u32, site: Liveness) -> Self {
+        Self::for_function(latency, Function::Known(function), site)
+    }
+    pub(super) const fn for_function(latency: &Latency, function: Function, site: Liveness) -> Self {
         let Latency { stamps, shape, outermost, go, .. } = *latency;
         Self { stamps, shape, outermost, go, function, skipped: skipped(site) }
     }
@@ -85,9 +111,14 @@ impl StampCell {
     pub(in super::super) const fn in_go(&self) -> bool {
         self.go.is_some()
     }
-    /// What marks a cell as this function's, in its second word.
-    pub(super) const fn owner(&self) -> i32 {
-        self.function as i32 + 1
+    /// Marks the cell in rsi as this call's, by its second word.
+    pub(super) fn store_owner(&self, asm: &mut Asm<'_>) {
+        let word = Mem::At(RSI, 8);
+        match self.function {
+            _ if self.outermost => asm.store(word, R8),
+            Function::Known(function) => asm.store_imm(word, owner(function)),
+            Function::InRcx => asm.store(word, RCX),
+        }
     }
     /// By how many bits a 32-bit hash is shifted to get a block's number.
     const fn index_shift(&self) -> u8 {
@@ -141,7 +172,14 @@ impl StampCell {
                 None => asm.load(RDX, Mem::Fs(0)), // the psABI's pointer to itself
             }
             asm.shift(Shift::Left, RDX, 16, true);
-            asm.alu_imm(Alu::Or, RDX, (self.function >> 9) as i32, true);
+            match self.function {
+                Function::Known(function) => asm.alu_imm(Alu::Or, RDX, (function >> 9) as i32, true),
+                Function::InRcx => {
+                    asm.lea(RAX, Mem::At(RCX, -1));
+                    asm.shift(Shift::Right, RAX, 9, true);
+                    asm.alu(Alu::Or, RDX, RAX);
+                }
+            }
         } else {
             asm.not(RDX);
             asm.shift(Shift::Right, RDX, 12, true);
@@ -175,7 +213,17 @@ impl StampCell {
         if self.outermost {
             let blocks = shape.tags_len() as i32;
             asm.shift(Shift::Left, RAX, shape.block_bits(), false);
-            asm.lea(RSI, Mem::Sum(RSI, RAX, 0, blocks + (self.function & 511) as i32 * 16));
+            let known = match self.function {
+                Function::Known(function) => (function & 511) as i32 * 16,
+                Function::InRcx => {
+                    asm.lea(RDX, Mem::At(RCX, -1));
+                    asm.alu_imm(Alu::And, RDX, 511, false);
+                    asm.shift(Shift::Left, RDX, 4, false);
+                    asm.alu(Alu::Add, RSI, RDX);
+                    0
+                }
+            };
+            asm.lea(RSI, Mem::Sum(RSI, RAX, 0, blocks + known));
             return;
         }
         let (scale, blocks) = self.place(asm, RSI);
@@ -206,10 +254,11 @@ impl StampCell {
 
     /// Compares the cell's second word with what this call puts there.
     pub(super) fn compare_owner(&self, asm: &mut Asm<'_>) {
-        if self.outermost {
-            asm.alu_store(Alu::Cmp, Mem::At(RSI, 8), R8, false);
-        } else {
-            asm.cmp_mem_imm(Mem::At(RSI, 8), self.owner());
+        let word = Mem::At(RSI, 8);
+        match self.function {
+            _ if self.outermost => asm.alu_store(Alu::Cmp, word, R8, false),
+            Function::Known(function) => asm.cmp_mem_imm(word, owner(function)),
+            Function::InRcx => asm.alu_store(Alu::Cmp, word, RCX, false),
         }
     }
 
@@ -267,22 +316,12 @@ impl StampCell {
         self.probe(asm, claim, lookup);
     }
 
-    /// A search for the case that the first look did not find the tag. If it finds nothing either, that is
-    /// counted at the address `lost`. Uses rax and flags.
-    pub(super) fn miss(
-        &self,
-        asm: &mut Asm<'_>,
-        lookup: Lookup,
-        claim: Claim,
-        also: Option<Fix>,
-        lost: u64,
-        leave: u64,
-    ) {
+    /// A search for the case that the first look did not find the tag. What follows counts a call whose cell is
+    /// not found. Uses rax and flags.
+    pub(super) fn miss(&self, asm: &mut Asm<'_>, lookup: Lookup, claim: Claim) {
         self.search(asm, lookup, claim);
         let no_goroutine =
             lookup.no_goroutine.filter(|_| self.outermost).map(|(no_goroutine, _)| no_goroutine);
-        no_goroutine.into_iter().chain(also).for_each(|fix| asm.bind(fix));
-        asm.add_one(lost);
-        asm.jmp(leave);
+        no_goroutine.into_iter().for_each(|fix| asm.bind(fix));
     }
 }

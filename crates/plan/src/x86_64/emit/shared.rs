@@ -1,0 +1,90 @@
+//! Code that sites share: which code a site needs, and where it lies.
+//!
+//! In: a site's actions. Out: chunks in the arena, each laid out before the first stub that leads to it. Each of two threads
+//! that lay out a module has its own. Does not: write that code (`stub::Shared`).
+
+use super::Emitter;
+use crate::machine::ExitKind;
+use crate::plan::Original;
+use crate::refusal::Refusal;
+use crate::x86_64::action::{PlacedAction, SiteAction};
+use crate::x86_64::jump::JUMP;
+use crate::x86_64::site::PatchedSite;
+use crate::x86_64::stub::{self, Shared};
+use trapline_record::{RemoteAddr, Svma};
+
+/// A cache line, so that it takes as few as possible.
+const ALIGN: u64 = 64;
+
+impl Emitter<'_, '_> {
+    /// Lays out the code that the site's stub leads to, as far as it is not there.
+    ///
+    /// # Errors
+    /// The arena has no room.
+    pub(super) fn share(&mut self, site: &PatchedSite) -> Result<(), Refusal> {
+        for placed in &site.actions {
+            if let Some(which) = self.shared_by(site, placed)
+                && !self.shared.iter().any(|(there, _)| *there == which)
+            {
+                let no_room = || Refusal::NoRoom { site: self.set.env.place(site.start, JUMP) };
+                let at = self.lay_out(which).ok_or_else(no_room)?;
+                self.shared.push((which, at));
+            }
+        }
+        Ok(())
+    }
+
+    /// The code that an action leads to, and where it lies.
+    pub(super) fn shared_at(&self, site: &PatchedSite, placed: &PlacedAction) -> Option<(Shared, u64)> {
+        let which = self.shared_by(site, placed)?;
+        self.shared.iter().find(|(there, _)| *there == which).copied()
+    }
+
+    fn shared_by(&self, site: &PatchedSite, placed: &PlacedAction) -> Option<Shared> {
+        let red_zone_live = placed.dead.red_zone_live;
+        match placed.action {
+            SiteAction::Enter { looped, .. } => Some(Shared::Entry { red_zone_live, looped }),
+            SiteAction::Exit { kind, .. } => {
+                let returns = kind == ExitKind::Return && self.may_return(site, placed);
+                Some(Shared::Exit { kind, red_zone_live, returns })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether shared code may return in place of the exit: a plain `ret`, with no other action at the same place. In a
+    /// program that catches faults the `ret` runs in its copy, because a fault of it is delivered at its own address.
+    fn may_return(&self, site: &PatchedSite, placed: &PlacedAction) -> bool {
+        let exit = placed.detour.map_or(placed.at, |detour| detour.exit);
+        let is_alone = site.actions.iter().filter(|other| other.at == placed.at).count() == 1;
+        is_alone && !self.set.env.traits.faults_delivered && self.is_plain_return(exit)
+    }
+    fn is_plain_return(&self, at: Svma) -> bool {
+        const RET: &[u8] = &[0xC3];
+        const REP_RET: &[u8] = &[0xF3, 0xC3];
+        let begins = |with: &[u8]| self.set.env.image.text(at, with.len() as u64) == Some(with);
+        begins(RET) || begins(REP_RET)
+    }
+
+    fn lay_out(&mut self, which: Shared) -> Option<u64> {
+        let latency = self.set.latency.as_ref()?;
+        loop {
+            let at = self.stubs.next(ALIGN);
+            self.plan.bytes.truncate(self.start);
+            stub::shared(&mut self.plan.bytes, at.0, &self.set.machine, latency, which);
+            let len = self.len();
+            if self.stubs.has(at, len) {
+                self.stubs.take(at, len);
+                self.split = self.plan.bytes.len();
+                self.chunk(at);
+                if self.set.gate.is_some() {
+                    self.originals_behind.push(Original { copy: at, of: RemoteAddr(0) });
+                }
+                return Some(at.0);
+            }
+            if !self.stubs.renew(&mut self.arena, len + ALIGN) {
+                return None;
+            }
+        }
+    }
+}
