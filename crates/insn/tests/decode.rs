@@ -49,7 +49,7 @@ fn flows() {
     ];
     for (bytes, flow, class) in cases {
         let insn = one(bytes);
-        assert_eq!((insn.flow, insn.class), (*flow, *class), "{bytes:02x?}");
+        assert_eq!((insn.flow(), insn.class), (*flow, *class), "{bytes:02x?}");
     }
 }
 
@@ -74,10 +74,10 @@ fn a_direct_branch_knows_the_size_of_its_displacement() {
 #[test]
 fn rex2_is_invalid_and_skips_one_byte() {
     let insns: Vec<Insn> = sweep(&[0xD5, 0x10, 0x90, 0xC3], AT).collect();
-    assert_eq!(insns[0].flow, Flow::Invalid);
+    assert_eq!(insns[0].flow(), Flow::Invalid);
     assert_eq!((insns[0].len, insns[1].addr), (1, AT + 1));
     assert_eq!(insns.last().expect("a last one").end(), AT + 4);
-    assert_eq!(decode_one(&[0x48, 0x8B], AT).expect("bytes").flow, Flow::Invalid, "truncated");
+    assert_eq!(decode_one(&[0x48, 0x8B], AT).expect("bytes").flow(), Flow::Invalid, "truncated");
     assert_eq!(decode_one(&[], AT), None);
 }
 

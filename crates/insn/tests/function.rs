@@ -163,7 +163,7 @@ fn exits_of_most_functions_of_real_libraries_are_known() {
             let Some(at) = symbol.address().checked_sub(start) else { continue };
             let Some(bytes) = code.get(at as usize..(at + symbol.size()) as usize) else { continue };
             let body = analyse(&[FunctionRange { addr: symbol.address(), bytes }], &read);
-            let direct: HashSet<u64> = body.insns.iter().filter_map(|insn| insn.flow.target()).collect();
+            let direct: HashSet<u64> = body.insns.iter().filter_map(|insn| insn.flow().target()).collect();
             tables += usize::from(body.targets.iter().any(|target| !direct.contains(target)));
             all += 1;
             known += usize::from(body.exits_known());

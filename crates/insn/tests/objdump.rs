@@ -71,7 +71,7 @@ fn compare(path: &str, start: u64, bytes: &[u8], theirs: &Listing) {
     for insn in sweep(bytes, start) {
         ours += 1;
         let Some((len, text)) = theirs.get(&insn.addr) else { continue };
-        if insn.flow == Flow::Invalid || text.contains("(bad)") || insn.end() > start + bytes.len() as u64 {
+        if insn.flow() == Flow::Invalid || text.contains("(bad)") || insn.end() > start + bytes.len() as u64 {
             continue;
         }
         // objdump lists a prefix without effect as an instruction of its own, and fwait apart from the
@@ -84,7 +84,7 @@ fn compare(path: &str, start: u64, bytes: &[u8], theirs: &Listing) {
         }
         assert_eq!(insn.len, *len, "{path} at {:#x}: {text}", insn.addr);
         same += 1;
-        if let (Some(target), true) = (insn.flow.target(), text.contains('<')) {
+        if let (Some(target), true) = (insn.flow().target(), text.contains('<')) {
             let operand = text.split('<').next().unwrap_or_default();
             let theirs = operand
                 .split_whitespace()

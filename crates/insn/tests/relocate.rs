@@ -57,7 +57,7 @@ fn short_branches_are_widened() {
     for (bytes, len) in [(&[0xEB, 0x40][..], 5), (&[0x7F, 0x40], 6), (&[0x0F, 0x8F, 0x40, 0, 0, 0], 6)] {
         let old = decode_one(bytes, FROM).expect("bytes");
         let new = copies(&moved(bytes))[0];
-        assert_eq!((new.flow, new.len), (old.flow, len), "{bytes:02x?}");
+        assert_eq!((new.flow(), new.len), (old.flow(), len), "{bytes:02x?}");
     }
     assert_eq!(moved(&[0x7F, 0x40]).bytes[..2], [0x0F, 0x8F]);
 }
@@ -66,9 +66,9 @@ fn short_branches_are_widened() {
 fn loops_go_over_a_short_jump() {
     for opcode in 0xE0..=0xE3 {
         let new = copies(&moved(&[opcode, 0x30]));
-        assert_eq!(new[0].flow.target(), Some(new[2].addr));
-        assert_eq!(new[1].flow.target(), Some(new[2].end()));
-        assert_eq!(new[2].flow.target(), Some(FROM + 0x32));
+        assert_eq!(new[0].flow().target(), Some(new[2].addr));
+        assert_eq!(new[1].flow().target(), Some(new[2].end()));
+        assert_eq!(new[2].flow().target(), Some(FROM + 0x32));
     }
     assert_eq!(moved(&[0x67, 0xE3, 0x30]).bytes[..3], [0x67, 0xE3, 2]);
 }
@@ -78,7 +78,7 @@ fn branches_inside_the_window_go_to_copies_and_to_its_head_go_to_the_head() {
     // 0: nop; 1: jmp +1 → 4; 3: nop; 4: jmp → 1; 6: jmp → 0
     let relocated = moved(&[0x90, 0xEB, 0x01, 0x90, 0xEB, 0xFB, 0xEB, 0xF8]);
     let copy = |old: u8| relocated.offsets.iter().find(|o| o.0 == old).map(|o| TO + u64::from(o.1));
-    let targets: Vec<_> = copies(&relocated).iter().filter_map(|i| i.flow.target()).collect();
+    let targets: Vec<_> = copies(&relocated).iter().filter_map(|i| i.flow().target()).collect();
     assert_eq!(targets, [copy(4).expect("4"), copy(1).expect("1"), FROM]);
     assert!(!relocated.falls_through);
     let into = relocate_bytes(&[0x90, 0xEB, 0xFF], FROM, TO, Options::default());
@@ -89,7 +89,7 @@ fn branches_inside_the_window_go_to_copies_and_to_its_head_go_to_the_head() {
 fn calls_push_the_original_return_address() {
     let relocated = moved(&[0x90, 0xE8, 0x10, 0, 0, 0]);
     let new = copies(&relocated);
-    assert_eq!(new.last().and_then(|i| i.flow.target()), Some(FROM + 0x16));
+    assert_eq!(new.last().and_then(|i| i.flow().target()), Some(FROM + 0x16));
     assert!(!relocated.falls_through);
     assert_eq!(relocated.bytes[9..13], (FROM as u32 + 6).to_le_bytes());
     assert_eq!(relocated.bytes[17..21], ((FROM >> 32) as u32).to_le_bytes());

@@ -14,7 +14,7 @@ const FILES: [&str; 6] = [
 
 /// What a scan should find for one instruction; it does not distinguish the two kinds of indirect jumps.
 fn expected(insn: &Insn, out: &mut Vec<ScanItem>) {
-    match insn.flow {
+    match insn.flow() {
         Flow::Jump(Some(to)) | Flow::Branch(to) => out.push(ScanItem::Jump(to)),
         Flow::Call(Some(to)) => out.push(ScanItem::Call(to)),
         Flow::Jump(None) => out.push(ScanItem::Indirect),
@@ -47,7 +47,7 @@ fn compare(path: &str, addr: u64, bytes: &[u8]) -> usize {
         let mut want = Vec::new();
         let mut last = None;
         for insn in sweep(&bytes[begin..], addr + begin as u64).take(50) {
-            invalid |= insn.flow == Flow::Invalid;
+            invalid |= insn.flow() == Flow::Invalid;
             expected(&insn, &mut want);
             end += usize::from(insn.len);
             last = Some(insn);
@@ -58,7 +58,7 @@ fn compare(path: &str, addr: u64, bytes: &[u8]) -> usize {
         });
         if !invalid {
             assert_eq!(got, want, "{path}: {:#x}", addr + begin as u64);
-            assert_eq!(result.leaves, last.is_some_and(|l| !l.flow.falls_through()), "{path} {last:?}");
+            assert_eq!(result.leaves, last.is_some_and(|l| !l.flow().falls_through()), "{path} {last:?}");
             assert!(!result.invalid);
             agreed += 1;
         }
@@ -81,7 +81,7 @@ fn every_opcode_steps_like_the_decoder() {
         if case % 3 == 0 {
             bytes[0] = 0x0F;
         }
-        let Some(insn) = sweep(&bytes, 0x1000).next().filter(|i| i.flow != Flow::Invalid) else { continue };
+        let Some(insn) = sweep(&bytes, 0x1000).next().filter(|i| i.flow() != Flow::Invalid) else { continue };
         let mut want = Vec::new();
         expected(&insn, &mut want);
         let mut got = Vec::new();
@@ -89,7 +89,7 @@ fn every_opcode_steps_like_the_decoder() {
         let result = scan(whole, 0x1000, |found| {
             got.push(if found == ScanItem::ThroughEntry { ScanItem::Indirect } else { found });
         });
-        assert_eq!((got, result.leaves), (want, !insn.flow.falls_through()), "{whole:02x?} {insn:?}");
+        assert_eq!((got, result.leaves), (want, !insn.flow().falls_through()), "{whole:02x?} {insn:?}");
     }
 }
 

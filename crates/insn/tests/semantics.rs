@@ -36,7 +36,7 @@ fn windows_of_libc_do_the_same_elsewhere() {
             let Some(window) = window_of_five(&insns[first..]) else { continue };
             if let Some(outcome) = try_window(&mut machine, window, &mut rng) {
                 tally.add(outcome);
-                *flows.entry(name_of(window[window.len() - 1].flow)).or_default() += 1;
+                *flows.entry(name_of(window[window.len() - 1].flow())).or_default() += 1;
             }
         }
     }
@@ -133,7 +133,7 @@ fn try_window(machine: &mut Machine, window: &[Insn], rng: &mut Rng) -> Option<T
     let copy = relocate(window, &bytes, machine.arena()).ok()?;
     let landings: Vec<u64> = window
         .iter()
-        .filter_map(|insn| insn.flow.target())
+        .filter_map(|insn| insn.flow().target())
         .chain([end])
         .filter(|t| !(start..end).contains(t))
         .collect();
@@ -168,7 +168,7 @@ fn compare(
 ) {
     let last = window[window.len() - 1];
     let inside = |rip: u64| (window[0].addr..last.end()).contains(&rip);
-    if inside(old.rip) && old.rip == last.addr && matches!(last.flow, Flow::Call(_)) {
+    if inside(old.rip) && old.rip == last.addr && matches!(last.flow(), Flow::Call(_)) {
         tally.skipped += 1; // The call itself faulted; its copy has pushed by then.
         return;
     }
@@ -228,7 +228,7 @@ fn admissible(bytes: &[u8], window: &[Insn], machine: &Machine) -> Option<Needs>
         if !is_function_of_state(&raw) || insn.ip_rel().is_some_and(|word| !machine.holds(word)) {
             return None;
         }
-        let loops = insn.flow.target().is_some_and(|t| (start..=insn.addr).contains(&t));
+        let loops = insn.flow().target().is_some_and(|t| (start..=insn.addr).contains(&t));
         if loops && !bytes.iter().any(|b| matches!(b, 0xE0..=0xE2 | 0xFF)) {
             return None; // Would run for as long as a random register says.
         }

@@ -117,11 +117,11 @@ pub struct MemUse {
 pub struct Insn {
     /// Address of its first byte.
     pub addr: u64,
-    /// Where control goes after it.
-    pub flow: Flow,
+    /// The target of a direct jump, branch or call, or what an operand relative to rip refers to. None has both.
     named: u64,
     /// Its memory operand.
     pub mem: MemUse,
+    way: Way,
     /// Length in bytes, 1 to 15.
     pub len: u8,
     /// Offset in the instruction of the 4-byte displacement behind [`Insn::ip_rel`]; 0 when there is none.
@@ -132,9 +132,59 @@ pub struct Insn {
     pub class: Class,
 }
 
-const _: () = assert!(size_of::<Insn>() <= 48);
+/// Where control goes after an instruction, without the target. [`Flow`] is what others see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Way {
+    #[default]
+    Next,
+    Jump,
+    JumpBy,
+    Branch,
+    Call,
+    CallBy,
+    Ret,
+    Syscall,
+    Trap,
+    Invalid,
+}
+
+// Attaching to a large program makes millions.
+const _: () = assert!(size_of::<Insn>() == 24);
 
 impl Insn {
+    /// Where control goes after it.
+    #[must_use]
+    pub const fn flow(&self) -> Flow {
+        match self.way {
+            Way::Next => Flow::Next,
+            Way::Jump => Flow::Jump(Some(self.named)),
+            Way::JumpBy => Flow::Jump(None),
+            Way::Branch => Flow::Branch(self.named),
+            Way::Call => Flow::Call(Some(self.named)),
+            Way::CallBy => Flow::Call(None),
+            Way::Ret => Flow::Ret,
+            Way::Syscall => Flow::Syscall,
+            Way::Trap => Flow::Trap,
+            Way::Invalid => Flow::Invalid,
+        }
+    }
+    const fn set_flow(&mut self, flow: Flow) {
+        self.way = match flow {
+            Flow::Next => Way::Next,
+            Flow::Jump(Some(_)) => Way::Jump,
+            Flow::Jump(None) => Way::JumpBy,
+            Flow::Branch(_) => Way::Branch,
+            Flow::Call(Some(_)) => Way::Call,
+            Flow::Call(None) => Way::CallBy,
+            Flow::Ret => Way::Ret,
+            Flow::Syscall => Way::Syscall,
+            Flow::Trap => Way::Trap,
+            Flow::Invalid => Way::Invalid,
+        };
+        if let Some(target) = flow.target() {
+            self.named = target;
+        }
+    }
     /// The address that a rip-relative memory operand (or `lea`) refers to.
     #[must_use]
     pub const fn ip_rel(&self) -> Option<u64> {
@@ -150,12 +200,6 @@ impl Insn {
     pub const fn moved(mut self, by: u64) -> Self {
         self.addr = self.addr.wrapping_add(by);
         self.named = self.named.wrapping_add(by);
-        self.flow = match self.flow {
-            Flow::Jump(Some(to)) => Flow::Jump(Some(to.wrapping_add(by))),
-            Flow::Call(Some(to)) => Flow::Call(Some(to.wrapping_add(by))),
-            Flow::Branch(to) => Flow::Branch(to.wrapping_add(by)),
-            other => other,
-        };
         self
     }
     /// Whether it is of a kind that compilers and linkers put between functions.
@@ -240,14 +284,15 @@ impl Sweep<'_> {
         if self.decoder.set_position(start + 1).is_ok() {
             self.decoder.set_ip(self.addr.wrapping_add(1));
         }
-        Insn { flow: Flow::Invalid, len: 1, ..Insn::default() }
+        Insn { way: Way::Invalid, len: 1, ..Insn::default() }
     }
 }
 
 fn condense(decoder: &Decoder<'_>, raw: &Instruction, bytes: &[u8]) -> Insn {
     let code = raw.code();
     let (flow, class) = flow_of(raw, code);
-    let mut insn = Insn { flow, class, len: raw.len() as u8, ..Insn::default() };
+    let mut insn = Insn { class, len: raw.len() as u8, ..Insn::default() };
+    insn.set_flow(flow);
     if flow.target().is_some() {
         insn.rel_size = rel_size(code);
     }

@@ -65,7 +65,7 @@ impl Look {
     ) -> Option<(Lead, Overwritten)> {
         insns.clear();
         let mut sweep = sweep(bytes, addr);
-        let first = sweep.next().filter(|first| first.flow == Flow::Next && sure(first))?;
+        let first = sweep.next().filter(|first| first.flow() == Flow::Next && sure(first))?;
         insns.push(first);
         let lead = Lead::of(&mut self.0, sweep.raw())?;
         Some((lead, self.follow(insns, &mut sweep, addr, (most, least), sure)))
@@ -86,7 +86,7 @@ impl Look {
             && let Some(insn) = sweep.next()
         {
             insns.push(insn);
-            open = open && insn.flow == Flow::Next && sure(&insn);
+            open = open && insn.flow() == Flow::Next && sure(&insn);
             if open {
                 line.flags(sweep.raw());
                 line.gprs(&mut self.0, sweep.raw());
@@ -179,7 +179,7 @@ fn is_whole(register: Register) -> bool {
 fn straight_line<'a>(insns: &'a [Insn], bytes: &'a [u8]) -> impl Iterator<Item = Instruction> + 'a {
     let addr = insns.first().map_or(0, |insn| insn.addr);
     let mut decoder = decoder(bytes, addr);
-    insns.iter().take_while(|insn| insn.flow == Flow::Next).map_while(move |insn| {
+    insns.iter().take_while(|insn| insn.flow() == Flow::Next).map_while(move |insn| {
         let raw = decoder.can_decode().then(|| decoder.decode())?;
         (raw.ip() == insn.addr && raw.len() == usize::from(insn.len)).then_some(raw)
     })

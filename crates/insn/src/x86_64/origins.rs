@@ -34,7 +34,7 @@ impl Origins {
         let mut factory = InstructionInfoFactory::new();
         let mut sweep = sweep(bytes, addr);
         while let Some(insn) = sweep.next() {
-            if !matches!(insn.flow, Flow::Next | Flow::Branch(_)) {
+            if !matches!(insn.flow(), Flow::Next | Flow::Branch(_)) {
                 return None;
             }
             origins.step(&mut factory, sweep.raw())?;

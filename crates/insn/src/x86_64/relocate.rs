@@ -113,7 +113,7 @@ pub enum RelocateError {
 /// # Errors
 /// The reason why not.
 pub const fn may_displace(insn: &Insn) -> Result<(), Immovable> {
-    match (insn.flow, insn.class) {
+    match (insn.flow(), insn.class) {
         (Flow::Invalid, _) => Err(Immovable::Invalid),
         (Flow::Trap, _) => Err(Immovable::Trap),
         (_, Class::Xbegin) => Err(Immovable::Xbegin),
@@ -187,7 +187,7 @@ pub fn relocate_into(
         return Err(mismatch());
     }
     copy.join()?;
-    let falls_through = last.flow.falls_through() && !matches!(last.flow, Flow::Call(_));
+    let falls_through = last.flow().falls_through() && !matches!(last.flow(), Flow::Call(_));
     *moved = Relocated { bytes: copy.out, offsets: copy.offsets, falls_through, next: last.end() };
     Ok(())
 }
@@ -209,7 +209,7 @@ pub fn relocate_bytes(
 /// Rules that need to know the instruction's place in the window.
 fn check(insn: &Insn, is_last: bool, options: Options) -> Result<(), Immovable> {
     may_displace(insn)?;
-    match insn.flow {
+    match insn.flow() {
         Flow::Call(_) | Flow::Syscall if !is_last => Err(Immovable::NotLast),
         Flow::Call(_) if options.shadow_stack => Err(Immovable::ShadowStack),
         _ => Ok(()),
@@ -229,7 +229,7 @@ struct Copy {
 
 impl Copy {
     fn emit(&mut self, insn: &Insn, bytes: &[u8]) -> Result<(), Immovable> {
-        match (insn.flow, insn.class) {
+        match (insn.flow(), insn.class) {
             (Flow::Jump(Some(target)), _) => self.jump(insn, target),
             (Flow::Branch(target), Class::Loop) => {
                 let displacement = bytes.len() - 1;

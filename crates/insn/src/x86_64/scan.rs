@@ -305,7 +305,7 @@ fn in_full(
 ) -> usize {
     let rest = bytes.get(at..(at + 16).min(bytes.len())).unwrap_or_default();
     let Some(insn) = decode_one(rest, addr.wrapping_add(at as u64)) else { return bytes.len() };
-    match insn.flow {
+    match insn.flow() {
         Flow::Jump(Some(to)) | Flow::Branch(to) => found(ScanItem::Jump(to)),
         Flow::Call(Some(to)) => found(ScanItem::Call(to)),
         Flow::Jump(None) if insn.ip_rel().is_some() => found(ScanItem::ThroughEntry),
@@ -315,6 +315,6 @@ fn in_full(
         _ => {}
     }
     insn.ip_rel().into_iter().for_each(|name| found(ScanItem::Name(name)));
-    result.leaves = !insn.flow.falls_through() && insn.flow != Flow::Invalid;
+    result.leaves = !insn.flow().falls_through() && insn.flow() != Flow::Invalid;
     at + usize::from(insn.len)
 }

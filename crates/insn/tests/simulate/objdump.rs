@@ -237,7 +237,7 @@ fn encodings_are_read_alike() {
             Verdict::Simulate(op) => Some(op.len),
             _ => None,
         };
-        let decoded = || decode_one(room, 0).filter(|insn| insn.flow != Flow::Invalid).map(|insn| insn.len);
+        let decoded = || decode_one(room, 0).filter(|insn| insn.flow() != Flow::Invalid).map(|insn| insn.len);
         match simulated.or_else(decoded) {
             Some(len) => idle(&mut room[usize::from(len)..]),
             // Not an instruction: objdump shows it byte by byte, and may split it in any way.

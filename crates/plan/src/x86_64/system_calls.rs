@@ -51,7 +51,7 @@ pub(crate) fn calls(image: &Image) -> Vec<(FunctionIndex, Svma, [Origin; 3])> {
 fn has_call(image: &Image, function: FunctionIndex) -> bool {
     let f = image.function(function);
     let bytes = image.text(f.start, f.len).unwrap_or_default();
-    sweep(bytes, f.start.0).any(|insn| insn.flow == Flow::Syscall)
+    sweep(bytes, f.start.0).any(|insn| insn.flow() == Flow::Syscall)
 }
 
 fn calls_in(image: &Image, function: FunctionIndex) -> Vec<(FunctionIndex, Svma, [Origin; 3])> {
@@ -59,7 +59,7 @@ fn calls_in(image: &Image, function: FunctionIndex) -> Vec<(FunctionIndex, Svma,
     let body = body_of(image, f.start, f.len, &[]);
     let targets: HashSet<u64> = body.targets.iter().copied().collect();
     let is_call =
-        |insn: &Insn| insn.flow == Flow::Syscall && image.text(Svma(insn.addr), 2) == Some(&SYSCALL);
+        |insn: &Insn| insn.flow() == Flow::Syscall && image.text(Svma(insn.addr), 2) == Some(&SYSCALL);
     let calls = (0..body.insns.len()).filter(|&index| is_call(&body.insns[index]));
     calls
         .filter_map(|index| {

@@ -90,11 +90,11 @@ pub(crate) fn walk(env: &Env<'_>, stretch: Stretch<'_>, from: usize, must: usize
         }
         window.until = j + 1;
         window.len += u64::from(insn.len);
-        if matches!(insn.flow, Flow::Call(_) | Flow::Syscall) {
+        if matches!(insn.flow(), Flow::Call(_) | Flow::Syscall) {
             window.stop = if window.len >= JUMP && j >= must { Stop::Enough } else { Stop::Returns(j) };
             return window;
         }
-        if !insn.flow.falls_through() {
+        if !insn.flow().falls_through() {
             return with_padding(env, stretch, window, j + 1);
         }
     }
@@ -105,7 +105,7 @@ pub(crate) fn walk(env: &Env<'_>, stretch: Stretch<'_>, from: usize, must: usize
 }
 
 fn forbids(env: &Env<'_>, window: &Window, j: usize, insn: &Insn, must: usize) -> Option<Stop> {
-    if insn.flow == Flow::Invalid {
+    if insn.flow() == Flow::Invalid {
         return Some(Stop::NotCode(j));
     }
     let first = Svma(insn.addr + u64::from(j == window.from));
@@ -122,7 +122,7 @@ fn forbids(env: &Env<'_>, window: &Window, j: usize, insn: &Insn, must: usize) -
     if let Err(why) = may_displace(insn) {
         return Some(Stop::Immovable(j, why));
     }
-    if env.traits.shadow_stack && matches!(insn.flow, Flow::Call(_)) {
+    if env.traits.shadow_stack && matches!(insn.flow(), Flow::Call(_)) {
         return Some(Stop::Immovable(j, Immovable::ShadowStack));
     }
     let faults = env.traits.has_fault_handler && faults_on_register(insn) && !is_go_g(env, insn);
@@ -135,7 +135,7 @@ fn forbids(env: &Env<'_>, window: &Window, j: usize, insn: &Insn, must: usize) -
 fn is_delivered(env: &Env<'_>, insn: &Insn, is_first: bool) -> bool {
     let traits = env.traits;
     let returns = is_first || traits.traps == TrapsPolicy::Guarded;
-    traits.faults_delivered && returns && !matches!(insn.flow, Flow::Call(_))
+    traits.faults_delivered && returns && !matches!(insn.flow(), Flow::Call(_))
 }
 
 /// Whether an instruction accesses memory only through r14, in code that keeps g there, which always points to

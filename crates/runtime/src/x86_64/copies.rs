@@ -47,7 +47,7 @@ pub fn copy(bytes: &[u8], original: u64, to: u64, options: Options) -> Result<Co
     let moved = relocate_with(core::slice::from_ref(&insn), own, to, options)?;
     let mut code = moved.bytes;
     let done = code.len();
-    if insn.flow == Flow::Syscall {
+    if insn.flow() == Flow::Syscall {
         // The kernel leaves the address behind the instruction in rcx, so the copy sets it: lea rcx, [rip +
         // distance], or a 64-bit immediate.
         let distance = moved.next.wrapping_sub(to.wrapping_add(code.len() as u64 + 7)).cast_signed();

@@ -76,13 +76,13 @@ fn handlers_reach_nothing_that_panics_or_allocates() {
         let Some(section) = section else { continue };
         let code = section.data_range(*start, *size).ok().flatten().unwrap_or_default();
         for insn in sweep(code, *start) {
-            if let (Flow::Call(None) | Flow::Jump(None), Some(slot)) = (insn.flow, insn.ip_rel()) {
+            if let (Flow::Call(None) | Flow::Jump(None), Some(slot)) = (insn.flow(), insn.ip_rel()) {
                 match slots.get(&slot).unwrap_or_else(|| panic!("{name} calls through {slot:#x}")) {
                     Ok(other) => panic!("{name} calls {other} of another file"),
                     Err(to) => pending.push((*to, format!("{name}+{:#x}", insn.addr - start))),
                 }
             }
-            if let Flow::Call(Some(to)) | Flow::Jump(Some(to)) | Flow::Branch(to) = insn.flow {
+            if let Flow::Call(Some(to)) | Flow::Jump(Some(to)) | Flow::Branch(to) = insn.flow() {
                 let inside = (*start..*start + *size).contains(&to);
                 assert!(
                     functions.range(..=to).next_back().is_some(),

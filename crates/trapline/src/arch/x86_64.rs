@@ -53,7 +53,7 @@ pub(crate) fn thread_calls(code: &[u8], at: u64) -> impl Iterator<Item = u64> {
     const ARGUMENT: [u8; 5] = [0xbf, 0xb3, 1, 0, 0];
     let leads_to = move |from: usize| {
         let near = &code[from..code.len().min(from + NEAR)];
-        sweep(near, at + from as u64).map(|insn| insn.flow).find(|flow| *flow != Flow::Next)
+        sweep(near, at + from as u64).map(|insn| insn.flow()).find(|flow| *flow != Flow::Next)
     };
     // Texts of megabytes are searched at each attach, so for what is rare: a call, or an argument's first bytes.
     let is_number = move |from: &usize| NUMBERS.iter().any(|load| code[*from..].starts_with(load));

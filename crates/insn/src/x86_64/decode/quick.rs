@@ -11,7 +11,7 @@
 use super::super::scan::{
     C4, G5, I1, IV, IZ, J1, J4, JC, LEA, M, M1, MZ, N, ONE, RI, RT, T1, TR, TWO, TZ, Z1, ZZ, word,
 };
-use super::{Class, Flow, Gpr, Insn, MemKind, MemUse, sweep};
+use super::{Class, Gpr, Insn, MemKind, MemUse, Way, sweep};
 
 /// Appends what [`sweep`] produces, but faster.
 pub fn sweep_into(bytes: &[u8], addr: u64, insns: &mut Vec<Insn>) {
@@ -35,19 +35,6 @@ pub fn sweep_into(bytes: &[u8], addr: u64, insns: &mut Vec<Insn>) {
             insns.push(insn);
         }
     }
-}
-
-/// What an instruction does to control.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    On,
-    Jump,
-    Branch,
-    Call,
-    JumpBy,
-    CallBy,
-    Return,
-    Trap,
 }
 
 /// Whether a ModRM follows, number of further bytes, the class, where control goes.
@@ -94,22 +81,12 @@ fn by_tables(window: &[u8; 16], addr: u64) -> Option<Insn> {
     let end = addr.wrapping_add(len as u64);
     let is_direct = matches!(way, Way::Jump | Way::Branch | Way::Call);
     let rel = if more == 1 { i64::from(window[n].cast_signed()) } else { word(window, n).into() };
-    let to = end.wrapping_add_signed(rel);
-    let flow = match way {
-        Way::On => Flow::Next,
-        Way::Jump => Flow::Jump(Some(to)),
-        Way::Branch => Flow::Branch(to),
-        Way::Call => Flow::Call(Some(to)),
-        Way::JumpBy => Flow::Jump(None),
-        Way::CallBy => Flow::Call(None),
-        Way::Return => Flow::Ret,
-        Way::Trap => Flow::Trap,
-    };
+    let named = if is_direct { Some(rel) } else { disp.map(i64::from) };
     Some(Insn {
         addr,
-        flow,
-        named: disp.map_or(0, |disp| end.wrapping_add_signed(disp.into())),
+        named: named.map_or(0, |from_end| end.wrapping_add_signed(from_end)),
         mem,
+        way,
         len: len as u8,
         disp_at: if disp.is_some() { n as u8 + 1 } else { 0 },
         rel_size: if is_direct { more as u8 } else { 0 },
@@ -124,26 +101,26 @@ fn one_byte(head: Head) -> Option<OpcodeForm> {
     let z = if narrow && !wide { 2 } else { 4 };
     let shape = match ONE[usize::from(op)] {
         N => match op {
-            0x50..=0x57 if !narrow => (false, 0, Class::Push, Way::On),
-            0x58..=0x5F if !narrow => (false, 0, Class::Pop, Way::On),
-            0x90 if rex == 0 && (narrow || !prefixed) => (false, 0, Class::Nop, Way::On),
-            0x91..=0x99 | 0xC9 => (false, 0, Class::Plain, Way::On),
+            0x50..=0x57 if !narrow => (false, 0, Class::Push, Way::Next),
+            0x58..=0x5F if !narrow => (false, 0, Class::Pop, Way::Next),
+            0x90 if rex == 0 && (narrow || !prefixed) => (false, 0, Class::Nop, Way::Next),
+            0x91..=0x99 | 0xC9 => (false, 0, Class::Plain, Way::Next),
             _ => return None,
         },
         I1 | IZ if matches!(op, 0x68 | 0x6A) && narrow => return None,
-        I1 => (false, 1, if op == 0x6A { Class::Push } else { Class::Plain }, Way::On),
-        IZ => (false, z, if op == 0x68 { Class::Push } else { Class::Plain }, Way::On),
-        IV => (false, if wide { 8 } else { z }, Class::Plain, Way::On),
-        M => (true, 0, Class::Plain, Way::On),
-        M1 => (true, 1, Class::Plain, Way::On),
-        MZ => (true, z, Class::Plain, Way::On),
-        T1 => (true, usize::from(field < 2), Class::Plain, Way::On),
-        TZ => (true, if field < 2 { z } else { 0 }, Class::Plain, Way::On),
-        Z1 if field == 0 => (true, 1, Class::Plain, Way::On),
-        ZZ if field == 0 => (true, z, Class::Plain, Way::On),
-        LEA if !head.is_register => (true, 0, Class::Plain, Way::On),
-        G5 if field < 2 => (true, 0, Class::Plain, Way::On),
-        G5 if field == 6 && !narrow => (true, 0, Class::Push, Way::On),
+        I1 => (false, 1, if op == 0x6A { Class::Push } else { Class::Plain }, Way::Next),
+        IZ => (false, z, if op == 0x68 { Class::Push } else { Class::Plain }, Way::Next),
+        IV => (false, if wide { 8 } else { z }, Class::Plain, Way::Next),
+        M => (true, 0, Class::Plain, Way::Next),
+        M1 => (true, 1, Class::Plain, Way::Next),
+        MZ => (true, z, Class::Plain, Way::Next),
+        T1 => (true, usize::from(field < 2), Class::Plain, Way::Next),
+        TZ => (true, if field < 2 { z } else { 0 }, Class::Plain, Way::Next),
+        Z1 if field == 0 => (true, 1, Class::Plain, Way::Next),
+        ZZ if field == 0 => (true, z, Class::Plain, Way::Next),
+        LEA if !head.is_register => (true, 0, Class::Plain, Way::Next),
+        G5 if field < 2 => (true, 0, Class::Plain, Way::Next),
+        G5 if field == 6 && !narrow => (true, 0, Class::Push, Way::Next),
         _ if prefixed => return None,
         G5 if field == 2 => (true, 0, Class::Plain, Way::CallBy),
         G5 if field == 4 => (true, 0, Class::Plain, Way::JumpBy),
@@ -151,8 +128,8 @@ fn one_byte(head: Head) -> Option<OpcodeForm> {
         J1 => (false, 1, Class::Plain, Way::Jump),
         J4 => (false, 4, Class::Plain, Way::Jump),
         C4 => (false, 4, Class::Plain, Way::Call),
-        RT => (false, 0, Class::Plain, Way::Return),
-        RI => (false, 2, Class::Plain, Way::Return),
+        RT => (false, 0, Class::Plain, Way::Ret),
+        RI => (false, 2, Class::Plain, Way::Ret),
         TR if rex == 0 => (false, 0, Class::Int3, Way::Trap),
         _ => return None,
     };
@@ -165,9 +142,9 @@ fn behind_0f(head: Head) -> Option<OpcodeForm> {
     match TWO[usize::from(op)] {
         // `endbr64` and similar; `nop`s with other register fields; an opcode that needs its prefix.
         M if op == 0x1E || (op == 0x1F && field != 0) || (op == 0xD6 && !narrow) => None,
-        M => Some((true, 0, if op == 0x1F { Class::Nop } else { Class::Plain }, Way::On)),
-        M1 => Some((true, 1, Class::Plain, Way::On)),
-        N => Some((false, 0, Class::Plain, Way::On)),
+        M => Some((true, 0, if op == 0x1F { Class::Nop } else { Class::Plain }, Way::Next)),
+        M1 => Some((true, 1, Class::Plain, Way::Next)),
+        N => Some((false, 0, Class::Plain, Way::Next)),
         J4 if !prefixed => Some((false, 4, Class::Jcc, Way::Branch)),
         _ => None,
     }

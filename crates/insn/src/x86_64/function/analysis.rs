@@ -30,10 +30,10 @@ pub fn analyse(parts: &[FunctionRange<'_>], read: &dyn Fn(u64, usize) -> Option<
     for (nth, part) in parts.iter().enumerate() {
         shape.part(nth, part, read);
     }
-    let mut body = shape.body;
+    let Shape { ranges, mut body, .. } = shape;
     body.by_table.sort_unstable();
     body.by_table.dedup();
-    Body { insns, ..body }
+    Body { insns, parts: ranges, ..body }
 }
 
 /// The function while it is being analysed.
@@ -64,7 +64,7 @@ impl Shape<'_> {
         let insns = self.ranges.get(nth).and_then(|range| all.get(range.clone())).unwrap_or_default();
         let end = part.addr.wrapping_add(part.bytes.len() as u64);
         for (index, &insn) in insns.iter().enumerate() {
-            match insn.flow {
+            match insn.flow() {
                 Flow::Ret => self.exit(insn, ExitKind::Ret),
                 Flow::Jump(Some(target)) => self.direct(insn, target, Some(ExitKind::TailJump(target))),
                 Flow::Branch(target) => self.direct(insn, target, Some(ExitKind::TailBranch(target))),
@@ -77,8 +77,8 @@ impl Shape<'_> {
         // Padding behind the last real instruction is not part of the function.
         let last = insns.iter().rev().find(|insn| !insn.is_padding()).or(insns.last());
         if let Some(&last) = last
-            && last.flow.falls_through()
-            && !matches!(last.flow, Flow::Call(_))
+            && last.flow().falls_through()
+            && !matches!(last.flow(), Flow::Call(_))
             && !self.holds(end)
         {
             self.exit(last, ExitKind::FallThrough(end));

@@ -226,7 +226,7 @@ impl Line<'_> {
         }
         let loads = |i: usize| {
             let insn = self.insns[i];
-            if insn.flow != Flow::Next {
+            if insn.flow() != Flow::Next {
                 return None;
             }
             let raw = self.raw(i)?;
@@ -244,7 +244,7 @@ impl Line<'_> {
                 return if self.is_entry(at) { Origin::Outside } else { Origin::Lost };
             };
             at = before;
-            if matches!(self.insns[at].flow, Flow::Call(_) | Flow::Syscall) && is_scratch(wanted) {
+            if matches!(self.insns[at].flow(), Flow::Call(_) | Flow::Syscall) && is_scratch(wanted) {
                 return Origin::Outside;
             }
             let Some(raw) = self.raw(at) else { return Origin::Lost };
@@ -264,16 +264,16 @@ impl Line<'_> {
     /// one that jumps to it.
     fn before(&self, index: usize) -> Option<usize> {
         let previous = index.checked_sub(1)?;
-        if self.insns[previous].flow.falls_through() && !self.insns[previous].is_padding() {
+        if self.insns[previous].flow().falls_through() && !self.insns[previous].is_padding() {
             return Some(previous);
         }
         let here = self.insns[index].addr;
         let jumps = |insn: &Insn| {
-            matches!(insn.flow, Flow::Jump(_) | Flow::Branch(_)) && insn.flow.target() == Some(here)
+            matches!(insn.flow(), Flow::Jump(_) | Flow::Branch(_)) && insn.flow().target() == Some(here)
         };
         self.insns.iter().position(jumps).or_else(|| {
             // Control may fall through the padding before a loop's head.
-            self.insns[previous].flow.falls_through().then_some(previous)
+            self.insns[previous].flow().falls_through().then_some(previous)
         })
     }
 

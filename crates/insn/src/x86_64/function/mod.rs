@@ -12,6 +12,7 @@ mod indirect;
 pub use analysis::analyse;
 
 use super::decode::Insn;
+use core::ops::Range;
 
 /// Reads a constant: see [`analyse`].
 type Read<'a> = &'a dyn Fn(u64, usize) -> Option<u64>;
@@ -54,6 +55,8 @@ pub struct Exit {
 pub struct Body {
     /// All instructions, part by part in the order given, each part in address order.
     pub insns: Vec<Insn>,
+    /// Ranges of `insns`, one for each part.
+    pub parts: Vec<Range<usize>>,
     /// Addresses inside the parts that a direct branch, a call or a jump table of this function leads to. In
     /// no order; some occur more than once.
     pub targets: Vec<u64>,

@@ -22,7 +22,7 @@ pub fn verdict(bytes: &[u8], options: Options) -> Verdict {
     }
     let raw = decoder(bytes, 0).decode();
     // Some processors take `ret` with a data size as one of 16 bits.
-    let unknown = raw.is_invalid() || insn.flow == Flow::Ret && has_data_size(bytes);
+    let unknown = raw.is_invalid() || insn.flow() == Flow::Ret && has_data_size(bytes);
     let action = if unknown { None } else { action(&raw).filter(|action| !is_below_red_zone(action)) };
     match (action, may_displace(&insn)) {
         (Some(Action::Call(_)), _) if options.shadow_stack => Verdict::Refuse(Immovable::ShadowStack),

@@ -71,6 +71,8 @@ impl Bits {
 #[derive(Debug)]
 pub(crate) struct BranchMap {
     bits: Vec<Bits>,
+    /// The same of what data names: relocations, symbols, landing pads.
+    by_data: Vec<Bits>,
     /// Pieces, sorted by address, not overlapping.
     parts: Vec<FunctionPart>,
     /// For each function: upper bound of patches that its exits need; 0 if it was not swept.
@@ -90,6 +92,7 @@ impl BranchMap {
         let functions = image.functions().len();
         Self {
             bits: bits_of(image),
+            by_data: bits_of(image),
             parts: parts_of(image),
             exits: vec![0; functions],
             looped: vec![false; functions],
@@ -101,10 +104,19 @@ impl BranchMap {
     fn mark(&self, at: u64) {
         self.bits.iter().for_each(|b| b.mark(at));
     }
+    fn mark_by_data(&self, at: u64) {
+        self.mark(at);
+        self.by_data.iter().for_each(|b| b.mark(at));
+    }
 
     /// Whether something may branch to `at`.
     pub(crate) fn is_target(&self, at: Svma) -> bool {
         self.bits.iter().any(|b| b.get(at.0))
+    }
+
+    /// Whether data names `at`.
+    pub(crate) fn is_named_by_data(&self, at: Svma) -> bool {
+        self.by_data.iter().any(|b| b.get(at.0))
     }
 
     /// The first possible branch target in `from..to`.

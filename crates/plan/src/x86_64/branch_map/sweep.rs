@@ -40,7 +40,7 @@ impl BranchMap {
         };
         let swept = std::thread::scope(|scope| {
             let data = || {
-                image.each_code_target(&mut |at| map.mark(at.0));
+                image.each_code_target(&mut |at| map.mark_by_data(at.0));
                 if image.kind() == ImageKind::Exec {
                     map.mark_absolute_words(image);
                 }
@@ -232,11 +232,11 @@ impl BranchMap {
             return;
         }
         let from = end.0 - bytes.len() as u64;
-        if sweep(bytes, from).any(|i| i.flow == Flow::Invalid) {
+        if sweep(bytes, from).any(|i| i.flow() == Flow::Invalid) {
             return;
         }
         for insn in sweep(bytes, from) {
-            insn.flow.target().into_iter().chain(insn.ip_rel()).for_each(|at| self.mark(at));
+            insn.flow().target().into_iter().chain(insn.ip_rel()).for_each(|at| self.mark(at));
         }
     }
 

@@ -8,15 +8,13 @@ use crate::x86_64::body::body_of;
 use crate::x86_64::env::Env;
 use crate::x86_64::window::Stretch;
 use trapline_image::{FunctionIndex, Image};
-use trapline_insn::x86_64::{Body, Exit, ExitKind};
+use trapline_insn::x86_64::{Body, Exit, ExitKind, Flow, Insn};
 use trapline_record::Svma;
 
 /// A function's code in full.
 pub(super) struct Code {
     pub(super) function: FunctionIndex,
     pub(super) body: Body,
-    /// Ranges of `body.insns`, one for each part.
-    parts: Vec<core::ops::Range<usize>>,
 }
 
 impl Code {
@@ -24,8 +22,15 @@ impl Code {
     pub(super) fn tail(&self) -> Option<&Exit> {
         self.body.exits.iter().find(|exit| exit.kind != ExitKind::Ret)
     }
+    /// The first direct jump or branch to an address inside the function.
+    pub(super) fn jump_to(&self, at: Svma) -> Option<&Insn> {
+        // Most functions have none, and far fewer targets than instructions.
+        let leads = |insn: &&Insn| matches!(insn.flow(), Flow::Jump(Some(to)) | Flow::Branch(to) if to == at.0);
+        let is_target = self.body.targets.contains(&at.0);
+        if is_target { self.body.insns.iter().find(leads) } else { None }
+    }
     pub(super) fn stretch_of(&self, at: u64) -> Option<(Stretch<'_>, usize)> {
-        self.parts.iter().find_map(|part| {
+        self.body.parts.iter().find_map(|part| {
             let insns = &self.body.insns[part.clone()];
             let i = insns.binary_search_by_key(&at, |i| i.addr).ok()?;
             Some((Stretch { insns, whole: true }, i))
@@ -54,11 +59,7 @@ fn code_of(image: &Image, function: FunctionIndex) -> Code {
         });
         match fragment.filter(|f| !cold.contains(f) && cold.len() < 8) {
             Some(fragment) => cold.push(fragment),
-            None => {
-                let all = [(f.start, f.len)].into_iter().chain(cold);
-                let parts = all.filter_map(|(start, len)| part_of(&body, start, len)).collect();
-                return Code { function, body, parts };
-            }
+            None => return Code { function, body },
         }
     }
 }
@@ -67,11 +68,4 @@ fn fragment_at(fragments: &[(Svma, u64)], at: Svma) -> Option<(Svma, u64)> {
     let next = fragments.partition_point(|f| f.0 <= at);
     let found = *fragments.get(next.checked_sub(1)?)?;
     (at.0 - found.0.0 < found.1).then_some(found)
-}
-
-fn part_of(body: &Body, start: Svma, len: u64) -> Option<core::ops::Range<usize>> {
-    let first = body.insns.iter().position(|i| i.addr == start.0)?;
-    let end = start.0.saturating_add(len);
-    let count = body.insns[first..].iter().take_while(|i| i.addr >= start.0 && i.addr < end).count();
-    Some(first..first + count)
 }

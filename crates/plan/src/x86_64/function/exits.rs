@@ -38,10 +38,7 @@ impl Planner<'_> {
         let first =
             entry_index(&self.env, code.body.insns.get(..2.min(code.body.insns.len())).unwrap_or(&[]));
         let site = code.body.insns.get(first).map_or(f.start, |i| Svma(i.addr));
-        let looped = code.body.insns.iter().any(|i| match i.flow {
-            Flow::Jump(Some(to)) | Flow::Branch(to) => to == f.start.0 || to == site.0,
-            _ => false,
-        });
+        let looped = [f.start, site].iter().any(|&to| code.jump_to(to).is_some());
         // A handler of faults may return to one of the first two instructions, where the action is.
         let faulty = |i: &Insn| self.env.traits.faults_delivered && faults_on_register(i);
         let looped = looped || code.body.insns.iter().take(first + 2).any(faulty);
@@ -86,11 +83,7 @@ impl Planner<'_> {
                 false => refuse(NoTrampoline::NoReturn),
             };
         }
-        let back = code.body.insns.iter().find(|i| match i.flow {
-            Flow::Jump(Some(to)) | Flow::Branch(to) => to == at.0,
-            _ => false,
-        });
-        if let Some(insn) = back {
+        if let Some(insn) = code.jump_to(at) {
             return refuse(NoTrampoline::Looped(self.env.place(Svma(insn.addr), insn.len.into())));
         }
         if self.env.map.is_looped(function) {
@@ -282,7 +275,7 @@ impl Planner<'_> {
         for from in (i.saturating_sub(MAX_TAIL)..=i).rev() {
             // A handler that returns to an instruction of a detour would return past its action.
             let faulty = |insn: &Insn| self.env.traits.has_fault_handler && faults_on_register(insn);
-            let plain = |insn: &Insn| insn.flow == Flow::Next && may_displace(insn).is_ok() && !faulty(insn);
+            let plain = |insn: &Insn| insn.flow() == Flow::Next && may_displace(insn).is_ok() && !faulty(insn);
             if from != i && !plain(&stretch.insns[from]) {
                 break;
             }
@@ -330,7 +323,7 @@ impl Planner<'_> {
             if insn.ip_rel().is_some_and(inside) {
                 return None;
             }
-            match insn.flow {
+            match insn.flow() {
                 Flow::Branch(to) if inside(to) => {
                     let when = When::Taken { condition: self.condition(insn).ok()?, target: exit };
                     ways.push((Svma(insn.addr), when, detour(to)));
@@ -343,9 +336,9 @@ impl Planner<'_> {
                 Flow::Call(Some(to)) if inside(to) => return None,
                 _ => {}
             }
-            match insn.flow {
+            match insn.flow() {
                 Flow::Call(_) | Flow::Syscall if insn.end() == first => return None,
-                _ if insn.end() == first && insn.flow.falls_through() => {
+                _ if insn.end() == first && insn.flow().falls_through() => {
                     ways.push((Svma(insn.addr), When::After, detour(first)));
                 }
                 _ => {}
@@ -353,7 +346,7 @@ impl Planner<'_> {
         }
         let named = |at: u64| {
             // The map also holds addresses that data names.
-            let by_data = || self.env.image.code_targets().binary_search(&Svma(at)).is_ok();
+            let by_data = || self.env.map.is_named_by_data(Svma(at));
             let elsewhere = || self.env.map.is_target(Svma(at)) && (!reached.contains(&at) || by_data());
             code.body.by_table.binary_search(&at).is_ok() || elsewhere()
         };

@@ -76,7 +76,7 @@ impl Planner<'_> {
         let alone = Window { from: i, until: i + 1, start, len, pad: 0, faults_at: 0, stop: Stop::Enough };
         let site = self.env.place(start, insn.len.into());
         let place = self.env.place(start, 1);
-        if insn.flow == Flow::Invalid {
+        if insn.flow() == Flow::Invalid {
             return Err(Refusal::NotCode { site });
         }
         may_displace(insn).map_err(|why| Refusal::Immovable { site: place, insn: site, why })?;
@@ -171,7 +171,7 @@ impl Planner<'_> {
                 }
             }
             let start = Svma(stretch.insns[from].addr);
-            let before = from.checked_sub(1).map(|b| stretch.insns[b].flow);
+            let before = from.checked_sub(1).map(|b| stretch.insns[b].flow());
             if !matches!(before, Some(Flow::Next | Flow::Branch(_))) || self.env.map.is_target(start) {
                 break;
             }

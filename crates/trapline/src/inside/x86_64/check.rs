@@ -43,7 +43,7 @@ fn around(file: &ModuleFile, function: FunctionIndex, at: Svma) -> Option<Svma> 
     let bytes = file.image.text(function.start, function.end() - function.start)?;
     let mut found = None;
     for insn in sweep(bytes, function.start.0) {
-        if insn.flow == Flow::Invalid {
+        if insn.flow() == Flow::Invalid {
             return None;
         }
         if insn.addr < at.0 && at.0 < insn.end() {
