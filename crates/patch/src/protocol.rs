@@ -90,7 +90,19 @@
 //! | T6 | back to *old* | when handlers are taken down next, no CPU holds a trap. On the way to *new*, |
 //! | | only: core sync | whatever is held leads to the stub, and the next change of the window begins with T1 |
 //!
-//! The guard table also maps the head to the stub (PATCH-7). All such windows of a phase share each core
+//! The guard table also maps the head to the stub (PATCH-7). A window *is in place* from T1 on, when each thread at its
+//! head runs the old instruction or the stub, and since T2 only the stub; on the way back until T5. So a phase begins
+//! one step behind the phase before it, and four rounds do what two phases need:
+//!
+//! | round | on the way to *new* | on the way to *old* |
+//! |---|---|---|
+//! | 1 | exits T1 | entries T1: in place, by traps |
+//! | 2 | exits T3, entries T1: each exit is in place since T2 | entries T3, exits T1: all in place |
+//! | 3 | exits T5, entries T3 | entries T5: gone when the sync is done; exits T3: in place |
+//! | 4 | entries T5 | exits T5 |
+//!
+//! Windows that one write changes are in place at once, and gone at once. They are written in their phase's first round on
+//! the way to *new*, and in its last on the way to *old*. All windows of a round share a core
 //! sync, and those of a page share each write: between them it stores what it read. If the tracer dies
 //! anywhere inside, the site works through traps. Its bytes are each *old*, *new* or one of these int3.
 //! `recover` accepts that as ours, and a child that was forked in between is completed from it. If no writer

@@ -5,15 +5,18 @@ use trapline_record::journal::Entry;
 use crate::space::change::{Direction, Outcome};
 use crate::space::{CodeSpace, SpaceError};
 
-/// Changes the windows of `group`, which is empty.
+/// Number of writes to a window.
+pub(crate) const STEPS: usize = 1;
+
+/// Changes the windows of `steps`, which is empty.
 #[allow(clippy::unnecessary_wraps, reason = "its twin may fail")]
-pub(crate) fn change_staged(
+pub(crate) fn change_steps(
     _: &mut impl CodeSpace,
     _: &[Entry],
-    group: &[usize],
+    steps: &mut [(usize, u8)],
     _: Direction,
     _: &mut [Outcome],
 ) -> Result<(), SpaceError> {
-    debug_assert!(group.is_empty(), "a word changes at once");
+    debug_assert!(steps.is_empty(), "a word changes at once");
     Ok(())
 }

@@ -7,7 +7,7 @@
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, EntryKind, MAX_PATCH};
 
-use crate::native::staged::change_staged;
+use crate::native::staged::{STEPS, change_steps};
 use crate::native::traps::is_staged;
 use crate::space::change::{Change, Direction, Outcome};
 use crate::space::run::{change_run, in_word, same_run};
@@ -16,7 +16,7 @@ use crate::space::{CodeSpace, LINE, SpaceError};
 /// Number of writes between two looks for stops: about 20 µs.
 const SERVE_EVERY: u32 = 16;
 /// The same for runs of windows.
-const SERVE_EVERY_RUN: usize = 8;
+pub(crate) const SERVE_EVERY_RUN: usize = 8;
 /// Bytes of text that are read at once. What was read is used within a millisecond.
 const RUN: u64 = 16 * 1024;
 
@@ -49,10 +49,39 @@ pub(crate) fn change(
         (0..entries.len()).filter(|&i| entries[i].kind != EntryKind::Semaphore).collect();
     let rank = |kind| if way.installs() { phase(kind) } else { 3 - phase(kind) };
     order.sort_unstable_by_key(|&i| (rank(entries[i].kind), entries[i].addr));
-    for group in order.chunk_by(|&a, &b| entries[a].kind == entries[b].kind) {
-        change_phase(space, entries, group, way, outcomes)?;
+    let words = space.takes_words();
+    let mut phases: Vec<Phase> = order
+        .chunk_by(|&a, &b| entries[a].kind == entries[b].kind)
+        .map(|group| {
+            let (staged, at_once) = group.iter().partition(|&&index| is_staged(&entries[index], words));
+            Phase { staged, at_once }
+        })
+        .collect();
+    // A phase begins a round behind the one before it: see `protocol`.
+    for round in 0..phases.len() + STEPS - 1 {
+        let mut steps: Vec<(usize, u8)> = Vec::new();
+        for (nth, phase) in phases.iter_mut().enumerate() {
+            let Some(step) = round.checked_sub(nth).filter(|step| *step < STEPS) else { continue };
+            // As soon as it may be in place, as late as it must be gone.
+            if step == if way.installs() { 0 } else { STEPS - 1 } {
+                change_at_once(space, entries, &phase.at_once, way, outcomes)?;
+            }
+            if step > 0 {
+                let is_open = |o| matches!(o, Outcome::Done | Outcome::KeptBreakpoint);
+                phase.staged.retain(|&index| is_open(outcomes[index]));
+            }
+            steps.extend(phase.staged.iter().map(|&index| (index, step as u8)));
+        }
+        change_steps(space, entries, &mut steps, way, outcomes)?;
     }
     Ok(())
+}
+
+/// The windows of a kind, in order of address: those that change in steps, and those that one write changes. Indices
+/// into the entries.
+struct Phase {
+    staged: Vec<usize>,
+    at_once: Vec<usize>,
 }
 
 /// What publishing would meet at each entry, in the order of `entries` (sorted by address); writes nothing.
@@ -74,18 +103,15 @@ pub(crate) fn verify(space: &mut impl CodeSpace, entries: &[Entry]) -> Vec<Outco
         .collect()
 }
 
-/// Writes one phase. Windows inside a word are written by the page if that is proven; other windows inside a
-/// line are written one by one if that is proven; the rest are changed together, in steps.
-fn change_phase(
+/// Writes windows of one phase. Those inside a word are written by the page if that is proven, others inside a line
+/// one by one.
+fn change_at_once(
     space: &mut impl CodeSpace,
     entries: &[Entry],
     group: &[usize],
     way: Direction,
     outcomes: &mut [Outcome],
 ) -> Result<(), SpaceError> {
-    let words = space.takes_words();
-    let (staged, group): (Vec<usize>, Vec<usize>) =
-        group.iter().partition(|&&index| is_staged(&entries[index], words));
     let by_page = |&index: &usize| space.takes_runs() && in_word(&entries[index]);
     let (runs, mut group): (Vec<usize>, Vec<usize>) = group.iter().partition(|index| by_page(index));
     for (nth, run) in runs.chunk_by(|&a, &b| same_run(&entries[a], &entries[b])).enumerate() {
@@ -111,8 +137,7 @@ fn change_phase(
             space.serve()?;
         }
     }
-    space.serve()?;
-    change_staged(space, entries, &staged, way, outcomes)
+    space.serve()
 }
 
 /// Writes one window inside one line.

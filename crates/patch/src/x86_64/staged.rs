@@ -11,10 +11,11 @@ use trapline_record::journal::{Entry, MAX_PATCH};
 use super::traps::INT3;
 use crate::space::change::{Change, Direction, Outcome};
 use crate::space::run::same_run;
+use crate::space::write::SERVE_EVERY_RUN;
 use crate::space::{CodeSpace, SpaceError};
 
 /// Number of writes to a window, with a core sync behind each.
-const STEPS: u8 = 3;
+pub(crate) const STEPS: usize = 3;
 const WORD: u64 = MAX_PATCH as u64;
 
 /// What a window holds after a step. Between two syncs only two kinds of bytes change: traps, each a single
@@ -32,60 +33,59 @@ fn after(entry: &Entry, way: Direction, step: u8) -> [u8; MAX_PATCH] {
     bytes
 }
 
-/// Changes the windows of `group`, indices into `entries` sorted by address. All of them share each core
-/// sync.
-pub(crate) fn change_staged(
+/// Takes a step for each window, a core sync behind all of them. `steps`: indices into `entries`, each with its step;
+/// first those of one phase, sorted by address, then those of another. They leave sorted by address.
+pub(crate) fn change_steps(
     space: &mut impl CodeSpace,
     entries: &[Entry],
-    group: &[usize],
+    steps: &mut [(usize, u8)],
     way: Direction,
     outcomes: &mut [Outcome],
 ) -> Result<(), SpaceError> {
-    let mut open = group.to_vec();
-    for step in 0..STEPS {
-        if open.is_empty() {
-            return Ok(());
-        }
-        for page in open.chunk_by(|&a, &b| same_run(&entries[a], &entries[b])) {
-            match take_step(space, entries, page, way, step, outcomes) {
-                // Not all of the stretch is mapped, so each is written by itself.
-                Err(SpaceError::Place(_)) => {
-                    for &index in page {
-                        let alone = take_step(space, entries, &[index], way, step, outcomes);
-                        outcomes[index] = Outcome::of(alone.map(|()| outcomes[index]))?;
-                    }
+    if steps.is_empty() {
+        return Ok(());
+    }
+    steps.sort_by_key(|&(index, _)| entries[index].addr);
+    let pages = steps.chunk_by(|&(a, _), &(b, _)| same_run(&entries[a], &entries[b]));
+    for (nth, page) in pages.enumerate() {
+        match take_steps(space, entries, page, way, outcomes) {
+            // Not all of the stretch is mapped, so each is written by itself.
+            Err(SpaceError::Place(_)) => {
+                for &(index, step) in page {
+                    let alone = take_steps(space, entries, &[(index, step)], way, outcomes);
+                    outcomes[index] = Outcome::of(alone.map(|()| outcomes[index]))?;
                 }
-                other => other?,
             }
+            other => other?,
+        }
+        if nth % SERVE_EVERY_RUN == SERVE_EVERY_RUN - 1 {
             space.serve()?;
         }
-        open.retain(|&index| matches!(outcomes[index], Outcome::Done | Outcome::KeptBreakpoint));
-        // T6 is not needed on the way to a jump.
-        if !(step == STEPS - 1 && way.installs()) {
-            space.sync()?;
-        }
-        space.serve()?;
     }
-    Ok(())
+    // T6 is not needed on the way to a jump.
+    let is_last = |&(_, step): &(usize, u8)| usize::from(step) == STEPS - 1;
+    if !(way.installs() && steps.iter().all(is_last)) {
+        space.sync()?;
+    }
+    space.serve()
 }
 
-/// One step for the windows of `run`, by one write from the first word that changes to the last. The first
+/// One step for each window of `page`, by one write from the first word that changes to the last. The first
 /// step decides the result for each.
-fn take_step(
+fn take_steps(
     space: &mut impl CodeSpace,
     entries: &[Entry],
-    run: &[usize],
+    page: &[(usize, u8)],
     way: Direction,
-    step: u8,
     outcomes: &mut [Outcome],
 ) -> Result<(), SpaceError> {
     let end_of = |index: usize| entries[index].addr.0 + u64::from(entries[index].len);
-    let start = entries[run[0]].addr.0 / WORD * WORD;
-    let end = run.iter().map(|&index| end_of(index)).max().unwrap_or(start).next_multiple_of(WORD);
+    let start = entries[page[0].0].addr.0 / WORD * WORD;
+    let end = page.iter().map(|&(index, _)| end_of(index)).max().unwrap_or(start).next_multiple_of(WORD);
     let mut bytes = vec![0; (end - start) as usize];
     space.read(RemoteAddr(start), &mut bytes)?;
     let (mut from, mut to) = (bytes.len(), 0);
-    for &index in run {
+    for &(index, step) in page {
         let entry = &entries[index];
         let (at, len) = ((entry.addr.0 - start) as usize, usize::from(entry.len));
         let window = &mut bytes[at..at + len];

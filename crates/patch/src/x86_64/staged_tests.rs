@@ -58,6 +58,25 @@ fn one_line_is_written_at_once_where_words_are_seen_whole() {
     assert_eq!((first, fake.parts.len()), (Did::Write(BASE + 3), 3));
 }
 
+/// PATCH-3: what any CPU may see of an entry before a sync, and of its exit.
+#[test]
+fn an_entry_leads_nowhere_unless_its_exit_is_in_place() {
+    let (head, exit) = (BASE + 8, BASE + LINE - 2);
+    let all = [entry(head, 1), Entry { kind: EntryKind::Exit, ..entry(exit, 1) }];
+    let mut fake = fake(false);
+    done(&mut fake, &all, Direction::Publish);
+    let syncs = |fake: &Fake| fake.log.iter().filter(|did| **did == Did::Sync).count();
+    assert_eq!(syncs(&fake), 3, "four rounds");
+    done(&mut fake, &all, Direction::Remove);
+    assert_eq!(syncs(&fake), 3 + 4);
+    let is_old = |text: &[u8], at: u64| text[(at - BASE) as usize] == self::text()[(at - BASE) as usize];
+    for (nth, (before, after)) in fake.parts.iter().enumerate() {
+        let entry_leads = [before, after].iter().any(|text| !is_old(text, head));
+        let exit_lacks = [before, after].iter().any(|text| is_old(text, exit));
+        assert!(!(entry_leads && exit_lacks), "write {nth}");
+    }
+}
+
 /// A thread may start an instruction anywhere in a window, at any moment, having seen any of the bytes
 /// written since the last sync. It finds a whole old instruction, or a trap, or the whole jump.
 #[test]
