@@ -18,7 +18,7 @@ pub struct CodeMap(ByProcessor);
 
 #[derive(Debug)]
 enum ByProcessor {
-    X86_64(BranchMap, Speculation),
+    X86_64(Box<BranchMap>, Speculation),
     /// For each function: upper bound of the words by which it is left.
     Aarch64(Vec<u32>),
 }
@@ -29,7 +29,7 @@ impl CodeMap {
     pub fn build(image: &Image, scope: Scope<'_>, threads: usize) -> Self {
         Self(match image.machine() {
             Machine::X86_64 => {
-                ByProcessor::X86_64(BranchMap::build(image, scope, threads), Speculation::default())
+                ByProcessor::X86_64(Box::new(BranchMap::build(image, scope, threads)), Speculation::default())
             }
             Machine::Aarch64 => ByProcessor::Aarch64(exit_bounds(image)),
         })
@@ -48,7 +48,7 @@ impl CodeMap {
     }
 
     /// The map of branches, and what was planned in advance: of a file for x86-64.
-    pub(crate) const fn x86_64(&self) -> Option<(&BranchMap, &Speculation)> {
+    pub(crate) fn x86_64(&self) -> Option<(&BranchMap, &Speculation)> {
         match &self.0 {
             ByProcessor::X86_64(map, speculation) => Some((map, speculation)),
             ByProcessor::Aarch64(_) => None,

@@ -8,8 +8,8 @@ use std::time::Instant;
 use trapline_plan::filter::{GroupBy, Int, Known, Sort, Tally, Tree};
 use trapline_plan::x86_64::stub::tally::TableLocation;
 use trapline_plan::x86_64::stub::{
-    ExitKind, Latency, Liveness, Machine, Rings, Rseq, Shared, ThreadId, Timed, Traced, UnfinishedStub, count,
-    latency_arm, latency_enter, latency_exit, shared, tally, trampoline_code,
+    ExitKind, Latency, Liveness, Machine, Rings, Rseq, SharedTimed, ThreadId, Timed, Traced, UnfinishedStub,
+    count, latency_arm, latency_enter, latency_exit, shared_timed, tally, trampoline_code,
 };
 use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::addr::Bias;
@@ -64,10 +64,10 @@ impl Memory {
         self.write(from, &[&[0xE9][..], &rel.to_le_bytes()].concat());
     }
     /// Puts code in place that sites share.
-    fn share(&mut self, machine: &Machine, latency: &Latency, which: Shared) -> u64 {
+    fn share(&mut self, machine: &Machine, latency: &Latency, which: SharedTimed) -> u64 {
         self.used = self.used.next_multiple_of(64);
         let mut out = Vec::new();
-        shared(&mut out, self.next(), machine, latency, which);
+        shared_timed(&mut out, self.next(), machine, latency, which);
         self.put(&out)
     }
     /// Adds a row: `entry` and `exit` append what comes before the displaced code and before the `ret`.
@@ -187,8 +187,8 @@ pub(crate) fn measure(rounds: usize) {
     ] {
         let timed = Timed { machine: &machine, latency: &latency, function: 0, site };
         let [rare, which] = [
-            Shared::Entry { red_zone_live: false, looped: false },
-            Shared::Exit { kind: ExitKind::Return, red_zone_live: false, returns },
+            SharedTimed::Entry { red_zone_live: false, looped: false },
+            SharedTimed::Exit { kind: ExitKind::Return, red_zone_live: false, returns },
         ]
         .map(|which| (which, memory.share(&machine, &latency, which)));
         let enter = move |out: &mut Vec<u8>, at, _| Some(latency_enter(out, at, &timed, rare.1));
@@ -229,6 +229,7 @@ pub(crate) fn measure(rounds: usize) {
             let traced = Traced {
                 machine: &with,
                 rings: &rings,
+                passed: None,
                 probe: 0,
                 dropped,
                 site: dead,

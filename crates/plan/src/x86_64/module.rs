@@ -48,8 +48,10 @@ pub(crate) fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanErr
         None => plan_sites(env, input, own),
     };
     let Planned { mut sites, mut refused, kernel, pun_regions, armed } = planned;
-    sites.sort_by_key(|s| s.start);
-    drop_overlapping(env, input.requests, &mut sites, &mut refused);
+    if overlap(&sites) {
+        sites.sort_by_key(|s| s.start);
+        drop_overlapping(env, input.requests, &mut sites, &mut refused);
+    }
     let mut plan = ModulePlan { k: place.k, data: place.data, kernel, refused, ..ModulePlan::default() };
     (plan.pun_regions, plan.armed) = (pun_regions, armed);
     lay(input, env, place, &sites, &mut plan);
@@ -157,8 +159,15 @@ fn by_function(requests: &[ActionRequest]) -> Vec<(u32, ActionRequest)> {
     order
 }
 
+/// Whether some windows overlap. Sites are large, so only their places are sorted.
+fn overlap(sites: &[PatchedSite]) -> bool {
+    let mut spans: Vec<(Svma, Svma)> = sites.iter().map(|site| (site.start, site.end())).collect();
+    spans.sort_unstable();
+    spans.windows(2).any(|pair| pair[0].1 > pair[1].0)
+}
+
 /// Two functions may share code (cold parts, fragments). The later window gives way, and its requests are
-/// refused as a whole.
+/// refused as a whole. The sites are sorted.
 fn drop_overlapping(
     env: Env<'_>,
     requests: &[ActionRequest],

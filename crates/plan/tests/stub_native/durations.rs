@@ -3,7 +3,8 @@
 use core::arch::x86_64::_rdtsc;
 
 use trapline_plan::x86_64::stub::{
-    Buckets, ExitKind, Latency, Liveness, Machine, Shared, Timed, latency_enter, latency_exit, shared,
+    Buckets, ExitKind, Latency, Liveness, Machine, SharedTimed, Timed, latency_enter, latency_exit,
+    shared_timed,
 };
 use trapline_record::hist;
 use trapline_record::latency::{STAMP_TAGS_LEN, at};
@@ -16,10 +17,10 @@ pub(crate) fn common(
     arena: &mut Arena,
     machine: &Machine,
     latency: &Latency,
-    which: Shared,
-) -> (Shared, u64) {
+    which: SharedTimed,
+) -> (SharedTimed, u64) {
     let mut out = Vec::new();
-    shared(&mut out, arena.next(), machine, latency, which);
+    shared_timed(&mut out, arena.next(), machine, latency, which);
     (which, arena.put(&out))
 }
 
@@ -30,7 +31,7 @@ pub(crate) fn rare(
     latency: &Latency,
     (site, looped): (Liveness, bool),
 ) -> u64 {
-    common(arena, machine, latency, Shared::Entry { red_zone_live: site.red_zone_live, looped }).1
+    common(arena, machine, latency, SharedTimed::Entry { red_zone_live: site.red_zone_live, looped }).1
 }
 
 /// A function timed from entry to `ret`, with `body` in between.
@@ -58,7 +59,7 @@ fn exit_at(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u3
     let mut out = Vec::new();
     let timed = Timed { machine, latency, function, site };
     let (kind, returns) = (ExitKind::Return, function % 2 == 1 && !site.red_zone_live);
-    let which = Shared::Exit { kind, red_zone_live: site.red_zone_live, returns };
+    let which = SharedTimed::Exit { kind, red_zone_live: site.red_zone_live, returns };
     let which = common(arena, machine, latency, which);
     latency_exit(&mut out, arena.next(), &timed, which);
     out.push(if returns { 0xCC } else { 0xC3 });

@@ -35,6 +35,7 @@ mod rdpid;
 mod read_tallies;
 mod records;
 mod return_trampolines;
+mod shared_records;
 mod stacks;
 mod stage_counts;
 mod stages;

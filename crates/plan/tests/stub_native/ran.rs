@@ -103,6 +103,7 @@ impl Set {
             machine: &self.machine,
             rings: &self.rings,
             probe: PROBE,
+            passed: None,
             dropped: arena.word(0),
             site,
             filter: None,

@@ -84,6 +84,7 @@ pub(crate) fn every_hit<'a>(machine: &'a Machine, rings: &'a Rings, dropped: u64
         machine,
         rings,
         probe: PROBE,
+        passed: None,
         dropped,
         site: Liveness::default(),
         filter: None,

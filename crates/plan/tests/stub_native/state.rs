@@ -4,8 +4,8 @@
 use std::arch::{global_asm, is_x86_feature_detected};
 
 use trapline_plan::x86_64::stub::{
-    ExitKind, Latency, Liveness, Machine, Shared, ThreadId, Timed, UnfinishedStub, count, count_by_thread,
-    latency_arm, latency_enter, latency_exit,
+    ExitKind, Latency, Liveness, Machine, SharedTimed, ThreadId, Timed, UnfinishedStub, count,
+    count_by_thread, latency_arm, latency_enter, latency_exit,
 };
 
 use crate::arena::{Arena, machines, set, thread_pointer, unregister};
@@ -181,7 +181,7 @@ fn latencies(machine: &Machine, latency: &Latency, arena: &mut Arena, random: &m
             build(arena, |out, at| Some(latency_enter(out, at, &timed, rare)))
         });
         let [leave, tail] = [ExitKind::Return, ExitKind::Tail].map(|kind| {
-            let which = Shared::Exit { kind, red_zone_live: site.red_zone_live, returns: false };
+            let which = SharedTimed::Exit { kind, red_zone_live: site.red_zone_live, returns: false };
             let which = common(arena, machine, latency, which);
             build(arena, |out, at| {
                 latency_exit(out, at, &timed, which);
@@ -207,7 +207,7 @@ fn latencies(machine: &Machine, latency: &Latency, arena: &mut Arena, random: &m
 
 /// An exit whose shared code returns, behind a call.
 fn returning(timed: &Timed<'_>, arena: &mut Arena, random: &mut Random) {
-    let which = Shared::Exit { kind: ExitKind::Return, red_zone_live: false, returns: true };
+    let which = SharedTimed::Exit { kind: ExitKind::Return, red_zone_live: false, returns: true };
     let which = common(arena, timed.machine, timed.latency, which);
     let mut out = Vec::new();
     latency_exit(&mut out, arena.next(), timed, which);

@@ -10,13 +10,15 @@ use trapline_record::control::at;
 use trapline_record::ring::{RecordKind, RingArea};
 use trapline_record::trampolines::Trampolines;
 
+use super::shared::Shared;
 use super::{Emitter, Setting};
 use crate::filter::TargetFilter;
 use crate::machine::ThreadId;
-use crate::request::Hold;
+use crate::request::{Floats, Hold};
 use crate::x86_64::action::{PlacedAction, SiteAction, Stack};
+use crate::x86_64::stub::Rings;
 use crate::x86_64::stub::tally::TableLocation;
-use crate::x86_64::stub::{self, Filtered, Latency, Liveness, Shared, Traced, UnfinishedStub};
+use crate::x86_64::stub::{self, Filtered, Latency, Liveness, RecordedExit, Traced, UnfinishedStub};
 
 impl Emitter<'_, '_> {
     /// Emits one action. `shared`: where the code lies that it shares with other sites, if it does.
@@ -46,12 +48,18 @@ impl Emitter<'_, '_> {
                 timed(0).and_then(|timed| stub::return_arm(out, here, &timed))
             }
             SiteAction::Exit { latency, .. } => {
-                if let Some((timed, which)) = timed(latency).zip(shared) {
-                    stub::latency_exit(out, here, &timed, which);
+                if let (Some(timed), Some((Shared::Timed(which), code))) = (timed(latency), shared) {
+                    stub::latency_exit(out, here, &timed, (which, code));
                 }
                 None
             }
-            SiteAction::Record { .. } => set.record(out, here, placed),
+            SiteAction::Record { probe, .. } => match shared {
+                Some((Shared::Record(exit), code)) => {
+                    stub::recorded_exit(out, here, probe, (&exit, code));
+                    None
+                }
+                _ => set.record(out, here, placed),
+            },
             SiteAction::Tally { .. } => set.tally(out, here, placed),
             SiteAction::Hold(Hold::Load(state)) => {
                 let words = (set.data.of(at::LOADED), set.data.of(at::LOOKED));
@@ -155,6 +163,18 @@ impl Setting<'_> {
             ..plain
         };
         Some(stub::trace(out, here, &traced, kind, values.into()))
+    }
+
+    /// What the code depends on that recorded exits share.
+    pub(super) fn recorded_exit<'t>(&'t self, rings: &'t Rings, exit: &RecordedExit) -> Traced<'t> {
+        Traced {
+            passed: Some(exit.passed()),
+            filter: None,
+            floats: Floats { results: exit.results, ..Floats::default() },
+            by_go: exit.by_go,
+            valued: exit.valued,
+            ..self.plain(rings, 0, exit.site())
+        }
     }
 
     /// Return trampolines that may stand on stacks.

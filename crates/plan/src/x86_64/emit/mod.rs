@@ -23,10 +23,11 @@ mod setting;
 mod shared;
 
 use self::blocks::{Arena, Lane};
-use super::action::{PlacedAction, SiteAction, When};
+use self::shared::Shared;
+use super::action::{PlacedAction, When};
 use super::jump::{JUMP, jump};
 use super::site::{PatchedSite, Reach};
-use super::stub::{Liveness, Shared, UnfinishedStub};
+use super::stub::{Liveness, UnfinishedStub};
 use crate::plan::{Chunk, Delivery, Guard, ModulePlan, Original};
 use crate::refusal::{CodeBytes, Refusal};
 pub(super) use setting::Setting;
@@ -169,7 +170,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
     ) -> Result<RemoteAddr, Refusal> {
         /// More than an address may change the length of code by its alignment.
         const ALIGNED: u64 = 64;
-        let least = match site.actions.iter().all(|placed| matches!(placed.action, SiteAction::Exit { .. })) {
+        let least = match site.actions.iter().all(|placed| self.is_short(site, placed)) {
             true => LEAST_SHARED,
             false if self.is_dense => LEAST_HIT_PATH,
             false => LEAST_STUB,

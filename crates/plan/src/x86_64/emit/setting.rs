@@ -151,6 +151,7 @@ impl Setting<'_> {
             machine: &self.machine,
             rings,
             probe,
+            passed: None,
             dropped: self.counter(probe),
             site,
             filter: self.filtered(probe),

@@ -25,9 +25,20 @@ impl Code {
     /// The first direct jump or branch to an address inside the function.
     pub(super) fn jump_to(&self, at: Svma) -> Option<&Insn> {
         // Most functions have none, and far fewer targets than instructions.
-        let leads = |insn: &&Insn| matches!(insn.flow(), Flow::Jump(Some(to)) | Flow::Branch(to) if to == at.0);
+        let leads =
+            |insn: &&Insn| matches!(insn.flow(), Flow::Jump(Some(to)) | Flow::Branch(to) if to == at.0);
         let is_target = self.body.targets.contains(&at.0);
         if is_target { self.body.insns.iter().find(leads) } else { None }
+    }
+    /// The instructions that lead, refer or run on to an address in `from..=to`.
+    pub(super) fn leads_near(&self, from: Svma, to: Svma) -> Vec<Insn> {
+        let inside = |at: u64| at >= from.0 && at <= to.0;
+        let leads = |insn: &&Insn| {
+            inside(insn.end())
+                || insn.flow().target().is_some_and(inside)
+                || insn.ip_rel().is_some_and(inside)
+        };
+        self.body.insns.iter().filter(leads).copied().collect()
     }
     pub(super) fn stretch_of(&self, at: u64) -> Option<(Stretch<'_>, usize)> {
         self.body.parts.iter().find_map(|part| {

@@ -272,14 +272,17 @@ impl Planner<'_> {
         if exit.kind != ExitKind::Ret {
             return Err(());
         }
+        let near =
+            code.leads_near(Svma(stretch.insns[i.saturating_sub(MAX_TAIL)].addr), Svma(exit.insn.addr));
         for from in (i.saturating_sub(MAX_TAIL)..=i).rev() {
             // A handler that returns to an instruction of a detour would return past its action.
             let faulty = |insn: &Insn| self.env.traits.has_fault_handler && faults_on_register(insn);
-            let plain = |insn: &Insn| insn.flow() == Flow::Next && may_displace(insn).is_ok() && !faulty(insn);
+            let plain =
+                |insn: &Insn| insn.flow() == Flow::Next && may_displace(insn).is_ok() && !faulty(insn);
             if from != i && !plain(&stretch.insns[from]) {
                 break;
             }
-            let Some(ways) = self.ways_into(code, &stretch.insns[from..=i]) else { continue };
+            let Some(ways) = self.ways_into(code, &near, &stretch.insns[from..=i]) else { continue };
             let done = self.whole(|p| {
                 ways.iter().try_for_each(|&(at, when, detour)| {
                     let (stretch, i) = code.stretch_of(at.0).ok_or(Refusal::NotInFile { at })?;
@@ -312,14 +315,14 @@ impl Planner<'_> {
     }
 
     /// Everything that leads into the straight line `tail`, which ends in an exit; `None` if this
-    /// is not known.
-    fn ways_into(&self, code: &Code, tail: &[Insn]) -> Option<Vec<(Svma, When, Detour)>> {
+    /// is not known. `near`: all instructions that may (see [`Code::leads_near`]).
+    fn ways_into(&self, code: &Code, near: &[Insn], tail: &[Insn]) -> Option<Vec<(Svma, When, Detour)>> {
         let (first, exit) = (tail.first()?.addr, Svma(tail.last()?.addr));
         let inside = |at: u64| at >= first && at <= exit.0;
         let detour = |from: u64| Detour { from: Svma(from), exit };
         let mut ways = Vec::new();
         let mut reached = Vec::new();
-        for insn in &code.body.insns {
+        for insn in near {
             if insn.ip_rel().is_some_and(inside) {
                 return None;
             }

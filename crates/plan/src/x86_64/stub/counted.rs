@@ -16,6 +16,7 @@
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R11, Shift};
 use super::machine::Machine;
 use super::rseq::{self, CPU_ID, Section};
+use crate::machine::Rseq;
 
 /// A count that waits for its word's address.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +24,33 @@ pub(super) struct Counted {
     /// With rseq: the section, and the jump of threads without an area.
     owned: Option<(Section, Fix)>,
     pub(super) line: Fix,
+}
+
+/// Adds one to a word whose address on line 0 is at `word`. Returns the section, and the jump of threads without an
+/// area, with rseq. Uses r11 and flags.
+pub(super) fn count_at(asm: &mut Asm<'_>, machine: &Machine, word: Mem) -> Option<(Section, Fix)> {
+    if let Some(rseq) = machine.rseq {
+        return Some(rseq::section_with(asm, rseq, R11, |asm| {
+            let unregistered = own_line(asm, rseq, machine);
+            asm.alu_load(Alu::Add, R11, word);
+            asm.alu_mem_imm(Alu::Add, Mem::At(R11, 0), 1, false);
+            unregistered
+        }));
+    }
+    rseq::any_line(asm, R11, machine.rdpid, machine.lines);
+    asm.shift(Shift::Left, R11, 6, false);
+    asm.alu_load(Alu::Add, R11, word);
+    asm.alu_mem_imm(Alu::Add, Mem::At(R11, 0), 1, true);
+    None
+}
+
+/// r11 = 64 · CPU. Jumps if the thread has no area.
+fn own_line(asm: &mut Asm<'_>, rseq: Rseq, machine: &Machine) -> Fix {
+    asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
+    asm.alu_imm(Alu::Cmp, R11, machine.lines as i32 - 1, false);
+    let unregistered = asm.jcc_later(Cond::AboveEq);
+    asm.shift(Shift::Left, R11, 6, false);
+    unregistered
 }
 
 impl Counted {
@@ -42,10 +70,7 @@ pub(super) fn count(asm: &mut Asm<'_>, machine: &Machine) -> Counted {
         return Counted { owned: None, line };
     };
     let (section, (unregistered, line)) = rseq::section_with(asm, rseq, R11, |asm| {
-        asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
-        asm.alu_imm(Alu::Cmp, R11, machine.lines as i32 - 1, false);
-        let unregistered = asm.jcc_later(Cond::AboveEq);
-        asm.shift(Shift::Left, R11, 6, false);
+        let unregistered = own_line(asm, rseq, machine);
         let line = asm.alu_load_later(Alu::Add, R11);
         asm.alu_mem_imm(Alu::Add, Mem::At(R11, 0), 1, false);
         (unregistered, line)

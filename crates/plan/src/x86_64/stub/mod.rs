@@ -47,6 +47,7 @@ mod remote;
 mod rseq;
 pub(crate) mod run;
 mod saves;
+mod shared_record;
 mod sharers;
 pub(crate) mod stack;
 mod state;
@@ -70,7 +71,7 @@ pub use filtering::Filtered;
 pub(crate) use hold::NUMBERS;
 pub use hold::hold;
 pub use latency::{
-    Latency, Shared, Timed, leading_trampoline_code, shared, trampoline_code, trampoline_code_len,
+    Latency, SharedTimed, Timed, leading_trampoline_code, shared_timed, trampoline_code, trampoline_code_len,
 };
 pub use load::load;
 pub use machine::{Liveness, Machine};
@@ -81,8 +82,9 @@ pub use pending::{
 };
 pub use put::Rings;
 pub use remote::remote_sequence;
+pub use shared_record::{RecordedExit, recorded_exit, shared_record};
 pub use text::PageNotes;
 pub use threads::Threads;
-pub use traced::Traced;
+pub use traced::{Passed, Traced};
 pub use trap::{TrapHandler, trap_handler};
 pub use wait::Waits;

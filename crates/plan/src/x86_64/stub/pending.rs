@@ -10,7 +10,7 @@ use trapline_record::ring::RecordKind;
 use super::asm::Asm;
 use super::deferred::{self, defer};
 use super::filter::ARGUMENTS;
-use super::latency::{self, Latency, Shared, Timed};
+use super::latency::{self, Latency, SharedTimed, Timed};
 use super::machine::{Liveness, Machine};
 use super::tally::TableLocation;
 use super::threads::{self, Threads};
@@ -187,14 +187,14 @@ pub fn run(
     UnfinishedStub::begin(out, at, |asm| Kind::Run(super::run::run(asm, traced, what, kind)))
 }
 
-/// Begins the stub of a timed entry. The code of its [`Shared::Entry`] lies at `rare`.
+/// Begins the stub of a timed entry. The code of its [`SharedTimed::Entry`] lies at `rare`.
 pub fn latency_enter(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, rare: u64) -> UnfinishedStub<'static> {
     UnfinishedStub::begin(out, at, |asm| Kind::timed(timed, timed.enter(asm, rare)))
 }
 
-/// The whole stub of a timed exit, for right before the `ret` or jump that leaves. `which`: a [`Shared::Exit`], and
+/// The whole stub of a timed exit, for right before the `ret` or jump that leaves. `which`: a [`SharedTimed::Exit`], and
 /// where its code lies.
-pub fn latency_exit(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, which: (Shared, u64)) {
+pub fn latency_exit(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, which: (SharedTimed, u64)) {
     timed.exit(&mut Asm::new(out, at), which);
 }
 

@@ -79,6 +79,8 @@ pub(super) struct RingWriter<'a> {
     pub(super) machine: &'a Machine,
     pub(super) rings: &'a Rings,
     pub(super) probe: u32,
+    /// The probe's number is in a word that the stub has written ([`shared_record`](super::shared_record)).
+    pub(super) is_passed: bool,
     pub(super) kind: RecordKind,
     /// What was copied for the record.
     pub(super) texts: Texts<'a>,
@@ -112,10 +114,14 @@ impl RingWriter<'_> {
     /// The inputs of the record's program. `placed`: how the records of a call with a stamp cell are identified.
     fn inputs(&self, placed: Option<Placed>) -> RecordInputs {
         let depth = self.texts.depth();
+        let own = match self.is_passed {
+            true => Ids::Passed(self.number()),
+            false => Ids::Of(self.number(), self.probe),
+        };
         let (key, ids) = match placed {
             Some(Placed { at, names: true }) => ((at, 0), Ids::Kept(at)),
-            Some(Placed { at, .. }) => ((at, 0), Ids::Of(self.number(), self.probe)),
-            None => ((RSP, depth + self.step), Ids::Of(self.number(), self.probe)),
+            Some(Placed { at, .. }) => ((at, 0), own),
+            None => ((RSP, depth + self.step), own),
         };
         let area = self.machine.rseq.map_or(0, |rseq| rseq.offset);
         let behind = Behind::default();

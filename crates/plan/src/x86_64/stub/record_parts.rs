@@ -30,6 +30,7 @@ use super::asm::{Alu, Asm, Fix, Mem, R8, R9, R10, R11, RAX, RBX, RCX, RDI, RDX, 
 use super::filter::ARGUMENT;
 use super::rseq::CPU_ID;
 use super::saves::{SAVED_R10, SAVED_R11, SAVED_RAX, SAVED_RDX, SAVED_RSI};
+use super::shared_record::passed;
 use super::text::ANSWER;
 use super::threads;
 use crate::machine::ThreadId;
@@ -90,6 +91,8 @@ thread_local! {
 pub(super) enum Ids {
     /// The thread's number, and the probe.
     Of(ThreadId, u32),
+    /// The thread's number, and the probe that the stub has passed.
+    Passed(ThreadId),
     /// The word that the entry kept in the cell at this address.
     Kept(Reg),
     /// The same numbers, for a word of a compact ring.
@@ -228,7 +231,15 @@ impl Inputs for RecordInputs {
                 ValuePlace::Vector(vector) => asm.load_of_vector(to, vector),
                 ValuePlace::Returned => self.load_saved(asm, 0, to),
             },
-            (input::THREAD, Ids::Compact(id, _) | Ids::Of(id, _)) => threads::load(id, asm, to, self.depth),
+            (input::THREAD, Ids::Compact(id, _) | Ids::Of(id, _) | Ids::Passed(id)) => {
+                threads::load(id, asm, to, self.depth);
+            }
+            (input::IDS, Ids::Passed(ThreadId::Unknown)) => asm.load(to, passed(self.depth)),
+            (input::IDS, Ids::Passed(id)) => {
+                threads::load(id, asm, to, self.depth);
+                asm.shift(Shift::Left, to, 32, true);
+                asm.alu_load(Alu::Or, to, passed(self.depth));
+            }
             (input::IDS, Ids::Of(ThreadId::Unknown, probe)) => asm.mov_imm32(to, probe),
             (input::IDS, Ids::Of(id, probe)) => {
                 threads::load(id, asm, to, self.depth);

@@ -17,7 +17,7 @@
 //!   rsp - 80           r11  SAVED_R11             (First)
 //!   rsp - 72, -64      filter: WAITING[5], [4]    latency::stamp_cell: r10, r9
 //!   rsp - 56           filter: WAITING[3]         deferred: SAVED_R8
-//!   rsp - 48, -40, -32 filter: WAITING[2], [1], [0]    then adding: KEY_AT, END, KEY
+//!   rsp - 48, -40, -32 filter: WAITING[2], [1], [0]    then adding: KEY_AT, END, KEY;  shared: LINK, PASSED, DROPPED
 //!   rsp - 24           rdx  SAVED_RDX             (Second)
 //!   rsp - 16           flags, 4 bytes  FLAGS      (First); at rsp - 12 the thread's number, threads::ANSWER
 //!   rsp - 8            rax  SAVED_RAX             (First); at an exit the returned value
@@ -53,7 +53,12 @@ pub(super) struct Saves {
 
 impl Saves {
     pub(super) const fn of(site: Liveness, kind: RecordKind, stack: bool) -> Self {
-        Self { first: First { site, at_entry: matches!(kind, RecordKind::Entry) }, stack }
+        let at_entry = matches!(kind, RecordKind::Entry);
+        Self { first: First { site, at_entry, is_begun: false }, stack }
+    }
+    /// The same in shared code, for hits whose stub has lowered rsp and saved r11.
+    pub(super) const fn begun(self) -> Self {
+        Self { first: First { is_begun: true, ..self.first }, ..self }
     }
     /// The first save alone.
     pub(super) const fn first(&self) -> First {
@@ -102,6 +107,8 @@ impl Second {
 pub(super) struct First {
     site: Liveness,
     at_entry: bool,
+    /// The stub that led to this code, which it shares with others, has lowered rsp and saved r11.
+    is_begun: bool,
 }
 
 impl First {
@@ -110,8 +117,8 @@ impl First {
         !(self.at_entry && self.site.is_dead(RAX))
     }
     pub(super) fn enter(self, asm: &mut Asm<'_>) {
-        if self.site.red_zone_live {
-            asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
+        if !self.is_begun {
+            self.step_down(asm);
         }
         if self.saves_rax() {
             asm.store(Mem::At(RSP, SAVED_RAX), RAX);
@@ -120,8 +127,18 @@ impl First {
             asm.flags_to_rax();
             asm.store32(Mem::At(RSP, FLAGS), RAX);
         }
-        if !self.site.is_dead(R11) {
+        if !self.is_begun && !self.site.is_dead(R11) {
             asm.store(Mem::At(RSP, SAVED_R11), R11);
+        }
+    }
+    pub(super) fn step_down(self, asm: &mut Asm<'_>) {
+        if self.site.red_zone_live {
+            asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
+        }
+    }
+    pub(super) fn step_up(self, asm: &mut Asm<'_>) {
+        if self.site.red_zone_live {
+            asm.lea(RSP, Mem::At(RSP, RED_ZONE));
         }
     }
     pub(super) fn leave(self, asm: &mut Asm<'_>) {
@@ -135,8 +152,8 @@ impl First {
         if self.saves_rax() {
             asm.load(RAX, Mem::At(RSP, SAVED_RAX));
         }
-        if self.site.red_zone_live {
-            asm.lea(RSP, Mem::At(RSP, RED_ZONE));
+        if !self.is_begun {
+            self.step_up(asm);
         }
     }
 }

@@ -26,6 +26,13 @@ use super::text::Texts;
 use crate::machine::ThreadId;
 use crate::request::{Floats, Read, Unwind};
 
+/// The code is shared: see `shared_record`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Passed {
+    /// It goes on where the stub says, and does not return from the function.
+    pub goes_on: bool,
+}
+
 /// Everything that one probe's records depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Traced<'a> {
@@ -35,7 +42,9 @@ pub struct Traced<'a> {
     pub rings: &'a Rings,
     /// The probe that was hit; below 2³¹.
     pub probe: u32,
-    /// Address of the counter of dropped records on line 0.
+    /// Probes share the code, and the stub has passed the number of the one that was hit.
+    pub passed: Option<Passed>,
+    /// Address of the counter of dropped records on line 0; of probe 0's if the number is passed.
     pub dropped: u64,
     /// What is dead where the stub runs.
     pub site: Liveness,
@@ -76,7 +85,8 @@ impl<'a> Traced<'a> {
         kind == RecordKind::Entry && self.unwind != Unwind::None
     }
     pub(super) fn saves(&self, kind: RecordKind) -> Saves {
-        Saves::of(self.site, kind, self.holds_stack(kind))
+        let saves = Saves::of(self.site, kind, self.holds_stack(kind));
+        if self.passed.is_some_and(|passed| passed.goes_on) { saves.begun() } else { saves }
     }
     /// The texts and fields to copy. A thread without a known number has none (the planner refuses that).
     pub(super) fn texts(&self, kind: RecordKind) -> Texts<'a> {
@@ -122,6 +132,7 @@ impl<'a> Traced<'a> {
             machine: self.machine,
             rings: self.rings,
             probe: self.probe,
+            is_passed: self.passed.is_some(),
             kind,
             texts: self.texts(kind),
             floats: self.floats,

@@ -32,12 +32,13 @@
 use trapline_record::ring::RecordKind;
 
 use super::asm::{Alu, Asm, Fix, Mem, R11};
-use super::counted::{Counted, count};
+use super::counted::{Counted, count, count_at};
 use super::filtering::FilterExits;
 use super::latency::{Mark, Marks};
 use super::machine::Machine;
 use super::put::RingWriter;
 use super::rseq::{self, Section};
+use super::shared_record::{DROPPED, dropped_of_passed};
 use super::stack::Walk;
 use super::threads;
 use super::traced::Traced;
@@ -57,11 +58,24 @@ pub(super) struct Written<'a> {
     written: u64,
     /// The same for paths that left the common one before texts were copied.
     without_texts: u64,
-    dropped: u64,
+    dropped: DroppedAt,
     passed: FilterExits,
     /// The mark that an entry leaves.
     marks: Option<(Marks, Mark)>,
     fixups: Vec<(u64, u64)>,
+}
+
+/// Address on line 0 of the counter of dropped records.
+#[derive(Clone, Copy, Debug)]
+enum DroppedAt {
+    Known(u64),
+    /// Of probe 0; the stub has passed the number of the one that was hit.
+    Passed(u64),
+}
+
+/// Distance from line 0 to the last line.
+fn last_line(machine: &Machine) -> u64 {
+    (u64::from(machine.lines.max(1)) - 1) * 64
 }
 
 /// How a record gets into its ring, and the jump of those that found none.
@@ -197,7 +211,10 @@ impl<'a> Written<'a> {
             cramped,
             written,
             without_texts,
-            dropped: traced.dropped,
+            dropped: match traced.passed {
+                Some(_) => DroppedAt::Passed(traced.dropped),
+                None => DroppedAt::Known(traced.dropped),
+            },
             passed,
             marks,
             fixups,
@@ -215,6 +232,9 @@ impl<'a> Written<'a> {
                 self.compact.into_iter().for_each(|compact| compact.wait(asm, section));
             }
         }
+        let DroppedAt::Known(dropped_at) = self.dropped else {
+            return self.finish_shared(asm);
+        };
         let dropped = count(asm, &self.machine);
         asm.jmp(self.written);
         let cramped = self.cramped.map(|fix| {
@@ -227,13 +247,13 @@ impl<'a> Written<'a> {
             asm.bind(unregistered);
             second.and_then(|second| second.unregistered).into_iter().for_each(|fix| asm.bind(fix));
             dropped.bind_unregistered(asm);
-            self.on_last_line(asm, self.dropped, self.written);
+            self.on_last_line(asm, dropped_at, self.written);
             if let Some(cramped) = cramped {
                 cramped.bind_unregistered(asm);
-                self.on_last_line(asm, self.dropped, self.without_texts);
+                self.on_last_line(asm, dropped_at, self.without_texts);
             }
         }
-        let filtered = self.reject(asm);
+        let filtered = self.reject(asm, dropped_at);
         if let Some((marks, mark)) = self.marks {
             marks.finish_marked(asm, mark);
         }
@@ -248,12 +268,31 @@ impl<'a> Written<'a> {
         asm.align(8);
         asm.bind(dropped.line);
         cramped.into_iter().for_each(|cramped| asm.bind(cramped.line));
-        asm.u64(self.dropped);
+        asm.u64(dropped_at);
         self.passed.addresses(asm, filtered);
         self.fixups
     }
+    /// The rest of shared code, behind what finds its ring full: it has neither a filter nor texts.
+    fn finish_shared(&self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
+        let DroppedAt::Passed(first) = self.dropped else { return Vec::new() };
+        dropped_of_passed(asm, &self.machine, first);
+        let counted = count_at(asm, &self.machine, DROPPED);
+        asm.jmp(self.written);
+        if let (Some(rseq), Commit::Section(section, unregistered), Some((counts, no_area))) =
+            (self.machine.rseq, self.commit, counted)
+        {
+            asm.bind(unregistered);
+            dropped_of_passed(asm, &self.machine, first);
+            asm.bind(no_area);
+            asm.load(R11, DROPPED);
+            asm.alu_mem_imm(Alu::Add, Mem::At(R11, last_line(&self.machine) as i32), 1, true);
+            asm.jmp(self.written);
+            rseq::descriptors(asm, rseq, &[section, counts]);
+        }
+        Vec::new()
+    }
     /// The path of a hit that is rejected late.
-    fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
+    fn reject(&self, asm: &mut Asm<'_>, dropped_at: u64) -> Option<Counted> {
         if !self.passed.bind(asm) {
             return None;
         }
@@ -269,13 +308,13 @@ impl<'a> Written<'a> {
         }
         if !self.passed.unregistered.is_empty() {
             self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
-            self.on_last_line(asm, self.dropped, self.without_texts);
+            self.on_last_line(asm, dropped_at, self.without_texts);
         }
         Some(counted)
     }
     /// Adds one for a thread without an area.
     fn on_last_line(&self, asm: &mut Asm<'_>, word: u64, behind: u64) {
-        let last = word.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64);
+        let last = word.wrapping_add(last_line(&self.machine));
         asm.alu_mem_imm(Alu::Add, Mem::Rip(last), 1, true);
         asm.jmp(behind);
     }

@@ -37,7 +37,7 @@ mod timed;
 pub use area::Latency;
 pub use armed::{leading_trampoline_code, trampoline_code, trampoline_code_len};
 pub(super) use mark::{Mark, MarkLookup, Marks};
+pub use shared::{SharedTimed, shared_timed};
 pub(super) use stamp_cell::{Claim, Lookup, StampCell};
 pub(super) use timed::LatencyTail;
-pub use shared::{Shared, shared};
 pub use timed::Timed;

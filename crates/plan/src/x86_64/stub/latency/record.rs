@@ -77,7 +77,7 @@ impl DurationBlock {
         Self { machine: *machine, at, min_ticks, buckets }
     }
     /// The block of the function whose number + 1 is in rcx: see [`Self::of_rcx`] and [`Self::add_one`].
-    pub(super) const fn shared(machine: &Machine, latency: &Latency) -> Self {
+    pub(super) const fn of_any(machine: &Machine, latency: &Latency) -> Self {
         let first = Self::of(machine, latency, 0);
         Self { at: first.at.wrapping_sub(first.stride() as u64), ..first }
     }

@@ -1,7 +1,7 @@
 //! Code that the timed functions of a module share: their exits, and what is rare at their entries.
 //!
 //! In: what is timed, which code. Out: that code, correct at one address. A stub passes its function's number and jumps
-//! here, so a stub is short, and full instrumentation fits into the caches (COST-3). Does not: choose the address.
+//! here, so a stub is short, and many fit into the caches. Does not: choose the address.
 //!
 //! A stub that leads here has done this; rsp is the stub's (`saves`):
 //!
@@ -32,7 +32,7 @@ use crate::machine::ExitKind;
 
 /// Which code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shared {
+pub enum SharedTimed {
     /// What is rare at an entry: its cell is not at the first place, or has a stamp. `looped`: the entry is also a branch
     /// target, so the first stamp of (function, S) is kept until the exit.
     Entry {
@@ -52,7 +52,7 @@ pub enum Shared {
     },
 }
 
-impl Shared {
+impl SharedTimed {
     const fn site(self) -> Liveness {
         let (Self::Entry { red_zone_live, .. } | Self::Exit { red_zone_live, .. }) = self;
         Liveness { flags_dead: false, dead: 0, red_zone_live }
@@ -60,16 +60,16 @@ impl Shared {
 }
 
 /// Appends the code, which starts at `at`.
-pub fn shared(out: &mut Vec<u8>, at: u64, machine: &Machine, latency: &Latency, which: Shared) {
+pub fn shared_timed(out: &mut Vec<u8>, at: u64, machine: &Machine, latency: &Latency, which: SharedTimed) {
     let common = Common {
         latency,
         cell: StampCell::for_function(latency, Function::InRcx, which.site()),
-        durations: DurationBlock::shared(machine, latency),
+        durations: DurationBlock::of_any(machine, latency),
     };
     let mut asm = Asm::new(out, at);
     match which {
-        Shared::Entry { looped, .. } => common.entry(&mut asm, looped),
-        Shared::Exit { kind, returns, .. } => common.exit(&mut asm, kind, returns, which.site()),
+        SharedTimed::Entry { looped, .. } => common.entry(&mut asm, looped),
+        SharedTimed::Exit { kind, returns, .. } => common.exit(&mut asm, kind, returns, which.site()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! One site of a timed function: the parts that its stubs are made of, and the code of an entry and an exit.
 //!
-//! In: addresses and sizes from the layout, what is dead, where the code lies that sites share ([`Shared`]). Out: the
+//! In: addresses and sizes from the layout, what is dead, where the code lies that sites share ([`SharedTimed`]). Out: the
 //! part of a stub before the displaced code, and the rare paths behind it.
 //!
 //! | part | what it owns |
@@ -14,7 +14,7 @@ use super::super::machine::{Liveness, Machine};
 use super::area::Latency;
 use super::armed::{Armed, Arming};
 use super::saves::{Saves, save, spill};
-use super::shared::Shared;
+use super::shared::SharedTimed;
 use super::stamp_cell::{Lookup, StampCell, owner};
 
 /// One site of a timed function.
@@ -50,7 +50,7 @@ impl Timed<'_> {
     }
 
     /// The part of an entry's stub that comes before the displaced code. The code for what is rare lies at `rare`: it is
-    /// [`Shared::Entry`].
+    /// [`SharedTimed::Entry`].
     pub(in super::super) fn enter(&self, asm: &mut Asm<'_>, rare: u64) -> LatencyTail {
         let (saves, cell) = (self.saves(false), self.cell());
         saves.enter(asm);
@@ -67,13 +67,13 @@ impl Timed<'_> {
         LatencyTail::Enter { occupied, lookup, leave, rare }
     }
 
-    /// An exit's stub, right before the `ret` or jump that leaves. The code at `code` is `which`, a [`Shared::Exit`]. If
+    /// An exit's stub, right before the `ret` or jump that leaves. The code at `code` is `which`, a [`SharedTimed::Exit`]. If
     /// that one returns, nothing behind the stub runs.
-    pub(in super::super) fn exit(&self, asm: &mut Asm<'_>, (which, code): (Shared, u64)) {
+    pub(in super::super) fn exit(&self, asm: &mut Asm<'_>, (which, code): (SharedTimed, u64)) {
         let saves = self.saves(true);
         saves.step_down(asm);
         spill(asm, save::RCX, RCX);
-        if let Shared::Exit { returns: true, .. } = which {
+        if let SharedTimed::Exit { returns: true, .. } = which {
             asm.mov_imm32(RCX, owner(self.function) as u32);
             asm.jmp(code);
             return;
