@@ -16,6 +16,7 @@ use crate::plan::{Chunk, ModulePlan, Patch, Refused, Region};
 use crate::request::{ActionRequest, LatencyInput};
 use crate::space::PAGE;
 use crate::unwind::TrampolineCode;
+use std::collections::BTreeMap;
 use trapline_record::addr::Bias;
 use trapline_record::trampolines::Trampolines;
 use trapline_record::{RemoteAddr, Svma};
@@ -147,39 +148,39 @@ fn lay_part(
 }
 
 /// Removes all patches of requests for which some part could not be laid out. A request that shares a patch
-/// with one of them loses that patch too, and is refused for the same reason.
-fn withdraw(
-    plan: &mut ModulePlan,
-    sites: &[PatchedSite],
-    requests: &[ActionRequest],
-    mut lost: Vec<Refused>,
-) {
+/// with one of them loses that patch too, and is refused for the same reason. Of a large program that may be most of a
+/// hundred thousand requests, and the program may wait meanwhile.
+fn withdraw(plan: &mut ModulePlan, sites: &[PatchedSite], requests: &[ActionRequest], lost: Vec<Refused>) {
     if lost.is_empty() {
         return;
     }
+    let mut reasons = BTreeMap::new();
+    for Refused { request, why, .. } in lost {
+        reasons.entry(request).or_insert(why);
+    }
     let mut known = 0;
-    while known < lost.len() {
-        let Refused { request, why, .. } = lost[known].clone();
-        known += 1;
-        for site in sites.iter().filter(|s| s.actions.iter().any(|a| a.request == request)) {
+    while known < reasons.len() {
+        known = reasons.len();
+        for site in sites {
+            let found = site.actions.iter().find_map(|placed| reasons.get(&placed.request));
+            let Some(why) = found.filter(|_| site.actions.len() > 1).cloned() else { continue };
             for placed in &site.actions {
-                if !lost.iter().any(|r| r.request == placed.request) {
-                    lost.push(Refused { probe: 0, request: placed.request, why: why.clone() });
-                }
+                reasons.entry(placed.request).or_insert_with(|| why.clone());
             }
         }
     }
-    plan.patches.retain(|p| !lost.iter().any(|r| r.request == p.request));
-    for mut refused in lost {
-        refused.probe = requests.get(refused.request as usize).map_or(0, |w| w.probe);
-        if !plan.refused.iter().any(|r| r.request == refused.request) {
-            plan.refused.push(refused);
-        }
-    }
-    let patches = &plan.patches;
-    let inside = |p: &Patch, at: RemoteAddr| p.addr < at && at < p.addr + u64::from(p.len);
-    plan.guards.retain(|g| patches.iter().any(|p| inside(p, g.at)));
-    plan.calls.retain(|call| patches.iter().any(|p| p.addr == call.head));
+    plan.patches.retain(|patch| !reasons.contains_key(&patch.request));
+    plan.refused.iter().for_each(|refused| drop(reasons.remove(&refused.request)));
+    plan.refused.extend(reasons.into_iter().map(|(request, why)| {
+        let probe = requests.get(request as usize).map_or(0, |asked| asked.probe);
+        Refused { probe, request, why }
+    }));
+    let mut left: Vec<(RemoteAddr, RemoteAddr)> =
+        plan.patches.iter().map(|patch| (patch.addr, patch.addr + u64::from(patch.len))).collect();
+    left.sort_unstable();
+    let before = |at: RemoteAddr| left[..left.partition_point(|patch| patch.0 < at)].last();
+    plan.guards.retain(|guard| before(guard.at).is_some_and(|patch| guard.at < patch.1));
+    plan.calls.retain(|call| left.binary_search_by_key(&call.head, |patch| patch.0).is_ok());
 }
 
 /// Where each site's stub begins, in address order.

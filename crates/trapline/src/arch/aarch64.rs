@@ -1,5 +1,8 @@
 //! What stubs and the kernel can do on arm64, and what code shows by its words.
 
+use trapline_image::Image;
+use trapline_record::Svma;
+
 /// Threads that find a compact ring full can wait for the reader (`stub/wait.rs`).
 pub(crate) const CAN_WAIT: bool = false;
 
@@ -48,8 +51,9 @@ fn branch(word: u32, at: u64) -> u64 {
 }
 
 /// Places in code at which a thread may be made by a system call of its own: `mov x8, #220` (clone) or
-/// `mov x8, #435` (clone3) shortly before a `svc`; or `mov x0, #435`, for a function that takes the number.
-pub(crate) fn thread_calls(code: &[u8], at: u64) -> impl Iterator<Item = u64> {
+/// `mov x8, #435` (clone3) shortly before a `svc`; or `mov x0, #435`, for a function that takes the number. Which
+/// function that is is not looked for.
+pub(crate) fn thread_calls(code: &[u8], at: u64) -> impl Iterator<Item = (u64, Option<u64>)> {
     const NEAR: usize = 16;
     const SVC: u32 = 0xd400_0001;
     let moves =
@@ -60,7 +64,12 @@ pub(crate) fn thread_calls(code: &[u8], at: u64) -> impl Iterator<Item = u64> {
             let calls = || words(behind, place).take(NEAR).any(|(word, _)| word == SVC);
             moves(word, 435, 0) || ((moves(word, 220, 8) || moves(word, 435, 8)) && calls())
         })
-        .map(|(_, at)| at)
+        .map(|(_, at)| (at, None))
+}
+
+/// Whether a function may make a system call of the number that it is called with.
+pub(crate) const fn takes_number(_: &Image, _: Svma) -> bool {
+    true
 }
 
 fn words(code: &[u8], at: u64) -> impl Iterator<Item = (u32, u64)> {
@@ -84,8 +93,8 @@ mod tests {
         assert_eq!(references(&branches, 0x1000, 0x1004).collect::<Vec<_>>(), [0x1008]);
         // mov x8, #220; svc #0; mov w8, #220; ret
         let calls = code(&[0xd280_1b88, 0xd400_0001, 0x5280_1b88, 0xd65f_03c0]);
-        assert_eq!(thread_calls(&calls, 0x1000).collect::<Vec<_>>(), [0x1000]);
+        assert_eq!(thread_calls(&calls, 0x1000).collect::<Vec<_>>(), [(0x1000, None)]);
         // mov w0, #435
-        assert_eq!(thread_calls(&code(&[0x5280_3660]), 0x1000).collect::<Vec<_>>(), [0x1000]);
+        assert_eq!(thread_calls(&code(&[0x5280_3660]), 0x1000).collect::<Vec<_>>(), [(0x1000, None)]);
     }
 }

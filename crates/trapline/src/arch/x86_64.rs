@@ -1,8 +1,10 @@
 //! What stubs and the kernel can do on x86-64, and what code shows by its bytes.
 
 use memchr::memmem;
+use trapline_image::Image;
 use trapline_insn::x86_64::{Flow, sweep};
 pub(crate) use trapline_plan::x86_64::stub::arguments::held_in_go;
+use trapline_record::Svma;
 
 /// Threads that find a compact ring full can wait for the reader (`stub/wait.rs`).
 pub(crate) const CAN_WAIT: bool = true;
@@ -43,12 +45,13 @@ pub(crate) fn references(code: &[u8], at: u64, to: u64) -> impl Iterator<Item = 
         .map(|(_, at)| at)
 }
 
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
 /// Places in code at which a thread may be made by a system call of its own: `mov $56, %eax` (clone) or
 /// `mov $435, %eax` (clone3), and then straight to a `syscall`; or `mov $435, %edi`, and then straight to a call
-/// of a function that takes the number.
-pub(crate) fn thread_calls(code: &[u8], at: u64) -> impl Iterator<Item = u64> {
+/// of a function that takes the number. Each with the function that is called, if it is one and is known.
+pub(crate) fn thread_calls(code: &[u8], at: u64) -> impl Iterator<Item = (u64, Option<u64>)> {
     const NEAR: usize = 64;
-    const SYSCALL: [u8; 2] = [0x0f, 0x05];
     const NUMBERS: [[u8; 5]; 2] = [[0xb8, 56, 0, 0, 0], [0xb8, 0xb3, 1, 0, 0]];
     const ARGUMENT: [u8; 5] = [0xbf, 0xb3, 1, 0, 0];
     let leads_to = move |from: usize| {
@@ -59,11 +62,43 @@ pub(crate) fn thread_calls(code: &[u8], at: u64) -> impl Iterator<Item = u64> {
     let is_number = move |from: &usize| NUMBERS.iter().any(|load| code[*from..].starts_with(load));
     let calls = memmem::find_iter(code, &SYSCALL)
         .flat_map(move |call| (call.saturating_sub(NEAR)..call).filter(is_number))
-        .filter(move |from| leads_to(*from) == Some(Flow::Syscall));
+        .filter(move |from| leads_to(*from) == Some(Flow::Syscall))
+        .map(|from| (from, None));
     let by_function = memmem::find_iter(code, &ARGUMENT[..3])
         .filter(move |from| code[*from..].starts_with(&ARGUMENT))
-        .filter(move |from| matches!(leads_to(*from), Some(Flow::Call(_) | Flow::Jump(_))));
-    calls.chain(by_function).map(move |from| at + from as u64)
+        .filter_map(move |from| match leads_to(from) {
+            Some(Flow::Call(to) | Flow::Jump(to)) => Some((from, to)),
+            _ => None,
+        });
+    calls.chain(by_function).map(move |(from, to)| (at + from as u64, to))
+}
+
+/// Whether a function may make a system call of the number that it is called with: it has a `syscall`, or calls a
+/// function that has one, as the C library's `syscall`. Many functions are called with 435 for other reasons.
+pub(crate) fn takes_number(image: &Image, at: Svma) -> bool {
+    let library = image.pointer_words("syscall", Svma(0));
+    let own = |at: Svma| {
+        let function = image.function(image.function_at(at)?);
+        Some((image.text(function.start, function.len)?, function.start))
+    };
+    let has_call = |at: Svma| match jump_through(image, at) {
+        Some(word) => library.contains(&word),
+        None => own(at).is_none_or(|(code, _)| memmem::find(code, &SYSCALL).is_some()),
+    };
+    let leads_to_one = |(code, start): (&[u8], Svma)| {
+        sweep(code, start.0).any(|insn| {
+            let by_word = insn.ip_rel().is_some_and(|word| library.contains(&Svma(word)));
+            by_word || insn.flow().target().is_some_and(|to| has_call(Svma(to)))
+        })
+    };
+    has_call(at) || (jump_through(image, at).is_none() && own(at).is_some_and(leads_to_one))
+}
+
+/// The word through which the code at `at` jumps, as an entry of a PLT does.
+fn jump_through(image: &Image, at: Svma) -> Option<Svma> {
+    const ENTRY: u64 = 16;
+    let jump = sweep(image.text(at, ENTRY)?, at.0).find(|insn| insn.flow() != Flow::Next)?;
+    jump.ip_rel().filter(|_| jump.flow() == Flow::Jump(None)).map(Svma)
 }
 
 #[cfg(test)]
@@ -77,10 +112,10 @@ mod tests {
         assert_eq!(references(&code, 0x1000, 0x1010).collect::<Vec<_>>(), [0x1001, 0x1006, 0x100d]);
         // mov $56, %eax; mov %rsi, %rdi; syscall; mov $56, %eax; ret
         let code = [0xb8, 56, 0, 0, 0, 0x48, 0x89, 0xf7, 0x0f, 0x05, 0xb8, 56, 0, 0, 0, 0xc3];
-        assert_eq!(thread_calls(&code, 0x1000).collect::<Vec<_>>(), [0x1000]);
+        assert_eq!(thread_calls(&code, 0x1000).collect::<Vec<_>>(), [(0x1000, None)]);
         // mov $435, %edi; call …
         let code = [0xbf, 0xb3, 1, 0, 0, 0xe8, 0, 0, 0, 0];
-        assert_eq!(thread_calls(&code, 0x1000).collect::<Vec<_>>(), [0x1000]);
+        assert_eq!(thread_calls(&code, 0x1000).collect::<Vec<_>>(), [(0x1000, Some(0x100a))]);
         // mov $56, %eax; mov $0x50f, %ecx: no syscall
         assert_eq!(thread_calls(&[0xb8, 56, 0, 0, 0, 0xb9, 0x0f, 5, 0, 0, 0xc3], 0x1000).count(), 0);
     }
