@@ -40,6 +40,7 @@ mod load;
 mod machine;
 pub(crate) mod marked;
 mod own_trampolines;
+mod passed;
 mod pending;
 mod put;
 mod record_parts;
@@ -76,6 +77,7 @@ pub use latency::{
 pub use load::load;
 pub use machine::{Liveness, Machine};
 pub use own_trampolines::{own_trampoline_code, own_trampoline_code_len};
+pub use passed::Passed;
 pub use pending::{
     UnfinishedStub, count, count_by_thread, count_filtered, latency_arm, latency_enter, latency_exit,
     return_arm, run, tally, trace,
@@ -85,6 +87,6 @@ pub use remote::remote_sequence;
 pub use shared_record::{RecordedExit, recorded_exit, shared_record};
 pub use text::PageNotes;
 pub use threads::Threads;
-pub use traced::{Passed, Traced};
+pub use traced::Traced;
 pub use trap::{TrapHandler, trap_handler};
 pub use wait::Waits;

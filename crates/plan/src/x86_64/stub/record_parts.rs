@@ -28,9 +28,9 @@ use trapline_record::ring::{RecordKind, TEXT_WORDS};
 
 use super::asm::{Alu, Asm, Fix, Mem, R8, R9, R10, R11, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::filter::ARGUMENT;
+use super::passed::passed;
 use super::rseq::CPU_ID;
 use super::saves::{SAVED_R10, SAVED_R11, SAVED_RAX, SAVED_RDX, SAVED_RSI};
-use super::shared_record::passed;
 use super::text::ANSWER;
 use super::threads;
 use crate::machine::ThreadId;

@@ -15,20 +15,18 @@
 //! ```
 
 use trapline_code::NoCode;
-use trapline_record::counters::PER_LINE;
 use trapline_record::ring::RecordKind;
 
-use super::asm::{Alu, Asm, Mem, R10, R11, RAX, RSP, Shift};
+use super::asm::{Asm, Mem, R11, RSP};
 use super::filtering::FilterExits;
-use super::machine::{Liveness, Machine};
+use super::machine::Liveness;
+use super::passed::{Passed, passed};
 use super::saves::{SAVED_R11, Saves};
-use super::traced::{Passed, Traced};
+use super::traced::Traced;
 use super::written::Written;
 use crate::request::Results;
 
-const PASSED: i32 = -40;
 const LINK: Mem = Mem::At(RSP, -48);
-pub(super) const DROPPED: Mem = Mem::At(RSP, -32);
 
 /// Exits whose records have the same code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,11 +56,6 @@ impl RecordedExit {
     pub const fn passed(&self) -> Passed {
         Passed { goes_on: !self.returns }
     }
-}
-
-/// The word with the probe's number, if rsp is lower by `depth`.
-pub(super) const fn passed(depth: i32) -> Mem {
-    Mem::At(RSP, depth + PASSED)
 }
 
 /// Appends the shared code, which starts at `at`. `traced` has neither filter nor marks, and says how the number is passed.
@@ -106,19 +99,4 @@ pub fn recorded_exit(out: &mut Vec<u8>, at: u64, probe: u32, (exit, code): (&Rec
     asm.jmp(code);
     asm.bind(on);
     saves.step_up(&mut asm);
-}
-
-/// `[DROPPED]` = address of the passed probe's counter on line 0; `first` is that of probe 0's. Uses rax, r10 and flags.
-pub(super) fn dropped_of_passed(asm: &mut Asm<'_>, machine: &Machine, first: u64) {
-    const SHIFT: u8 = PER_LINE.trailing_zeros() as u8;
-    const { assert!(PER_LINE.is_power_of_two()) };
-    asm.load(RAX, passed(0));
-    asm.mov(R10, RAX);
-    asm.shift(Shift::Right, R10, SHIFT, true);
-    asm.imul_imm(R10, R10, machine.lines as i32 * 64, true);
-    asm.alu_imm(Alu::And, RAX, PER_LINE as i32 - 1, true);
-    asm.lea(R10, Mem::Sum(R10, RAX, 3, 0));
-    asm.mov_imm64(RAX, first);
-    asm.alu(Alu::Add, R10, RAX);
-    asm.store(DROPPED, R10);
 }

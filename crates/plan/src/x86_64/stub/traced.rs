@@ -19,19 +19,13 @@ use trapline_record::trampolines::Trampolines;
 use super::filtering::{Filtered, HitFilter};
 use super::latency::{Latency, Marks};
 use super::machine::{Liveness, Machine};
+use super::passed::Passed;
 use super::put::{RingWriter, Rings};
 use super::saves::Saves;
 use super::stack::Walk;
 use super::text::Texts;
 use crate::machine::ThreadId;
 use crate::request::{Floats, Read, Unwind};
-
-/// The code is shared: see `shared_record`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Passed {
-    /// It goes on where the stub says, and does not return from the function.
-    pub goes_on: bool,
-}
 
 /// Everything that one probe's records depend on.
 #[derive(Clone, Copy, Debug)]
