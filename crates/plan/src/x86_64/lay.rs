@@ -12,7 +12,7 @@ use super::site::{PatchedSite, Reach};
 use super::stub::{self, Latency, Machine};
 use crate::input::ModuleInput;
 use crate::machine::ProcessTraits;
-use crate::plan::{Chunk, ModulePlan, Patch, Refused, Region};
+use crate::plan::{Chunk, ModulePlan, Refused, Region};
 use crate::request::{ActionRequest, LatencyInput};
 use crate::space::PAGE;
 use crate::unwind::TrampolineCode;
@@ -229,7 +229,7 @@ pub(crate) fn trampolines_for(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{PatchRole, Tactic};
+    use crate::plan::{Patch, PatchRole, Tactic};
     use crate::refusal::Refusal;
     use crate::request::Action;
     use crate::x86_64::action::{PlacedAction, SiteAction, When};
