@@ -207,6 +207,11 @@ impl TargetError {
         let waited_ms = waited.as_millis() as u64;
         Self::Stuck { pid, what, waited_ms, doing: Stuck::of(pid, tid).to_string() }
     }
+    /// Whether a mapping was to go where the process has one: it may have made that since it was looked at.
+    #[must_use]
+    pub fn is_mapped_already(&self) -> bool {
+        matches!(self, Self::RemoteCall { call: "mmap", source, .. } if source.raw_os_error() == Some(libc::EEXIST))
+    }
     /// Whether the error means that the process is gone.
     #[must_use]
     pub const fn is_gone(&self) -> bool {

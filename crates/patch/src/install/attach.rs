@@ -31,13 +31,36 @@ use crate::why::Why;
 
 const OPTIONS: BatchOptions = BatchOptions { hold_children: true };
 
-/// Puts patches into a process, in a further segment. The process is not seized while the plan is made.
+/// How often a batch begins again because the program has mapped memory where it was to go.
+const AGAIN: usize = 4;
+
+/// Puts patches into a process, in a further segment. The process is not seized while the plan is made. If the program
+/// maps memory meanwhile where the batch was to go, the batch begins again.
 pub(crate) fn add(
     batches: &mut Batches,
     process: &Process,
     request: &Request<'_>,
 ) -> Result<AttachReport, PatchError> {
     let start = Instant::now();
+    let mut report = again(|| add_once(batches, process, request))?;
+    report.timings.total = start.elapsed();
+    Ok(report)
+}
+
+/// Repeats what left nothing behind in a process that had mapped something there.
+fn again(mut add: impl FnMut() -> Result<AttachReport, PatchError>) -> Result<AttachReport, PatchError> {
+    let first = add();
+    (1..AGAIN).fold(first, |last, _| match last {
+        Err(PatchError::Target(error)) if error.is_mapped_already() => add(),
+        other => other,
+    })
+}
+
+fn add_once(
+    batches: &mut Batches,
+    process: &Process,
+    request: &Request<'_>,
+) -> Result<AttachReport, PatchError> {
     let idle = &mut || {
         // Between two looks at which threads block signals.
         std::thread::sleep(Duration::from_micros(200));
@@ -83,7 +106,6 @@ pub(crate) fn add(
             result
         })??;
     }
-    work.report.timings.total = start.elapsed();
     Ok(work.report)
 }
 
@@ -94,11 +116,22 @@ pub(crate) fn add_in(
     request: &Request<'_>,
 ) -> Result<AttachReport, PatchError> {
     let start = Instant::now();
+    let mut report = again(|| add_in_once(batches, batch, request))?;
+    report.timings.total = start.elapsed();
+    Ok(report)
+}
+
+fn add_in_once(
+    batches: &mut Batches,
+    batch: &mut Batch<'_>,
+    request: &Request<'_>,
+) -> Result<AttachReport, PatchError> {
+    let clock = Instant::now();
     let process = batch.process();
     let mut work = look_in(batches, batch, request)?;
     if must_ask(batches, request) {
         ask(batches, batch, request, &work.remote)?;
-        work.report.timings.first_stop = start.elapsed();
+        work.report.timings.first_stop = clock.elapsed();
     }
     work.note_threads(batches, request, process.pid())?;
     let mut first = work.prepare(batches, process, request);
@@ -117,7 +150,6 @@ pub(crate) fn add_in(
         install(batches, batch, prepared, request, &mut work)?;
     }
     work.report.batch = batch.report();
-    work.report.timings.total = start.elapsed();
     Ok(work.report)
 }
 
@@ -266,5 +298,41 @@ fn sum(a: &BatchReport, b: &BatchReport) -> BatchReport {
         restarted_timeouts: a.restarted_timeouts + b.restarted_timeouts,
         longest_stop: a.longest_stop.max(b.longest_stop),
         remote_stop: a.remote_stop + b.remote_stop,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Error;
+
+    use trapline_tracee::TargetError;
+
+    use super::{AGAIN, again};
+    use crate::error::PatchError;
+    use crate::report::AttachReport;
+
+    fn failed(call: &'static str, number: i32) -> PatchError {
+        let source = Error::from_raw_os_error(number);
+        PatchError::Target(TargetError::RemoteCall { pid: 1, call, source, hint: String::new() })
+    }
+
+    #[test]
+    fn a_batch_begins_again_only_where_the_program_has_mapped_something() {
+        for (error, expected) in
+            [(("mmap", libc::EEXIST), AGAIN), (("mmap", libc::ENOMEM), 1), (("munmap", libc::EEXIST), 1)]
+        {
+            let mut tries = 0;
+            let result = again(|| {
+                tries += 1;
+                Err(failed(error.0, error.1))
+            });
+            assert!(result.is_err() && tries == expected, "{error:?}: {tries}");
+        }
+        let mut tries = 0;
+        let result = again(|| {
+            tries += 1;
+            if tries < 3 { Err(failed("mmap", libc::EEXIST)) } else { Ok(AttachReport::default()) }
+        });
+        assert!(result.is_ok() && tries == 3, "{tries}");
     }
 }
