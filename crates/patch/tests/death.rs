@@ -38,10 +38,7 @@ fn doomed_tracer() {
 fn start_tracer(victim: &Victim, fault: Option<&str>) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("our own path"));
     command.args(["--exact", "doomed_tracer", "--nocapture"]);
-    command
-        .env("TRAPLINE_DOOMED", victim.process.pid().to_string())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
+    command.env("TRAPLINE_DOOMED", victim.process.pid().to_string()).stdout(Stdio::piped());
     if let Some(fault) = fault {
         command.env("TRAPLINE_FAULT", fault);
     }
