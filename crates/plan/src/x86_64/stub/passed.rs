@@ -1,6 +1,6 @@
 //! The number of the probe that was hit, where probes share code: the stub passes it in a word below rsp.
 //!
-//! In: nothing. Out: the word, and the address of the probe's counter. [`shared_record`](super::shared_record) has the
+//! In: nothing. Out: the word, and the address of the probe's counter. `shared_record` has the
 //! picture.
 
 use trapline_record::counters::PER_LINE;

@@ -79,7 +79,7 @@ pub(super) struct RingWriter<'a> {
     pub(super) machine: &'a Machine,
     pub(super) rings: &'a Rings,
     pub(super) probe: u32,
-    /// The probe's number is in a word that the stub has written ([`shared_record`](super::shared_record)).
+    /// The probe's number is in a word that the stub has written (`shared_record`).
     pub(super) is_passed: bool,
     pub(super) kind: RecordKind,
     /// What was copied for the record.
