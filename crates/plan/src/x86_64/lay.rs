@@ -72,10 +72,10 @@ fn lay_sites(set: Setting<'_>, input: &ModuleInput<'_>, sites: &[PatchedSite]) -
     // A window may serve both an entry and an exit.
     let actions =
         |(_, site): &(RemoteAddr, u32)| sites.get(*site as usize).map_or(0, |site| site.actions.len() as u64);
-    let [mine, its_share] = [first, second].map(|half| half.iter().map(actions).sum::<u64>());
+    let many = [first, second].map(|half| half.iter().map(actions).sum::<u64>());
     let between = match second.is_empty() {
         true => limit,
-        false => between((place.arena, limit), (mine, its_share), arena_per_site(input)),
+        false => divide((place.arena, limit), many, arena_per_site(input)),
     };
     let end = second.first().map_or(mirrored_end, |l| l.0);
     // `all` has room for everything, since the other half is appended to it. This thread allocates both: the
@@ -100,7 +100,7 @@ fn lay_sites(set: Setting<'_>, input: &ModuleInput<'_>, sites: &[PatchedSite]) -
 
 /// Where an arena is divided between two halves of so many actions. It may have less than the upper bound for each
 /// action (`code_region::choose`); then each half has its share.
-fn between((start, end): Span, (first, second): (u64, u64), per_action: u64) -> RemoteAddr {
+fn divide((start, end): Span, [first, second]: [u64; 2], per_action: u64) -> RemoteAddr {
     let room = end.0.saturating_sub(start.0);
     let share = u128::from(room) * u128::from(first) / u128::from((first + second).max(1));
     start + (first * per_action).min(share as u64)
@@ -271,11 +271,11 @@ mod tests {
     fn each_half_has_its_share_of_an_arena() {
         let span = |len: u64| (RemoteAddr(0x1000), RemoteAddr(0x1000 + len));
         // All that is asked for: the rest stays behind the second half.
-        assert_eq!(between(span(1 << 20), (10, 30), 1024), RemoteAddr(0x1000 + 10 * 1024));
+        assert_eq!(divide(span(1 << 20), [10, 30], 1024), RemoteAddr(0x1000 + 10 * 1024));
         // Half of it, and nothing.
-        assert_eq!(between(span(20 * 1024), (10, 30), 1024), RemoteAddr(0x1000 + 5 * 1024));
-        assert_eq!(between(span(0), (10, 30), 1024), RemoteAddr(0x1000));
-        assert_eq!(between((RemoteAddr(0x2000), RemoteAddr(0x1000)), (0, 0), 1024), RemoteAddr(0x2000));
+        assert_eq!(divide(span(20 * 1024), [10, 30], 1024), RemoteAddr(0x1000 + 5 * 1024));
+        assert_eq!(divide(span(0), [10, 30], 1024), RemoteAddr(0x1000));
+        assert_eq!(divide((RemoteAddr(0x2000), RemoteAddr(0x1000)), [0, 0], 1024), RemoteAddr(0x2000));
     }
 
     #[test]

@@ -11,10 +11,9 @@
 //!   exit, goes on    rcx, rdi saved                                  rcx = function + 1    rdi = where it goes on
 //! ```
 //!
-//! An exit that `returns` stands right before a plain `ret`. The shared code ends in a `ret` itself, with all
-//! registers as they were: the processor predicts that one by its stack of calls, but a jump back to a thousand places not.
-//! All others go on by `jmp [rsp - 80]`, with the registers that the stub saved loaded again at exits, and for the
-//! stub to load at entries.
+//! An exit that `returns` stands right before a plain `ret`. The shared code then ends in a `ret`, with all registers as
+//! they were. The processor predicts a `ret` by its stack of calls; it cannot predict a jump back to thousands of places.
+//! All other code goes on by `jmp [rsp - 80]`. Exits load the saved registers before it, entries behind it.
 //!
 //! A thread may be stopped anywhere here: the code has no state but registers and the words below rsp, and its
 //! restartable sequences have descriptors of their own. It lies in the module's code region, so it is unmapped when no
