@@ -73,9 +73,9 @@ pub(crate) fn thread_calls(code: &[u8], at: u64) -> impl Iterator<Item = (u64, O
     calls.chain(by_function).map(move |(from, to)| (at + from as u64, to))
 }
 
-/// Whether a function may make a system call of the number that it is called with: it is another file's, it has a
-/// `syscall`, or it calls a function that has one, as the C library's `syscall`. Many functions are called with 435 for
-/// other reasons. Does not follow more calls than one.
+/// Whether a function may make a system call of the number that it is called with: it has a `syscall`, or it calls a
+/// function that has one, as the C library's `syscall`. Many functions are called with 435 for other reasons. Follows one
+/// call, and into no other file: calls of their own that other files make are not looked for either.
 pub(crate) fn takes_number(image: &Image, at: Svma) -> bool {
     let library = image.pointer_words("syscall", Svma(0));
     let own = |at: Svma| {
@@ -92,7 +92,7 @@ pub(crate) fn takes_number(image: &Image, at: Svma) -> bool {
             by_word || insn.flow().target().is_some_and(|to| has_call(Svma(to)))
         })
     };
-    jump_through(image, at).is_some() || has_call(at) || own(at).is_some_and(leads_to_one)
+    has_call(at) || (jump_through(image, at).is_none() && own(at).is_some_and(leads_to_one))
 }
 
 /// The word through which the code at `at` jumps, as an entry of a PLT does.
