@@ -94,6 +94,10 @@ mod tests {
         const OPTION: &str = "ALONE int option(int n) { return n * 3; }
             ALONE int wait(int *at) { return syscall(202, at, 0, 0); }
             int main(int c, char **v) { return c > 9 ? option(435) + wait(&c) : 0; }";
+        // There too: it leads to code that no function is known to have.
+        const NAMELESS: &str = r#"__asm__(".pushsection .text.unlikely\n.Lnameless: call abort\nud2\n.popsection");
+            ALONE int option(int n) { if (n == 1) __asm__ volatile("jmp .Lnameless"); return n * 3; }
+            int main(int c, char **v) { return c > 9 ? option(435) : 0; }"#;
         for flags in [&[][..], &["-no-pie"], &["-static"], &["-fno-plt"], &["-static-pie"]] {
             let may = |name, source| may(&format!("{name}{}", flags.concat()), source, flags);
             assert!(may("direct", DIRECT), "{flags:?}");
@@ -101,6 +105,7 @@ mod tests {
             assert!(may("own", OWN), "{flags:?}");
             let plain = may("plain", "int main(void) { return 0; }");
             assert_eq!(may("option", OPTION), plain, "{flags:?}");
+            assert_eq!(may("nameless", NAMELESS), plain, "{flags:?}");
         }
     }
 }

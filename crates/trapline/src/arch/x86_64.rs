@@ -75,16 +75,27 @@ pub(crate) fn thread_calls(code: &[u8], at: u64) -> impl Iterator<Item = (u64, O
 
 /// Whether a function may make a system call of the number that it is called with: it has a `syscall`, or it calls a
 /// function that has one, as the C library's `syscall`. Many functions are called with 435 for other reasons. Follows one
-/// call, and into no other file: calls of their own that other files make are not looked for either.
+/// call, and into no other file: calls of their own that other files make are not looked for either. Code in no known
+/// function (a stripped program's cold part, a wrapper in assembly) is looked at to its first jump or return, at
+/// most 256 bytes.
 pub(crate) fn takes_number(image: &Image, at: Svma) -> bool {
+    const OF_UNKNOWN: u64 = 256;
     let library = image.pointer_words("syscall", Svma(0));
-    let own = |at: Svma| {
-        let function = image.function(image.function_at(at)?);
-        Some((image.text(function.start, function.len)?, function.start))
+    let function_at = |at: Svma| image.function_at(at).map(|function| image.function(function));
+    let straight = |at: Svma| {
+        let code = (1..=OF_UNKNOWN).rev().find_map(|len| image.text(at, len))?;
+        let last = sweep(code, at.0).find(|insn| !insn.flow().falls_through());
+        Some((last.map_or(code, |last| &code[..(last.end() - at.0) as usize]), at))
     };
+    let code_at = |at: Svma| match function_at(at) {
+        Some(function) => Some((image.text(function.start, function.len)?, function.start)),
+        None => straight(at),
+    };
+    let is_syscall =
+        |(code, start): (&[u8], Svma)| sweep(code, start.0).any(|insn| insn.flow() == Flow::Syscall);
     let has_call = |at: Svma| match jump_through(image, at) {
         Some(word) => library.contains(&word),
-        None => own(at).is_none_or(|(code, _)| memmem::find(code, &SYSCALL).is_some()),
+        None => code_at(at).is_none_or(is_syscall),
     };
     let leads_to_one = |(code, start): (&[u8], Svma)| {
         sweep(code, start.0).any(|insn| {
@@ -92,7 +103,7 @@ pub(crate) fn takes_number(image: &Image, at: Svma) -> bool {
             by_word || insn.flow().target().is_some_and(|to| has_call(Svma(to)))
         })
     };
-    has_call(at) || (jump_through(image, at).is_none() && own(at).is_some_and(leads_to_one))
+    has_call(at) || (jump_through(image, at).is_none() && code_at(at).is_some_and(leads_to_one))
 }
 
 /// The word through which the code at `at` jumps, as an entry of a PLT does.
