@@ -38,6 +38,8 @@ pub struct Image {
     imports: Vec<Import>,
     functions: Functions,
     fdes: Vec<Fde>,
+    /// Go linked the file.
+    by_go: bool,
     go: Vec<GoFunction>,
     made_up: OnceLock<Vec<u64>>,
     unknown_go: OnceLock<bool>,
@@ -76,6 +78,7 @@ impl Image {
         let interp = elf.interp();
         let text = functions::text_ranges(&elf);
         let go_g = gopclntab::g_offset(&elf);
+        let by_go = gopclntab::is_go(&elf);
         Ok(Self {
             elf,
             debug,
@@ -88,6 +91,7 @@ impl Image {
             imports,
             functions,
             fdes,
+            by_go,
             go,
             made_up: OnceLock::new(),
             unknown_go: OnceLock::new(),
@@ -289,8 +293,8 @@ impl Image {
     }
     /// Whether Go linked it.
     #[must_use]
-    pub fn is_go(&self) -> bool {
-        gopclntab::is_go(&self.elf)
+    pub const fn is_go(&self) -> bool {
+        self.by_go
     }
     /// Whether Go's function table lists a function that begins there. That is code of Go's compiler or
     /// assembler, not C code linked into the program.

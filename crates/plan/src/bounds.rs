@@ -6,7 +6,7 @@ use crate::codemap::CodeMap;
 use crate::layout::{DataCounts, MODULE_REGIONS};
 use crate::machine::ProcessTraits;
 use crate::request::{Action, ActionRequest, Unwind};
-use trapline_image::Image;
+use trapline_image::{FunctionIndex, Image};
 use trapline_record::maps::{MapBytes, StackTable, TextTable};
 use trapline_record::ring::{LEAST_SLOT, RingArea};
 use trapline_record::stack::{room_for_copy, room_for_frames};
@@ -28,7 +28,7 @@ pub fn bounds(
     let (mut sites, mut timed, mut copies) = (0, 0, 0);
     let (mut counters, mut latency, mut slot, mut most) = (0, 0, 0, 0);
     for request in requests {
-        sites += sites_of(request, map);
+        sites += sites_of(request, |f| map.exit_bound(f));
         timed += usize::from(has_exits(request.action));
         copies += texts(request.action);
         let record = record(request.action);
@@ -60,8 +60,8 @@ pub fn bounds(
 }
 
 /// Upper bound of the sites that a request needs.
-fn sites_of(request: &ActionRequest, map: &CodeMap) -> u32 {
-    let exits = || request.function.map_or(0, |f| map.exit_bound(f));
+pub(crate) fn sites_of(request: &ActionRequest, exit_bound: impl Fn(FunctionIndex) -> u32) -> u32 {
+    let exits = || request.function.map_or(0, &exit_bound);
     match request.action {
         Action::CountEntry
         | Action::CountAt(_)

@@ -248,6 +248,8 @@ pub struct ModulePlan {
     pub chunks: Vec<Chunk>,
     /// The chunks' bytes.
     pub bytes: Vec<u8>,
+    /// More of them: their offsets go on behind those of `bytes`. They are not copied, since they may be megabytes.
+    pub further: Vec<Vec<u8>>,
     /// Patches, sorted by address, disjoint.
     pub patches: Vec<Patch>,
     /// Guards, sorted by address, without duplicates. The start of a patch (for int3) is not among them.
@@ -284,14 +286,17 @@ impl ModulePlan {
     pub(crate) fn join(&mut self, other: Self) {
         if self.chunks.is_empty() && self.patches.is_empty() {
             // Moved, not copied: it may be a megabyte of code.
-            let Self { chunks, bytes, patches, guards, fixups, deliveries, calls, originals, .. } = other;
+            let Self {
+                chunks, bytes, further, patches, guards, fixups, deliveries, calls, originals, ..
+            } = other;
             (self.chunks, self.bytes, self.patches, self.guards) = (chunks, bytes, patches, guards);
+            self.further = further;
             (self.fixups, self.deliveries) = (fixups, deliveries);
             (self.calls, self.originals) = (calls, originals);
             return;
         }
-        let shift = self.bytes.len() as u32;
-        self.bytes.extend(other.bytes);
+        let shift = self.add_bytes(other.bytes);
+        self.further.extend(other.further);
         self.chunks.extend(other.chunks.into_iter().map(|c| Chunk { off: c.off + shift, ..c }));
         self.patches.extend(other.patches);
         self.guards.extend(other.guards);
@@ -300,10 +305,23 @@ impl ModulePlan {
         self.calls.extend(other.calls);
         self.originals.extend(other.originals);
     }
+    /// Adds bytes of chunks. Returns their offset.
+    pub(crate) fn add_bytes(&mut self, bytes: Vec<u8>) -> u32 {
+        let all = self.bytes.len() + self.further.iter().map(Vec::len).sum::<usize>();
+        self.further.push(bytes);
+        all as u32
+    }
     /// A chunk's bytes.
     #[must_use]
     pub fn chunk_bytes(&self, chunk: &Chunk) -> &[u8] {
-        self.bytes.get(chunk.off as usize..(chunk.off + chunk.len) as usize).unwrap_or(&[])
+        let (mut off, len) = (chunk.off as usize, chunk.len as usize);
+        for bytes in core::iter::once(&self.bytes).chain(&self.further) {
+            if off < bytes.len() {
+                return bytes.get(off..off + len).unwrap_or_default();
+            }
+            off -= bytes.len();
+        }
+        &[]
     }
     /// Where a thread goes on that trapped at `at`, the address of the trapping byte.
     #[must_use]

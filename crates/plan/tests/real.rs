@@ -3,10 +3,10 @@
 
 mod common;
 
-use common::{bias_of, every, files, map, plan, traits_of};
+use common::{bias_of, every, files, map, plan, plan_by, traits_of};
 use std::time::Instant;
 use trapline_image::{Bytes, Convention, FunctionIndex, Image, NoDebugFiles};
-use trapline_plan::{Action, Tactic};
+use trapline_plan::{Action, ModulePlan, Tactic};
 
 #[test]
 fn entries_take_a_jump() {
@@ -83,6 +83,32 @@ fn exits_are_patchable() {
             println!("{path} {role:?}: {share:.2} % of {}; {:?}", requests.len(), plan.stats);
             assert!(share >= 96.0, "{path} {role:?}: {share:.2} %");
         }
+    }
+}
+
+/// Two threads plan a half each. Only short jumps to padding near the other half are given up.
+#[test]
+fn two_threads_refuse_what_one_does() {
+    const STRIPPED: &str = "/usr/lib/gcc/x86_64-linux-gnu/12/cc1plus";
+    let stripped =
+        std::fs::metadata(STRIPPED).is_ok().then(|| (STRIPPED.to_owned(), common::image(STRIPPED)));
+    if stripped.is_none() {
+        println!("SKIP: no {STRIPPED} here");
+    }
+    for (path, image) in files().into_iter().chain(stripped) {
+        let (map, requests) = (map(&image), every(&image, Action::Latency));
+        let by = |alone| plan_by(&image, &map, &traits_of(&image), &requests, (&[], alone));
+        let (one, two) = (by(true), by(false));
+        let refused =
+            |plan: &ModulePlan| plan.refused.iter().map(|refused| refused.request).collect::<Vec<_>>();
+        let more = refused(&two).into_iter().filter(|request| !refused(&one).contains(request)).count();
+        println!(
+            "{path}: {} requests, {:?} by one, {:?} by two, {more} more refused",
+            requests.len(),
+            one.stats,
+            two.stats
+        );
+        assert!(more * 5000 <= requests.len(), "{path}: {more} of {}", requests.len());
     }
 }
 

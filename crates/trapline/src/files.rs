@@ -3,10 +3,11 @@
 //! In: a mapping or a path. Out: [`ModuleFile`]. Does not: choose functions.
 #![allow(unsafe_code, reason = "files are mapped, not read: one block")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use trapline_image::{Bytes, DebugInfo, Image, MarkArgument, NoMatch, Pattern, Selected};
@@ -16,6 +17,7 @@ use trapline_tracee::{FileId, Mapping, Process};
 
 use crate::debug_dirs::DebugDirs;
 use crate::locals;
+use crate::modules::Mapped;
 use crate::own_threads::own_threads;
 use crate::progress::{OnProgress, Step};
 
@@ -144,14 +146,40 @@ impl Files {
         id: FileId,
         mapping: &Mapping,
     ) -> Result<Arc<ModuleFile>, String> {
-        let (debug, progress) = (&self.debug, &self.progress);
+        if let Some(known) = self.known.get(&id) {
+            return known.clone();
+        }
+        let opened = self.opened(process, id, mapping);
+        self.known.entry(id).or_insert(opened).clone()
+    }
+    /// Opens the files of these mappings, with two threads.
+    pub(crate) fn open_all(&mut self, process: &Process, all: &[Mapped]) {
+        let mut seen = HashSet::new();
+        let new: Vec<&Mapped> = all.iter().filter(|one| !self.has(one.id) && seen.insert(one.id)).collect();
+        if new.len() < 2 {
+            return;
+        }
+        let next = AtomicUsize::new(0);
         let open = || {
-            let opened = process.open_file_of(mapping).map_err(|error| error.to_string())?;
-            let root = process.folder().join("root");
-            let parse = || parse(&opened.file, id, (&mapping.path, opened.replaced), (&root, debug));
-            progress.during(Step::Symbols { file: &mapping.path }, parse)
+            let one = || new.get(next.fetch_add(1, Ordering::Relaxed));
+            let opened = |one: &&Mapped| (one.id, self.opened(process, one.id, &one.mapping));
+            std::iter::from_fn(one).map(opened).collect::<Vec<_>>()
         };
-        self.known.entry(id).or_insert_with(open).clone()
+        let opened = std::thread::scope(|scope| {
+            let other = scope.spawn(open);
+            let mut opened = open();
+            opened.extend(other.join().into_iter().flatten());
+            opened
+        });
+        for (id, file) in opened {
+            self.known.entry(id).or_insert(file);
+        }
+    }
+    fn opened(&self, process: &Process, id: FileId, mapping: &Mapping) -> Result<Arc<ModuleFile>, String> {
+        let opened = process.open_file_of(mapping).map_err(|error| error.to_string())?;
+        let root = process.folder().join("root");
+        let parse = || parse(&opened.file, id, (&mapping.path, opened.replaced), (&root, &self.debug));
+        self.progress.during(Step::Symbols { file: &mapping.path }, parse)
     }
     /// File by its path in the tracer's own namespace.
     pub(crate) fn of_path(&mut self, path: &Path) -> Result<Arc<ModuleFile>, String> {

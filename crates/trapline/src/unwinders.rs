@@ -168,7 +168,9 @@ pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwindin
     let maps = process.maps().map_err(|error| error.to_string())?;
     let mut out = Unwinding::default();
     let mut stripped = None;
-    for one in mapped(process, &maps) {
+    let all = mapped(process, &maps);
+    files.open_all(process, &all);
+    for one in all {
         let module = one.open(process, files)?;
         let image = &module.file.image;
         if module.is_program && image.is_go() {

@@ -15,7 +15,7 @@ pub mod store;
 
 pub use decode::{Class, Flow, Insn, MemKind, MemUse, decode_one, faults_on_register, sweep, sweep_into};
 pub use flags::{Look, Overwritten, flags_dead_after, overwritten_gprs};
-pub use function::{Body, Exit, ExitKind, FunctionRange, analyse};
+pub use function::{Body, Exit, ExitKind, FunctionRange, analyse, analyse_further};
 pub use gpr::Gpr;
 pub use lead::Lead;
 pub use origins::Origins;

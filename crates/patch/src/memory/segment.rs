@@ -269,12 +269,21 @@ impl Segment {
         if alone || self.entries.len() < MANY {
             return self.write_chunks(plans).and_then(|()| self.write_tables());
         }
-        let (code, tables) = both(|| self.write_chunks(plans), || self.write_tables());
+        let all: usize = plans.iter().map(|plan| plan.chunks.len()).sum();
+        // The tables take as long as a quarter of the code.
+        let (mine, its) = (0..all * 5 / 8, all * 5 / 8..all);
+        let write_rest = || self.write_tables().and_then(|()| self.write_some(plans, its.clone()));
+        let (code, tables) = both(|| self.write_some(plans, mine), write_rest);
         code.and(tables)
     }
     pub(crate) fn write_chunks(&self, plans: &[ModulePlan]) -> Result<(), PatchError> {
-        let mut all = plans.iter().flat_map(|plan| plan.chunks.iter().map(move |chunk| (plan, chunk)));
-        all.try_for_each(|(plan, chunk)| self.write_code(chunk.addr, plan.chunk_bytes(chunk)))
+        self.write_some(plans, 0..usize::MAX)
+    }
+    /// Writes some of all chunks, by their numbers.
+    fn write_some(&self, plans: &[ModulePlan], some: Range<usize>) -> Result<(), PatchError> {
+        let all = plans.iter().flat_map(|plan| plan.chunks.iter().map(move |chunk| (plan, chunk)));
+        let mut some = all.skip(some.start).take(some.len());
+        some.try_for_each(|(plan, chunk)| self.write_code(chunk.addr, plan.chunk_bytes(chunk)))
     }
     fn write_control(&self, pid: u32) {
         let me = std::process::id();

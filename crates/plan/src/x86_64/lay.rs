@@ -8,7 +8,7 @@ use super::emit::{Emitter, Setting};
 use super::env::Env;
 use super::jump::JUMP;
 use super::room::{GATE, SPARE, arena_per_site, has_short_stubs};
-use super::site::{PatchedSite, Reach};
+use super::site::{AllSites, Reach};
 use super::stub::{self, Latency, Machine};
 use crate::input::ModuleInput;
 use crate::machine::ProcessTraits;
@@ -35,7 +35,7 @@ pub(super) fn lay(
     input: &ModuleInput<'_>,
     env: Env<'_>,
     place: ModuleSpace,
-    sites: &[PatchedSite],
+    sites: &AllSites,
     plan: &mut ModulePlan,
 ) {
     let (mirrored_end, mut shared) = (place.arena, Vec::new());
@@ -47,9 +47,9 @@ pub(super) fn lay(
     plan.join(laid.part);
     if gate.is_some() && used == mirrored_end {
         debug_assert!(shared.len() as u64 <= GATE, "the gate takes {} bytes", shared.len());
-        let (off, len) = (plan.bytes.len() as u32, shared.len() as u32);
+        let len = shared.len() as u32;
+        let off = plan.add_bytes(shared);
         plan.chunks.push(Chunk { addr: mirrored_end, off, len });
-        plan.bytes.append(&mut shared);
     }
     plan.free = laid.arena;
     let spare = RemoteAddr(plan.free.0.next_multiple_of(PAGE));
@@ -62,7 +62,7 @@ pub(super) fn lay(
 }
 
 /// Lays out all sites, by one thread or, if there are many, by two.
-fn lay_sites(set: Setting<'_>, input: &ModuleInput<'_>, sites: &[PatchedSite]) -> Laid {
+fn lay_sites(set: Setting<'_>, input: &ModuleInput<'_>, sites: &AllSites) -> Laid {
     let Setting { place, mirrored_end, .. } = set;
     let stub_starts = stub_starts(sites, set.bias, place.k, place.arena);
     let limit = RemoteAddr(place.code.end().0 - SPARE);
@@ -71,7 +71,7 @@ fn lay_sites(set: Setting<'_>, input: &ModuleInput<'_>, sites: &[PatchedSite]) -
     let (first, second) = stub_starts.split_at(middle);
     // A window may serve both an entry and an exit.
     let actions =
-        |(_, site): &(RemoteAddr, u32)| sites.get(*site as usize).map_or(0, |site| site.actions.len() as u64);
+        |(_, site): &(RemoteAddr, u32)| sites.get(*site).map_or(0, |site| site.actions.len() as u64);
     let many = [first, second].map(|half| half.iter().map(actions).sum::<u64>());
     let between = match second.is_empty() {
         true => limit,
@@ -131,7 +131,7 @@ fn room_for(sites: usize, calls: bool) -> ModulePlan {
 /// Lays the sites with stubs that begin at `stub_starts` into `part`. The next site behind them begins at `end`.
 fn lay_part(
     set: Setting<'_>,
-    sites: &[PatchedSite],
+    sites: &AllSites,
     stub_starts: &[(RemoteAddr, u32)],
     end: RemoteAddr,
     arena: Span,
@@ -143,7 +143,7 @@ fn lay_part(
     for (n, &(stub_start, site)) in stub_starts.iter().enumerate() {
         let next = stub_starts.get(n + 1).map_or(end, |l| l.0).min(set.mirrored_end);
         let room = if set.shared_space { JUMP } else { next.0.saturating_sub(stub_start.0) };
-        let site = &sites[site as usize];
+        let Some(site) = sites.get(site) else { continue };
         if let Err(why) = emitter.site(site, stub_start, room) {
             // Every request that has an action there is refused, not only the first one.
             let mut asked: Vec<u32> = site.actions.iter().map(|a| a.request).collect();
@@ -159,7 +159,7 @@ fn lay_part(
 /// Removes all patches of requests for which some part could not be laid out. A request that shares a patch
 /// with one of them loses that patch too, and is refused for the same reason. Of a large program that may be most of a
 /// hundred thousand requests, and the program may wait meanwhile.
-fn withdraw(plan: &mut ModulePlan, sites: &[PatchedSite], requests: &[ActionRequest], lost: Vec<Refused>) {
+fn withdraw(plan: &mut ModulePlan, sites: &AllSites, requests: &[ActionRequest], lost: Vec<Refused>) {
     if lost.is_empty() {
         return;
     }
@@ -170,7 +170,7 @@ fn withdraw(plan: &mut ModulePlan, sites: &[PatchedSite], requests: &[ActionRequ
     let mut known = 0;
     while known < reasons.len() {
         known = reasons.len();
-        for site in sites {
+        for site in sites.iter() {
             let found = site.actions.iter().find_map(|placed| reasons.get(&placed.request));
             let Some(why) = found.filter(|_| site.actions.len() > 1).cloned() else { continue };
             for placed in &site.actions {
@@ -193,7 +193,7 @@ fn withdraw(plan: &mut ModulePlan, sites: &[PatchedSite], requests: &[ActionRequ
 }
 
 /// Where each site's stub begins, in address order.
-fn stub_starts(sites: &[PatchedSite], bias: Bias, k: i32, arena: RemoteAddr) -> Vec<(RemoteAddr, u32)> {
+fn stub_starts(sites: &AllSites, bias: Bias, k: i32, arena: RemoteAddr) -> Vec<(RemoteAddr, u32)> {
     let mirrored = |at: Svma| (bias.live(at) + JUMP).offset(i64::from(k));
     let mut all: Vec<(RemoteAddr, u32)> = sites
         .iter()
@@ -242,7 +242,7 @@ mod tests {
     use crate::refusal::Refusal;
     use crate::request::Action;
     use crate::x86_64::action::{PlacedAction, SiteAction, When};
-    use crate::x86_64::site::Owner;
+    use crate::x86_64::site::{Owner, PatchedSite};
     use smallvec::SmallVec;
     use trapline_record::ring::RecordKind;
 
@@ -302,7 +302,7 @@ mod tests {
         };
         let mut plan = ModulePlan { patches: vec![patch(1), patch(2)], ..ModulePlan::default() };
         let lost = Refused { probe: 0, request: 0, why: Refusal::NotInFile { at: Svma(0x10) } };
-        withdraw(&mut plan, &sites, &requests, vec![lost]);
+        withdraw(&mut plan, &AllSites::from(sites.to_vec()), &requests, vec![lost]);
         assert_eq!(plan.refused.iter().map(|r| (r.request, r.probe)).collect::<Vec<_>>(), [(0, 10), (1, 11)]);
         assert_eq!(plan.patches.iter().map(|p| p.request).collect::<Vec<_>>(), [2]);
     }

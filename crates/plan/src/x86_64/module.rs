@@ -4,21 +4,23 @@
 
 use super::code_region::{choose, need};
 use super::env::{Env, observed};
-use super::function::Planner;
+use super::function::{Planner, Sites};
 use super::jump::JUMP;
 use super::lay::lay;
 use super::pun::Puns;
-use super::site::PatchedSite;
+use super::site::{AllSites, PatchedSite};
+use crate::bounds::{has_exits, sites_of};
 use crate::input::ModuleInput;
 use crate::plan::{KernelSite, ModulePlan, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
-use crate::request::{Action, ActionRequest};
+use crate::request::ActionRequest;
+use trapline_image::FunctionIndex;
 use trapline_record::{RemoteAddr, Svma};
 
-/// From this many requests on, several threads plan.
+/// From this many requests on, two threads plan.
 const PARALLEL: usize = 1000;
-/// Upper bound of the threads that analyse functions.
-const HELPERS: usize = 8;
+/// The work for a function's entry, as so many bytes of code that are looked at.
+const ENTRY: u64 = 64;
 
 /// Plans all requests for one module.
 ///
@@ -44,13 +46,15 @@ pub(crate) fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanErr
     let own = (place.data.addr, place.code.end());
     let planned = match speculation.take().and_then(|sites| sites.fits(env.traits, env.calls, input.requests))
     {
-        Some(sites) => Planned { sites, ..Planned::default() },
+        Some(sites) => Planned { overlap: overlap(spans(&sites)), sites: sites.into(), ..Planned::default() },
         None => plan_sites(env, input, own),
     };
-    let Planned { mut sites, mut refused, kernel, pun_regions, armed } = planned;
-    if overlap(&sites) {
-        sites.sort_by_key(|s| s.start);
-        drop_overlapping(env, input.requests, &mut sites, &mut refused);
+    let Planned { mut sites, overlap, mut refused, kernel, pun_regions, armed } = planned;
+    if overlap {
+        let mut all = sites.joined();
+        all.sort_by_key(|s| s.start);
+        drop_overlapping(env, input.requests, &mut all, &mut refused);
+        sites = all.into();
     }
     let mut plan = ModulePlan { k: place.k, data: place.data, kernel, refused, ..ModulePlan::default() };
     (plan.pun_regions, plan.armed) = (pun_regions, armed);
@@ -61,7 +65,8 @@ pub(crate) fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanErr
     plan.shares = sites.iter().filter(|s| s.actions.len() > 1).flat_map(others).collect();
     let tails = sites.iter().flat_map(|s| &s.actions).filter(|placed| placed.is_tail());
     plan.tails = tails.map(|placed| placed.request).collect();
-    finish(&mut plan);
+    let alone = input.alone || plan.patches.len() < PARALLEL;
+    finish(&mut plan, alone);
     Ok(plan)
 }
 
@@ -70,7 +75,9 @@ type Span = (RemoteAddr, RemoteAddr);
 /// Sum of what planning the functions gave.
 #[derive(Default)]
 struct Planned {
-    sites: Vec<PatchedSite>,
+    sites: AllSites,
+    /// Some windows overlap.
+    overlap: bool,
     refused: Vec<Refused>,
     kernel: Vec<KernelSite>,
     pun_regions: Vec<Region>,
@@ -79,23 +86,23 @@ struct Planned {
 
 fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span) -> Planned {
     let order = by_function(input.requests);
-    let new = || Planner::new(env, input.bias, Puns::new(input.space, own, input.regions));
-    if let Some(halves) = halves(&order).filter(|_| !input.alone)
+    let trampolines = input.latency.filter(|latency| latency.trampolines.is_some());
+    let new = || {
+        let mut planner = Planner::new(env, input.bias, Puns::new(input.space, own, input.regions));
+        planner.or_trampolines = trampolines.is_some_and(|latency| latency.or_trampolines);
+        planner.by_trampolines = trampolines.is_some_and(|latency| latency.by_trampolines);
+        planner.requests_of(order.iter().filter_map(|(_, w)| w.function));
+        planner
+    };
+    if let Some(halves) = halves(&order, |f| env.image.function(f).len).filter(|_| !input.alone)
         && let Some(planned) = plan_halves(new, halves, env)
     {
         return planned;
     }
     let mut planner = new();
-    let trampolines = input.latency.filter(|latency| latency.trampolines.is_some());
-    planner.or_trampolines = trampolines.is_some_and(|latency| latency.or_trampolines);
-    planner.by_trampolines = trampolines.is_some_and(|latency| latency.by_trampolines);
-    if input.alone || order.len() < PARALLEL {
-        planner.functions(&order);
-    } else {
-        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
-        planner.functions_with_help(&order, cpus.min(HELPERS));
-    }
-    planner.into()
+    planner.functions(&order);
+    let overlap = overlap(spans(planner.sites.all()));
+    Planned::new(planner, Vec::new(), overlap)
 }
 
 /// Plans both halves at once; `None` if they need the same bytes.
@@ -110,44 +117,59 @@ fn plan_halves<'a>(
         planner.claims.keep_within(low, high);
         planner.sites = room;
         planner.functions(part);
-        planner
+        let spans = spans(planner.sites.all());
+        (planner, spans)
     };
     // This thread allocates the memory for both: the other thread's would be new, and the kernel would
     // have to clear it.
-    let (all, its) = (Vec::with_capacity(first.len() + second.len()), Vec::with_capacity(second.len()));
-    let (mut a, b) = std::thread::scope(|scope| {
+    let sites =
+        |half: Half<'_>| half.iter().map(|(_, w)| sites_of(w, |f| env.map.exit_bound(f)) as usize).sum();
+    let (mine, its): (usize, usize) = (sites(first), sites(second));
+    let (all, its) = (Sites::with_capacity(mine + its), Sites::with_capacity(its));
+    let ((mut a, mut all_spans), b) = std::thread::scope(|scope| {
         let other = scope.spawn(|| run(second, at, Svma(u64::MAX), its));
         (run(first, Svma(0), at, all), other.join())
     });
-    let b = b.ok().filter(|b| a.puns.merge(&b.puns))?;
-    a.sites.extend(b.sites);
+    let mut is_apart = |b: &Planner<'_>| a.puns.merge(&b.puns) && a.claims.is_apart_from(&b.claims);
+    let (b, its_spans) = b.ok().filter(|(b, _)| is_apart(b))?;
+    all_spans.extend(its_spans);
     a.refused.extend(b.refused);
     a.kernel.extend(b.kernel);
-    Some(a.into())
+    a.armed.extend(b.armed);
+    let its = b.sites.into_all();
+    Some(Planned::new(a, its, overlap(all_spans)))
 }
 
-impl From<Planner<'_>> for Planned {
-    fn from(planner: Planner<'_>) -> Self {
+impl Planned {
+    /// What a planner found, and further sites.
+    fn new(planner: Planner<'_>, further: Vec<PatchedSite>, overlap: bool) -> Self {
         let pun_regions = planner.puns.regions();
         let Planner { sites, refused, kernel, armed, .. } = planner;
-        Self { sites, refused, kernel, pun_regions, armed }
+        Self { sites: AllSites::new(sites.into_all(), further), overlap, refused, kernel, pun_regions, armed }
     }
 }
 
 type Half<'a> = &'a [(u32, ActionRequest)];
 
-/// Two halves that cannot get in each other's way: no window of an entry, or of an instruction before a system
-/// call (SYS-1), leaves its function. Where they meet depends on what the user asked for alone, so a listing and an
-/// attach choose the same windows.
-fn halves(order: &[(u32, ActionRequest)]) -> Option<(Half<'_>, Half<'_>)> {
-    let stays = |w: &ActionRequest| {
-        w.function.is_some() && (w.action.is_at_entry_alone() || matches!(w.action, Action::HoldAt(..)))
-    };
-    if order.len() < PARALLEL || !order.iter().all(|(_, w)| stays(w)) {
+/// Two halves for two threads, where all requests are for functions. Cold parts lie anywhere, so the halves may get in
+/// each other's way there; that is seen when they are put together. Where they meet depends on what the user asked for
+/// alone, so a listing and an attach choose the same windows.
+fn halves(order: Half<'_>, len: impl Fn(FunctionIndex) -> u64) -> Option<(Half<'_>, Half<'_>)> {
+    if order.len() < PARALLEL || !order.iter().all(|(_, w)| w.function.is_some()) {
         return None;
     }
+    // All of a function is looked at for its exits, a few instructions for its entry.
+    let work = |w: &ActionRequest| match w.function {
+        Some(function) if has_exits(w.action) => ENTRY + len(function),
+        _ => ENTRY,
+    };
     let asked = || order.iter().filter(|(_, w)| !w.action.is_for_us());
-    let middle = asked().nth(asked().count() / 2)?.1.function;
+    let (all, mut sum) = (asked().map(|(_, w)| work(w)).sum::<u64>(), 0);
+    let middle = asked().find(|(_, w)| {
+        sum += work(w);
+        sum > all / 2
+    });
+    let middle = middle?.1.function;
     let cut = order.partition_point(|(_, w)| w.function < middle);
     (cut != 0).then(|| order.split_at(cut))
 }
@@ -159,10 +181,17 @@ fn by_function(requests: &[ActionRequest]) -> Vec<(u32, ActionRequest)> {
     order
 }
 
-/// Whether some windows overlap. Sites are large, so only their places are sorted.
-fn overlap(sites: &[PatchedSite]) -> bool {
+/// The places of windows, sorted. Sites are large, so these are compared in their stead.
+fn spans(sites: &[PatchedSite]) -> Vec<(Svma, Svma)> {
     let mut spans: Vec<(Svma, Svma)> = sites.iter().map(|site| (site.start, site.end())).collect();
     spans.sort_unstable();
+    spans
+}
+
+/// Whether some windows overlap. Their places are sorted, or are one sorted list behind another.
+fn overlap(mut spans: Vec<(Svma, Svma)>) -> bool {
+    // The stable sort finds lists that are sorted.
+    spans.sort();
     spans.windows(2).any(|pair| pair[0].1 > pair[1].0)
 }
 
@@ -187,16 +216,30 @@ fn drop_overlapping(
     }
 }
 
-fn finish(plan: &mut ModulePlan) {
+fn finish(plan: &mut ModulePlan, alone: bool) {
+    let ModulePlan { chunks, patches, guards, fixups, deliveries, calls, originals, refused, .. } = plan;
     // All are nearly sorted, which makes the stable sort fast.
-    plan.chunks.sort_by_key(|c| c.addr);
-    plan.patches.sort_by_key(|p| p.addr);
-    plan.guards.sort_by_key(|g| g.at);
-    plan.fixups.sort_by_key(|g| g.at);
-    plan.deliveries.sort();
-    plan.calls.sort_by_key(|call| call.at);
-    plan.originals.sort_by_key(|o| o.copy);
-    plan.refused.sort_by_key(|r| r.request);
+    let mut by_patch = || {
+        chunks.sort_by_key(|c| c.addr);
+        patches.sort_by_key(|p| p.addr);
+        calls.sort_by_key(|call| call.at);
+        refused.sort_by_key(|r| r.request);
+    };
+    let mut by_instruction = || {
+        guards.sort_by_key(|g| g.at);
+        fixups.sort_by_key(|g| g.at);
+        deliveries.sort();
+        originals.sort_by_key(|o| o.copy);
+    };
+    if alone {
+        by_instruction();
+        by_patch();
+    } else {
+        std::thread::scope(|scope| {
+            scope.spawn(by_instruction);
+            by_patch();
+        });
+    }
     let stats = &mut plan.stats;
     stats.refused = plan.refused.len() as u32;
     stats.sites[Tactic::Kernel as usize] = plan.kernel.len() as u32;
@@ -212,7 +255,7 @@ mod tests {
     use trapline_image::FunctionIndex;
     use trapline_record::Svma;
 
-    use super::{PARALLEL, halves};
+    use super::{ENTRY, PARALLEL, halves};
     use crate::request::{Action, ActionRequest, Hold};
 
     fn requests(of: impl Fn(u32) -> Action) -> Vec<(u32, ActionRequest)> {
@@ -222,16 +265,26 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_plan_entries_with_held_calls_among_them() {
+    fn two_threads_plan_what_is_of_functions() {
         let with = |action| requests(move |n| if n == 7 { action } else { Action::CountEntry });
         for action in [Action::CallEntry, Action::Hold(Hold::Prctl), Action::HoldAt(Svma(1), Hold::Prctl)] {
             let all = with(action);
-            let (first, second) = halves(&all).expect("no window leaves its function");
+            let (first, second) = halves(&all, |_| 1000).expect("all are of functions");
             assert_eq!((first.len(), first.len() + second.len()), (PARALLEL / 2, PARALLEL));
         }
-        for action in [Action::CountExits, Action::CountAt(Svma(1))] {
-            assert!(halves(&with(action)).is_none(), "{action:?}");
-        }
-        assert!(halves(&with(Action::CountEntry)[1..]).is_none(), "too few");
+        assert!(halves(&with(Action::CountEntry)[1..], |_| 1000).is_none(), "too few");
+        let mut all = with(Action::CountAt(Svma(1)));
+        assert!(halves(&all, |_| 1000).is_some());
+        all[7].1.function = None;
+        assert!(halves(&all, |_| 1000).is_none(), "one is of no function");
+    }
+
+    #[test]
+    fn both_halves_are_as_much_work() {
+        // The first functions are looked at in full, and longer than the others.
+        let all = requests(|n| if n < 100 { Action::CountExits } else { Action::CountEntry });
+        let (first, _) = halves(&all, |_| 9000 - ENTRY).expect("two halves");
+        // 100 · 9000 of 100 · 9000 + 900 · 64.
+        assert_eq!(first.len(), 53);
     }
 }

@@ -16,7 +16,7 @@ pub(crate) const SHORT: u64 = 2;
 pub(crate) struct Claims {
     taken: BTreeMap<Svma, Svma>,
     order: Vec<Svma>,
-    /// Where islands may lie; everywhere if `None`.
+    /// Where islands may lie that are not right behind their site's own code; everywhere if `None`.
     within: Option<(Svma, Svma)>,
 }
 
@@ -30,12 +30,17 @@ impl Claims {
             self.order.push(start);
         }
     }
-    /// Keeps islands to a range, because another planner plans what is outside.
+    /// Keeps islands to a range, because another planner plans the functions outside. The padding right behind a
+    /// function's own parts is used outside too.
     pub(crate) fn keep_within(&mut self, low: Svma, high: Svma) {
         self.within = Some((low, high));
     }
     fn may_host(&self, start: Svma, end: Svma) -> bool {
-        self.within.is_none_or(|(low, high)| low <= start && end <= high) && self.is_free(start, end)
+        self.within.is_none_or(|(low, high)| low <= start && end <= high)
+    }
+    /// Whether another planner claims other bytes.
+    pub(crate) fn is_apart_from(&self, other: &Self) -> bool {
+        other.taken.iter().all(|(&start, &end)| self.is_free(start, end))
     }
     /// A point to return to.
     pub(crate) fn mark(&self) -> usize {
@@ -56,12 +61,33 @@ pub(crate) fn island(env: &Env<'_>, claims: &mut Claims, site: Svma, traps: bool
         let rel = i8::try_from(at.wrapping_sub(from.0).cast_signed()).ok()?;
         (!traps || TRAPPING.contains(&rel.cast_unsigned())).then_some(Svma(at))
     };
+    let behind = env.map.part_at(site).ok().map(|part| part.end);
     let found = env.map.holes(env.image, site, 160).find_map(|(start, len)| {
         let last = (start.0 + len).checked_sub(JUMP)?;
-        (start.0..=last)
-            .filter_map(fits)
-            .find(|&at| claims.may_host(at, at + JUMP) && env.is_unpatched(at, at + JUMP))
+        let may_host = |at: Svma| behind == Some(start) || claims.may_host(at, at + JUMP);
+        let is_free = |at: Svma| claims.is_free(at, at + JUMP) && env.is_unpatched(at, at + JUMP);
+        (start.0..=last).filter_map(fits).find(|&at| may_host(at) && is_free(at))
     })?;
     claims.claim(found, found + JUMP);
     Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Claims;
+    use trapline_record::Svma;
+
+    #[test]
+    fn two_planners_may_claim_neighbours_but_no_byte_twice() {
+        let claimed = |spans: &[(u64, u64)]| {
+            let mut claims = Claims::default();
+            spans.iter().for_each(|&(start, end)| claims.claim(Svma(start), Svma(end)));
+            claims
+        };
+        let first = claimed(&[(0x10, 0x15), (0x30, 0x35)]);
+        assert!(first.is_apart_from(&claimed(&[(0x15, 0x1a), (0x2b, 0x30)])));
+        for shared in [(0x14, 0x19), (0x0c, 0x11), (0x11, 0x12), (0x2f, 0x40)] {
+            assert!(!first.is_apart_from(&claimed(&[(0x20, 0x25), shared])), "{shared:x?}");
+        }
+    }
 }

@@ -65,7 +65,7 @@ pub(crate) struct Puns {
     own: (RemoteAddr, RemoteAddr),
     /// Ranges of free memory within that reach, sorted.
     gaps: Vec<(u64, u64)>,
-    /// Targets, five bytes each, sorted.
+    /// Targets, five bytes each, in the order in which they were taken.
     targets: Vec<RemoteAddr>,
     /// Upper bound of the targets: each takes a region.
     most: usize,
@@ -89,7 +89,7 @@ impl Puns {
         free: u64,
         (boundaries, starts): (u8, u8),
     ) -> Option<Pun> {
-        if self.targets.len() >= self.most {
+        if self.is_full() {
             return None;
         }
         let free = free.clamp(1, 4) as usize - 1;
@@ -143,13 +143,12 @@ impl Puns {
     fn take(&mut self, pun: Pun) -> bool {
         let before = self.targets.len();
         for target in core::iter::once(pun.target).chain(pun.others()) {
-            if self.targets.len() >= self.most || !self.is_usable(target) {
+            if self.is_full() || !self.is_usable(target) {
                 self.targets.truncate(before);
                 return false;
             }
             self.targets.push(target);
         }
-        self.targets.sort_unstable();
         true
     }
 
@@ -186,7 +185,9 @@ impl Puns {
     /// The regions that hold all targets; sorted, disjoint.
     pub(crate) fn regions(&self) -> Vec<Region> {
         let mut regions: Vec<Region> = Vec::new();
-        for &target in &self.targets {
+        let mut targets = self.targets.clone();
+        targets.sort_unstable();
+        for target in targets {
             let new = region_of(target);
             match regions.last_mut().filter(|last| new.addr <= last.end()) {
                 Some(last) => last.len = last.len.max(new.end() - last.addr),
@@ -201,15 +202,19 @@ impl Puns {
         let apart = |a: &RemoteAddr, b: &RemoteAddr| a.0.abs_diff(b.0) >= JUMP;
         let clear = other.targets.iter().all(|b| self.targets.iter().all(|a| apart(a, b)));
         self.targets.extend(&other.targets);
-        self.targets.sort_unstable();
         clear
     }
 
-    pub(crate) fn mark(&self) -> Vec<RemoteAddr> {
-        self.targets.clone()
+    /// Whether no target can be taken any more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.targets.len() >= self.most
     }
-    pub(crate) fn rollback(&mut self, mark: Vec<RemoteAddr>) {
-        self.targets = mark;
+    /// A point to return to.
+    pub(crate) fn mark(&self) -> usize {
+        self.targets.len()
+    }
+    pub(crate) fn rollback(&mut self, mark: usize) {
+        self.targets.truncate(mark);
     }
 }
 

@@ -49,6 +49,38 @@ pub(crate) struct PatchedSite {
     pub(crate) faults_before: bool,
 }
 
+/// All sites of a module. They stay in the lists in which two threads planned them: together they take megabytes.
+#[derive(Debug, Default)]
+pub(crate) struct AllSites {
+    first: Vec<PatchedSite>,
+    second: Vec<PatchedSite>,
+}
+
+impl AllSites {
+    pub(crate) const fn new(first: Vec<PatchedSite>, second: Vec<PatchedSite>) -> Self {
+        Self { first, second }
+    }
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PatchedSite> {
+        self.first.iter().chain(&self.second)
+    }
+    /// A site by its place in [`iter`](Self::iter).
+    pub(crate) fn get(&self, nth: u32) -> Option<&PatchedSite> {
+        let nth = nth as usize;
+        self.first.get(nth).or_else(|| self.second.get(nth.checked_sub(self.first.len())?))
+    }
+    /// The same in one list.
+    pub(crate) fn joined(mut self) -> Vec<PatchedSite> {
+        self.first.append(&mut self.second);
+        self.first
+    }
+}
+
+impl From<Vec<PatchedSite>> for AllSites {
+    fn from(all: Vec<PatchedSite>) -> Self {
+        Self::new(all, Vec::new())
+    }
+}
+
 impl PatchedSite {
     /// First byte behind the displaced instructions.
     pub(crate) fn code_end(&self) -> Svma {

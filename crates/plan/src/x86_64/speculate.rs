@@ -25,7 +25,7 @@ use trapline_record::addr::Bias;
 
 use super::branch_map::BranchMap;
 use super::env::{Env, observed};
-use super::function::Planner;
+use super::function::{Planner, Sites};
 use super::pun::Puns;
 use super::site::{PatchedSite, Reach};
 use crate::calls::CallInput;
@@ -123,7 +123,7 @@ fn plan_entries(image: &Image, map: &BranchMap, functions: &[FunctionIndex]) -> 
         observed: &observed,
     };
     let mut planner = Planner::new(env, Bias(0), Puns::new(&space, Default::default(), u32::MAX));
-    planner.sites.reserve(order.len());
+    planner.sites = Sites::with_capacity(order.len());
     planner.requests_of(order.iter().map(|one| one.0));
     let mut requests: SmallVec<[(u32, ActionRequest); 1]> = SmallVec::new();
     let depends = |site: &PatchedSite| matches!(site.reach, Reach::Pun(..) | Reach::Trap);
@@ -136,7 +136,7 @@ fn plan_entries(image: &Image, map: &BranchMap, functions: &[FunctionIndex]) -> 
         planner.function(Some(its[0].0), &requests);
         is_sure(&planner)
     });
-    is_whole.then(|| SpeculativeSites { functions: functions.to_vec(), sites: planner.sites })
+    is_whole.then(|| SpeculativeSites { functions: functions.to_vec(), sites: planner.sites.into_all() })
 }
 
 /// The batch's request with that number.

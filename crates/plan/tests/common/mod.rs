@@ -79,6 +79,17 @@ pub(crate) fn plan_beside(
     requests: &[ActionRequest],
     patched: &[(Svma, Svma)],
 ) -> ModulePlan {
+    plan_by(image, map, traits, requests, (patched, false))
+}
+
+/// The same, by one thread if `alone`.
+pub(crate) fn plan_by(
+    image: &Image,
+    map: &CodeMap,
+    traits: &ProcessTraits,
+    requests: &[ActionRequest],
+    (patched, alone): (&[(Svma, Svma)], bool),
+) -> ModulePlan {
     let bias = bias_of(image);
     let space = space_of(image, bias);
     let layout = DataLayout::new(&bounds(image, map, traits, requests));
@@ -102,7 +113,7 @@ pub(crate) fn plan_beside(
         space: &space,
         code_region: None,
         patched,
-        alone: false,
+        alone,
         layout: &layout,
         far: trapline_record::RemoteAddr(0x2000_0000_0000),
         own_page: trapline_record::RemoteAddr(0x3000_0000_0000),

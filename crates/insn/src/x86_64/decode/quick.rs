@@ -5,27 +5,24 @@
 //! the decoder.
 //! Does not: decode instructions in full.
 //!
-//! Each field is computed separately, and an [`Insn`] is built once, at its final place: copies of
-//! half-written ones take longer than all the rest.
+//! Instructions come in no order that a processor can foresee, and where one begins is known when the length of the one
+//! before is. So there is no branch on what an instruction is, except for what is rare, and few steps to its length: its
+//! [`Form`] and its [`Operand`] are looked up, and its fields are computed from these. An [`Insn`] is built once, at its
+//! final place: copies of half-written ones take longer than all the rest.
 
 use super::super::scan::{
-    C4, G5, I1, IV, IZ, J1, J4, JC, LEA, M, M1, MZ, N, ONE, RI, RT, T1, TR, TWO, TZ, Z1, ZZ, word,
+    C4, I1, IV, IZ, J1, J4, JC, LEA, M, M1, MZ, N, ONE, RI, RT, T1, TWO, TZ, Z1, ZZ, word,
 };
 use super::{Class, Gpr, Insn, MemKind, MemUse, Way, sweep};
 
 /// Appends what [`sweep`] produces, but faster.
 pub fn sweep_into(bytes: &[u8], addr: u64, insns: &mut Vec<Insn>) {
     let (mut at, mut full) = (0, sweep(bytes, addr));
-    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-        // Not copied where they are 16: each byte would be loaded from the copy, some cycles later.
-        let mut padded = [0; 16];
-        let window = rest.first_chunk().unwrap_or_else(|| {
-            padded.iter_mut().zip(rest).for_each(|(to, byte)| *to = *byte);
-            &padded
-        });
+    while let Some(rest) = bytes.get(at..) {
         let here = addr.wrapping_add(at as u64);
-        if let Some(insn) = by_tables(window, here)
-            && usize::from(insn.len) <= rest.len()
+        // The last few instructions are left to the decoder.
+        if let Some(window) = rest.first_chunk()
+            && let Some(insn) = by_tables(window, here)
         {
             at += usize::from(insn.len);
             insns.push(insn);
@@ -37,147 +34,206 @@ pub fn sweep_into(bytes: &[u8], addr: u64, insns: &mut Vec<Insn>) {
     }
 }
 
-/// Whether a ModRM follows, number of further bytes, the class, where control goes.
-type OpcodeForm = (bool, usize, Class, Way);
-
-/// The parts of an instruction before its operands.
+/// What an opcode says about its instruction.
 #[derive(Clone, Copy)]
-struct Head {
-    narrow: bool,
-    prefixed: bool,
-    rex: u8,
-    op: u8,
-    /// The register field, if the next byte is a ModRM.
-    field: u8,
-    /// The operand is a register, if the next byte is a ModRM.
-    is_register: bool,
+struct Form {
+    /// Bits below.
+    is: u8,
+    /// Number of bytes behind the operand.
+    more: u8,
+    class: Class,
+    way: Way,
 }
+
+/// A ModRM follows.
+const OPERAND: u8 = 1;
+/// Its operand is not accessed.
+const QUIET: u8 = 2;
+/// Where it goes is told by its last bytes.
+const DIRECT: u8 = 4;
+/// Only in the tables where the operand is in memory …
+const MEMORY: u8 = 8;
+/// … the register field is 0 …
+const ZERO: u8 = 16;
+/// … and there is no REX.W.
+const NARROW: u8 = 32;
+/// The opcode is the next byte.
+const ESCAPE: u8 = 64;
+/// Left to the decoder.
+const RARE: u8 = 128;
+
+/// Forms of one-byte opcodes without prefixes but REX, and then of those behind 0F.
+static FORMS: [Form; 512] = {
+    let mut t = [Form::new(RARE, 0); 512];
+    let mut op = 0;
+    while op < 256 {
+        t[op] = Form::one_byte(op as u8);
+        t[op + 256] = Form::behind_0f(op as u8);
+        op += 1;
+    }
+    t
+};
+
+impl Form {
+    const fn new(is: u8, more: u8) -> Self {
+        Self { is, more, class: Class::Plain, way: Way::Next }
+    }
+    const fn of(self, class: Class) -> Self {
+        Self { class, ..self }
+    }
+    const fn goes(self, way: Way) -> Self {
+        Self { way, ..self }
+    }
+
+    const fn one_byte(op: u8) -> Self {
+        match (ONE[op as usize], op) {
+            (_, 0x0F) => Self::new(ESCAPE, 0),
+            (N, 0x50..=0x57) => Self::new(0, 0).of(Class::Push),
+            (N, 0x58..=0x5F) => Self::new(0, 0).of(Class::Pop),
+            (N, 0x91..=0x99 | 0xC9) => Self::new(0, 0),
+            (I1, 0x6A) => Self::new(0, 1).of(Class::Push),
+            (IZ, 0x68) => Self::new(0, 4).of(Class::Push),
+            (I1, _) => Self::new(0, 1),
+            (IZ, _) => Self::new(0, 4),
+            (IV, _) => Self::new(NARROW, 4),
+            (M, _) => Self::new(OPERAND, 0),
+            (M1, _) => Self::new(OPERAND, 1),
+            (MZ, _) => Self::new(OPERAND, 4),
+            (Z1 | T1, _) => Self::new(OPERAND | ZERO, 1),
+            (ZZ | TZ, _) => Self::new(OPERAND | ZERO, 4),
+            (LEA, _) => Self::new(OPERAND | QUIET | MEMORY, 0),
+            (JC, _) => Self::new(DIRECT, 1).of(Class::Jcc).goes(Way::Branch),
+            (J1, _) => Self::new(DIRECT, 1).goes(Way::Jump),
+            (J4, _) => Self::new(DIRECT, 4).goes(Way::Jump),
+            (C4, _) => Self::new(DIRECT, 4).goes(Way::Call),
+            (RT, _) => Self::new(0, 0).goes(Way::Ret),
+            (RI, _) => Self::new(0, 2).goes(Way::Ret),
+            _ => Self::new(RARE, 0),
+        }
+    }
+
+    const fn behind_0f(op: u8) -> Self {
+        match (TWO[op as usize], op) {
+            (M, 0x1F) => Self::new(OPERAND | QUIET | ZERO, 0).of(Class::Nop),
+            // `endbr64` and similar; what needs its prefix.
+            (M, 0x1E | 0xD6) => Self::new(RARE, 0),
+            (M, _) => Self::new(OPERAND, 0),
+            (M1, _) => Self::new(OPERAND, 1),
+            (N, _) => Self::new(0, 0),
+            (J4, _) => Self::new(DIRECT, 4).of(Class::Jcc).goes(Way::Branch),
+            _ => Self::new(RARE, 0),
+        }
+    }
+}
+
+/// What a ModRM says about its operand.
+#[derive(Clone, Copy)]
+struct Operand {
+    /// Bytes of both, without those that a SIB's base adds.
+    len: u8,
+    /// As it is without a SIB.
+    kind: MemKind,
+    /// Lower bits of the base register's number, or [`NONE`].
+    base: u8,
+    has_sib: bool,
+    /// The bits of [`Form::is`] that it contradicts.
+    not: u8,
+}
+
+/// The number of no register, in [`GPRS`].
+const NONE: u8 = 16;
+/// General registers by number; none from [`NONE`] on.
+static GPRS: [Option<Gpr>; 32] = {
+    let mut t = [None; 32];
+    let mut number = 0;
+    while number < 16 {
+        t[number] = Some(Gpr::ALL[number]);
+        number += 1;
+    }
+    t
+};
+
+static OPERANDS: [Operand; 256] = {
+    let mut t = [Operand { len: 1, kind: MemKind::None, base: NONE, has_sib: false, not: MEMORY }; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mode, low) = (byte >> 6, byte as u8 & 7);
+        let (has_sib, is_ip) = (low == 4, mode == 0 && low == 5);
+        if mode < 3 {
+            t[byte] = Operand {
+                len: if is_ip { 5 } else { [1, 2, 5][mode] + has_sib as u8 },
+                kind: if is_ip { MemKind::Ip } else { MemKind::Register },
+                base: if is_ip { NONE } else { low },
+                has_sib,
+                not: 0,
+            };
+        }
+        if byte & 0x38 != 0 {
+            t[byte].not |= ZERO;
+        }
+        byte += 1;
+    }
+    t
+};
 
 /// The instruction at the start of `window`, if the tables have it.
 #[inline(always)]
 fn by_tables(window: &[u8; 16], addr: u64) -> Option<Insn> {
-    let (narrow, prefixed) = (window[0] == 0x66, matches!(window[0], 0x64..=0x66));
-    let mut n = usize::from(prefixed);
-    let rex = if window[n] & 0xF0 == 0x40 { window[n] } else { 0 };
-    n += usize::from(rex != 0);
-    let two = window[n] == 0x0F;
-    n += usize::from(two);
-    let op = window[n];
+    let has_rex = window[0] & 0xF0 == 0x40;
+    let rex = if has_rex { window[0] } else { 0 };
+    let mut n = usize::from(has_rex);
+    let mut form = FORMS[usize::from(window[n])];
     n += 1;
-    let (field, is_register) = (window[n] >> 3 & 7, window[n] >= 0xC0);
-    let head = Head { narrow, prefixed, rex, op, field, is_register };
-    let (has_operand, more, class, way) = if two { behind_0f(head)? } else { one_byte(head)? };
-    let (mut len, mut mem, mut disp) = (n, MemUse::default(), None);
-    if has_operand {
-        let (bytes, used, named) = operand(window, n, rex);
-        len += bytes;
-        disp = named;
-        // `lea` and `nop` access nothing.
-        if class != Class::Nop && (two || op != 0x8D) {
-            mem = used;
-        }
+    if form.is & ESCAPE != 0 {
+        form = FORMS[256 + usize::from(window[n])];
+        n += 1;
     }
-    len += more;
+    let operand = OPERANDS[usize::from(window[n])];
+    if form.is & (operand.not | RARE | if rex & 8 != 0 { NARROW } else { 0 }) != 0 {
+        return None;
+    }
+    let has_operand = form.is & OPERAND != 0;
+    let mut bytes = usize::from(operand.len);
+    let mut mem = MemUse {
+        kind: operand.kind,
+        base: GPRS[usize::from(operand.base | (rex & 1) << 3) & 31],
+        index: None,
+    };
+    if has_operand && operand.has_sib {
+        let sib = window[n + 1];
+        let has_base = window[n] >= 0x40 || sib & 7 != 5;
+        (mem, bytes) = (by_sib(sib, rex, has_base), bytes + if has_base { 0 } else { 4 });
+    }
+    let len = n + if has_operand { bytes } else { 0 } + usize::from(form.more);
     let end = addr.wrapping_add(len as u64);
-    let is_direct = matches!(way, Way::Jump | Way::Branch | Way::Call);
-    let rel = if more == 1 { i64::from(window[n].cast_signed()) } else { word(window, n).into() };
-    let named = if is_direct { Some(rel) } else { disp.map(i64::from) };
+    let is_ip = has_operand && operand.kind == MemKind::Ip;
+    let is_direct = form.is & DIRECT != 0;
+    let rel = if form.more == 1 { window[n].cast_signed().into() } else { word(window, n) };
+    let from_end = if is_direct { rel } else { word(window, n + 1) };
+    let is_named = is_direct | is_ip;
+    let is_used = has_operand && form.is & QUIET == 0;
     Some(Insn {
         addr,
-        named: named.map_or(0, |from_end| end.wrapping_add_signed(from_end)),
-        mem,
-        way,
+        named: end.wrapping_add_signed(from_end.into()) & u64::from(is_named).wrapping_neg(),
+        mem: if is_used { mem } else { MemUse::default() },
+        way: form.way,
         len: len as u8,
-        disp_at: if disp.is_some() { n as u8 + 1 } else { 0 },
-        rel_size: if is_direct { more as u8 } else { 0 },
-        class,
+        disp_at: if is_ip { n as u8 + 1 } else { 0 },
+        rel_size: if is_direct { form.more } else { 0 },
+        class: form.class,
     })
 }
 
+/// A memory operand with a SIB.
 #[inline(always)]
-fn one_byte(head: Head) -> Option<OpcodeForm> {
-    let Head { narrow, prefixed, rex, op, field, .. } = head;
-    let wide = rex & 8 != 0;
-    let z = if narrow && !wide { 2 } else { 4 };
-    let shape = match ONE[usize::from(op)] {
-        N => match op {
-            0x50..=0x57 if !narrow => (false, 0, Class::Push, Way::Next),
-            0x58..=0x5F if !narrow => (false, 0, Class::Pop, Way::Next),
-            0x90 if rex == 0 && (narrow || !prefixed) => (false, 0, Class::Nop, Way::Next),
-            0x91..=0x99 | 0xC9 => (false, 0, Class::Plain, Way::Next),
-            _ => return None,
-        },
-        I1 | IZ if matches!(op, 0x68 | 0x6A) && narrow => return None,
-        I1 => (false, 1, if op == 0x6A { Class::Push } else { Class::Plain }, Way::Next),
-        IZ => (false, z, if op == 0x68 { Class::Push } else { Class::Plain }, Way::Next),
-        IV => (false, if wide { 8 } else { z }, Class::Plain, Way::Next),
-        M => (true, 0, Class::Plain, Way::Next),
-        M1 => (true, 1, Class::Plain, Way::Next),
-        MZ => (true, z, Class::Plain, Way::Next),
-        T1 => (true, usize::from(field < 2), Class::Plain, Way::Next),
-        TZ => (true, if field < 2 { z } else { 0 }, Class::Plain, Way::Next),
-        Z1 if field == 0 => (true, 1, Class::Plain, Way::Next),
-        ZZ if field == 0 => (true, z, Class::Plain, Way::Next),
-        LEA if !head.is_register => (true, 0, Class::Plain, Way::Next),
-        G5 if field < 2 => (true, 0, Class::Plain, Way::Next),
-        G5 if field == 6 && !narrow => (true, 0, Class::Push, Way::Next),
-        _ if prefixed => return None,
-        G5 if field == 2 => (true, 0, Class::Plain, Way::CallBy),
-        G5 if field == 4 => (true, 0, Class::Plain, Way::JumpBy),
-        JC => (false, 1, Class::Jcc, Way::Branch),
-        J1 => (false, 1, Class::Plain, Way::Jump),
-        J4 => (false, 4, Class::Plain, Way::Jump),
-        C4 => (false, 4, Class::Plain, Way::Call),
-        RT => (false, 0, Class::Plain, Way::Ret),
-        RI => (false, 2, Class::Plain, Way::Ret),
-        TR if rex == 0 => (false, 0, Class::Int3, Way::Trap),
-        _ => return None,
-    };
-    Some(shape)
-}
-
-#[inline(always)]
-fn behind_0f(head: Head) -> Option<OpcodeForm> {
-    let Head { narrow, prefixed, op, field, .. } = head;
-    match TWO[usize::from(op)] {
-        // `endbr64` and similar; `nop`s with other register fields; an opcode that needs its prefix.
-        M if op == 0x1E || (op == 0x1F && field != 0) || (op == 0xD6 && !narrow) => None,
-        M => Some((true, 0, if op == 0x1F { Class::Nop } else { Class::Plain }, Way::Next)),
-        M1 => Some((true, 1, Class::Plain, Way::Next)),
-        N => Some((false, 0, Class::Plain, Way::Next)),
-        J4 if !prefixed => Some((false, 4, Class::Jcc, Way::Branch)),
-        _ => None,
-    }
-}
-
-/// Number of bytes of the ModRM at `n` and what belongs to it, the memory operand, and the displacement if it
-/// is relative to rip.
-#[inline(always)]
-fn operand(window: &[u8; 16], n: usize, rex: u8) -> (usize, MemUse, Option<i32>) {
-    let (mode, low) = (window[n] >> 6, window[n] & 7);
-    if mode == 3 {
-        return (1, MemUse::default(), None);
-    }
-    if mode == 0 && low == 5 {
-        return (5, MemUse { kind: MemKind::Ip, base: None, index: None }, Some(word(window, n + 1)));
-    }
-    let gpr = |low: u8, high: u8| Gpr::ALL[usize::from(low & 7 | (high & 1) << 3)];
-    let (mut base, mut index, mut len) = (Some(gpr(low, rex)), None, [1, 2, 5, 1][usize::from(mode)]);
-    if low == 4 {
-        let sib = window[n + 1];
-        let scaled = gpr(sib >> 3, rex >> 1);
-        index = (scaled != Gpr::Rsp).then_some(scaled);
-        base = Some(gpr(sib, rex));
-        len += 1;
-        if mode == 0 && sib & 7 == 5 {
-            base = None;
-            len += 4;
-        }
-    }
+fn by_sib(sib: u8, rex: u8, has_base: bool) -> MemUse {
+    let (base, index) = (sib & 7 | (rex & 1) << 3, sib >> 3 & 7 | (rex & 2) << 2);
+    let base = if has_base { base } else { NONE };
+    let index = if index == Gpr::Rsp as u8 { NONE } else { index };
     let kind = match (base, index) {
-        (None, None) => MemKind::Absolute,
-        (Some(Gpr::Rsp), None) => MemKind::Stack,
+        (NONE, NONE) => MemKind::Absolute,
+        (4, NONE) => MemKind::Stack,
         _ => MemKind::Register,
     };
-    (len, MemUse { kind, base, index }, None)
+    MemUse { kind, base: GPRS[usize::from(base) & 31], index: GPRS[usize::from(index) & 31] }
 }

@@ -18,15 +18,27 @@ const SHORT: usize = 3;
 /// or `None`.
 #[must_use]
 pub fn analyse(parts: &[FunctionRange<'_>], read: &dyn Fn(u64, usize) -> Option<u64>) -> Body {
-    let bytes: usize = parts.iter().map(|part| part.bytes.len()).sum();
-    let mut insns = Vec::with_capacity(bytes / SHORT + 1);
-    let mut ranges = Vec::with_capacity(parts.len());
-    for part in parts {
+    analyse_further(Body::default(), parts, read)
+}
+
+/// The same of a function of which the first parts were analysed before, and `known` is what was found. Only the
+/// others are decoded. If none were, `known` is empty, and gives its memory.
+#[must_use]
+pub fn analyse_further(
+    known: Body,
+    parts: &[FunctionRange<'_>],
+    read: &dyn Fn(u64, usize) -> Option<u64>,
+) -> Body {
+    let (mut insns, mut ranges, body) = known.without_shape();
+    let further = parts.get(ranges.len()..).unwrap_or_default();
+    let bytes: usize = further.iter().map(|part| part.bytes.len()).sum();
+    insns.reserve(bytes / SHORT + 1);
+    for part in further {
         let begin = insns.len();
         sweep_into(part.bytes, part.addr, &mut insns);
         ranges.push(begin..insns.len());
     }
-    let mut shape = Shape { parts, insns: &insns, ranges, body: Body::default() };
+    let mut shape = Shape { parts, insns: &insns, ranges, body };
     for (nth, part) in parts.iter().enumerate() {
         shape.part(nth, part, read);
     }

@@ -9,7 +9,7 @@
 mod analysis;
 mod indirect;
 
-pub use analysis::analyse;
+pub use analysis::{analyse, analyse_further};
 
 use super::decode::Insn;
 use core::ops::Range;
@@ -78,6 +78,23 @@ impl Body {
     #[must_use]
     pub const fn exits_known(&self) -> bool {
         self.unresolved.is_empty() && self.invalid.is_none()
+    }
+    /// An empty one with the same memory.
+    #[must_use]
+    pub fn emptied(self) -> Self {
+        let (mut insns, mut parts, body) = self.without_shape();
+        insns.clear();
+        parts.clear();
+        Self { insns, parts, ..body }
+    }
+    /// The instructions, the ranges of the parts, and an empty body with the memory of the rest.
+    fn without_shape(mut self) -> (Vec<Insn>, Vec<Range<usize>>, Self) {
+        for addresses in [&mut self.targets, &mut self.by_table, &mut self.outside, &mut self.unresolved] {
+            addresses.clear();
+        }
+        self.exits.clear();
+        let (insns, parts) = (std::mem::take(&mut self.insns), std::mem::take(&mut self.parts));
+        (insns, parts, Self { invalid: None, ..self })
     }
 }
 

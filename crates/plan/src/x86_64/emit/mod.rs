@@ -24,12 +24,13 @@ mod shared;
 
 use self::blocks::{Arena, Lane};
 use self::shared::Shared;
-use super::action::{PlacedAction, When};
+use super::action::{PlacedAction, SiteAction, When};
 use super::jump::{JUMP, jump};
 use super::site::{PatchedSite, Reach};
 use super::stub::{Liveness, UnfinishedStub};
 use crate::plan::{Chunk, Delivery, Guard, ModulePlan, Original};
 use crate::refusal::{CodeBytes, Refusal};
+use core::mem::{Discriminant, discriminant};
 pub(super) use setting::Setting;
 use trapline_insn::x86_64::{Insn, Options, Relocated, relocate_into, sweep};
 use trapline_record::{RemoteAddr, Svma};
@@ -42,6 +43,8 @@ const LEAST_HIT_PATH: u64 = 72;
 const LEAST_SHARED: u64 = 24;
 /// Bytes between the starts of two stubs in the arena; a cache line would be 64.
 const ALIGN: u64 = 16;
+
+type StubKind = (Option<Discriminant<SiteAction>>, bool);
 
 /// Lays out code.
 #[derive(Debug)]
@@ -56,10 +59,14 @@ pub(crate) struct Emitter<'a, 'p> {
     rest_chunks: Vec<Chunk>,
     /// Whether parts of stubs lie apart.
     is_dense: bool,
-    /// Chunks in the arena, and the originals of copies there. Each list is in order by itself; one list of
+    /// Bytes of the shortest stub so far, for each kind of first action and whether it leads to shared code. A place
+    /// with fewer bytes is not tried: most stubs would have to be built again, in the arena.
+    shortest: Vec<(StubKind, u64)>,
+    /// Chunks in the arena, and the originals and deliveries of copies there. Each list is in order by itself; one list of
     /// all stubs would not be.
     behind: Vec<Chunk>,
     originals_behind: Vec<Original>,
+    deliveries_behind: Vec<Delivery>,
     /// Where the stub under construction begins in the plan's bytes. It extends to their end.
     start: usize,
     /// Where in these bytes begins what lies apart; their end if nothing does.
@@ -97,8 +104,10 @@ impl<'a, 'p> Emitter<'a, 'p> {
             rest_bytes: Vec::new(),
             rest_chunks: Vec::new(),
             is_dense,
+            shortest: Vec::new(),
             behind: Vec::new(),
             originals_behind: Vec::new(),
+            deliveries_behind: Vec::new(),
             pending: Vec::new(),
             shared: Vec::new(),
             returning: Vec::new(),
@@ -114,11 +123,11 @@ impl<'a, 'p> Emitter<'a, 'p> {
     /// Puts the chunks in order. Returns the first free address of the arena.
     pub(crate) fn finish(mut self) -> RemoteAddr {
         self.plan.bytes.truncate(self.start);
-        let off = self.plan.bytes.len() as u32;
-        self.plan.bytes.append(&mut self.rest_bytes);
+        let off = self.plan.add_bytes(self.rest_bytes);
         self.plan.chunks.append(&mut self.behind);
         self.plan.chunks.extend(self.rest_chunks.iter().map(|one| Chunk { off: one.off + off, ..*one }));
         self.plan.originals.append(&mut self.originals_behind);
+        self.plan.deliveries.append(&mut self.deliveries_behind);
         self.arena.first_free(&self.stubs)
     }
 
@@ -150,10 +159,13 @@ impl<'a, 'p> Emitter<'a, 'p> {
         if self.set.gate.is_some() {
             self.calls(site);
         }
-        let list = if self.is_behind(head) { &mut self.originals_behind } else { &mut self.plan.originals };
-        list.append(&mut self.originals);
+        let (originals, deliveries) = match self.is_behind(head) {
+            true => (&mut self.originals_behind, &mut self.deliveries_behind),
+            false => (&mut self.plan.originals, &mut self.plan.deliveries),
+        };
+        originals.append(&mut self.originals);
+        deliveries.append(&mut self.deliveries);
         self.plan.fixups.append(&mut self.fixups);
-        self.plan.deliveries.append(&mut self.deliveries);
         self.keep_guards(site);
         self.padding_guards(site);
         self.astray_guard(site, head);
@@ -170,16 +182,25 @@ impl<'a, 'p> Emitter<'a, 'p> {
     ) -> Result<RemoteAddr, Refusal> {
         /// More than an address may change the length of code by its alignment.
         const ALIGNED: u64 = 64;
-        let least = match site.actions.iter().all(|placed| self.is_short(site, placed)) {
+        let is_short = site.actions.iter().all(|placed| self.is_short(site, placed));
+        let least = match is_short {
             true => LEAST_SHARED,
             false if self.is_dense => LEAST_HIT_PATH,
             false => LEAST_STUB,
         };
+        let kind = (site.actions.first().map(|placed| discriminant(&placed.action)), is_short);
+        let known = self.shortest.iter().position(|one| one.0 == kind);
+        let at = known.unwrap_or(self.shortest.len());
+        if known.is_none() {
+            self.shortest.push((kind, u64::MAX));
+        }
+        let least = known.map_or(least, |at| least.max(self.shortest[at].1));
         let mut direct = room >= least && !matches!(site.reach, Reach::Pun(..) | Reach::Trap);
         loop {
             let head = if direct { stub_start } else { self.stubs.next(ALIGN) };
             self.build(site, head)?;
             let (len, rest) = (self.hit_len(), self.len() - self.hit_len());
+            self.shortest[at].1 = self.shortest[at].1.min(len);
             if direct && len > room {
                 direct = false;
                 continue;

@@ -155,7 +155,8 @@ impl Planner<'_> {
         let may_trap = self.env.traits.traps == TrapsPolicy::Guarded;
         let fits = window.room() >= JUMP && window.until > 1 && (may_trap || seamless);
         // Another action of this entry may have that window already.
-        let joins = self.sites[self.first..].iter().any(|site| site.start == window.start);
+        let joins =
+            self.sites.with(window.start).is_some_and(|index| self.sites.get(index).start == window.start);
         (fits && (joins || self.is_clear(&window, JUMP))).then_some(())
     }
 
@@ -170,7 +171,7 @@ impl Planner<'_> {
             return;
         }
         self.refused.truncate(refused_before);
-        self.roll_back(start.clone());
+        self.roll_back(start);
         self.at_head = true;
         plan(self);
         self.at_head = false;

@@ -4,12 +4,15 @@
 //! entry. Fragments that it jumps to count as parts.
 
 use crate::request::ActionRequest;
-use crate::x86_64::body::body_of;
+use crate::x86_64::body::body_with;
 use crate::x86_64::env::Env;
 use crate::x86_64::window::Stretch;
 use trapline_image::{FunctionIndex, Image};
 use trapline_insn::x86_64::{Body, Exit, ExitKind, Flow, Insn};
 use trapline_record::Svma;
+
+/// Upper bound of a function's cold parts.
+const MOST_COLD: usize = 8;
 
 /// A function's code in full.
 pub(super) struct Code {
@@ -49,30 +52,34 @@ impl Code {
     }
 }
 
-/// The code of a function, if a request needs more than its entry.
+/// The code of a function, if a request needs more than its entry. `spent` is a body that is not needed any more.
 pub(super) fn code_for(
     env: Env<'_>,
     function: Option<FunctionIndex>,
     requests: &[(u32, ActionRequest)],
+    spent: &mut Body,
 ) -> Option<Code> {
     let entry_only = requests.iter().all(|(_, w)| w.action.is_at_entry_alone());
-    function.filter(|_| !entry_only).map(|f| code_of(env.image, f))
+    function.filter(|_| !entry_only).map(|f| code_of(env.image, f, std::mem::take(spent).emptied()))
 }
 
-fn code_of(image: &Image, function: FunctionIndex) -> Code {
+fn code_of(image: &Image, function: FunctionIndex, empty: Body) -> Code {
     let f = image.function(function);
     let mut cold = f.cold.clone();
-    loop {
-        let body = body_of(image, f.start, f.len, &cold);
-        let fragment = body.exits.iter().find_map(|exit| match exit.kind {
-            ExitKind::TailJump(to) | ExitKind::TailBranch(to) => fragment_at(image.fragments(), Svma(to)),
-            _ => None,
-        });
-        match fragment.filter(|f| !cold.contains(f) && cold.len() < 8) {
-            Some(fragment) => cold.push(fragment),
-            None => return Code { function, body },
+    let mut body = body_with(image, empty, (f.start, f.len), &cold);
+    while cold.len() < MOST_COLD {
+        let known = cold.len();
+        for exit in &body.exits {
+            let (ExitKind::TailJump(to) | ExitKind::TailBranch(to)) = exit.kind else { continue };
+            let fragment = fragment_at(image.fragments(), Svma(to));
+            cold.extend(fragment.filter(|f| !cold.contains(f) && cold.len() < MOST_COLD));
         }
+        if cold.len() == known {
+            break;
+        }
+        body = body_with(image, body, (f.start, f.len), &cold);
     }
+    Code { function, body }
 }
 
 fn fragment_at(fragments: &[(Svma, u64)], at: Svma) -> Option<(Svma, u64)> {

@@ -300,7 +300,7 @@ impl Planner<'_> {
                     };
                     p.place(stretch, i, placed, owner, true)
                 })?;
-                let many = p.sites.len() - p.first > bound;
+                let many = p.sites.current().len() > bound;
                 if many {
                     Err(Refusal::NoRoom { site: p.env.place(Svma(exit.insn.addr), 1) })
                 } else {

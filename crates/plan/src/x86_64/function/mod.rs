@@ -1,6 +1,5 @@
 //! Plans all sites of one function: entry, exits, single instructions, and what they do to each other.
-//! `code` has a function's code, and `ahead` has several threads analyse it. `entry` and `exits` put actions at its entry
-//! and its exits. `behind` decides when an entry's window begins behind the first instruction. `window_choice` chooses
+//! `code` has a function's code. `entry` and `exits` put actions at its entry and its exits; `sites` has what is planned. `behind` decides when an entry's window begins behind the first instruction. `window_choice` chooses
 //! window and tactic.
 //!
 //! In: a function and its requests. Out: sites with disjoint windows. If two requests need the same
@@ -8,12 +7,12 @@
 //! that ends by a tail call is timed until its callee returns. That needs a return trampoline, so it does not
 //! hold where none can stand in for the return address, or where the user asked for exits alone.
 
-mod ahead;
 mod behind;
 mod code;
 mod entry;
 mod exits;
 mod pairs;
+mod sites;
 mod window_choice;
 
 use super::action::{SiteAction, Stack};
@@ -21,16 +20,17 @@ use super::env::Env;
 use super::kernel::takes_uprobe;
 use super::padding::Claims;
 use super::pun::Puns;
-use super::site::{Owner, PatchedSite};
+use super::site::Owner;
 use super::stub;
 use crate::machine::KernelUprobes;
 use crate::plan::{KernelSite, PatchRole, Refused};
 use crate::refusal::Refusal;
 use crate::request::{Action, ActionRequest, Floats};
-use ahead::in_order;
 use code::{Code, code_for};
+pub(crate) use sites::Sites;
+use sites::SitesMark;
 use trapline_image::FunctionIndex;
-use trapline_insn::x86_64::{Insn, Look};
+use trapline_insn::x86_64::{Body, Insn, Look};
 use trapline_record::Svma;
 use trapline_record::addr::Bias;
 use trapline_record::ring::RecordKind;
@@ -42,7 +42,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) bias: Bias,
     pub(crate) claims: Claims,
     pub(crate) puns: Puns,
-    pub(crate) sites: Vec<PatchedSite>,
+    pub(crate) sites: Sites,
     pub(crate) kernel: Vec<KernelSite>,
     pub(crate) refused: Vec<Refused>,
     /// Replace return addresses where a call may end as another function, or where exits cannot be found or
@@ -52,14 +52,14 @@ pub(crate) struct Planner<'a> {
     pub(crate) by_trampolines: bool,
     /// The requests for which `or_trampolines` did that, and why.
     pub(crate) armed: Vec<Refused>,
-    /// Index in `sites` of the first one that belongs to the current function.
-    first: usize,
     /// Entries' windows begin at the first instruction, whichever it is.
     at_head: bool,
     /// The requested functions, sorted. No pun relies on their bytes.
     requested: Vec<FunctionIndex>,
     scratch: Vec<Insn>,
     look: Looking,
+    /// Memory of the function that was planned last.
+    spent: Body,
 }
 
 /// Memory that looking ahead reuses from call to call.
@@ -73,11 +73,11 @@ impl core::fmt::Debug for Looking {
 }
 
 /// The state of a function's plan at some moment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Mark {
-    sites: Vec<PatchedSite>,
+    sites: SitesMark,
     claims: usize,
-    puns: Vec<trapline_record::RemoteAddr>,
+    puns: usize,
     kernel: usize,
     armed: usize,
 }
@@ -89,45 +89,26 @@ impl<'a> Planner<'a> {
             bias,
             claims: Claims::default(),
             puns,
-            sites: Vec::new(),
+            sites: Sites::default(),
             kernel: Vec::new(),
             refused: Vec::new(),
             or_trampolines: false,
             by_trampolines: false,
             armed: Vec::new(),
-            first: 0,
             at_head: false,
             requested: Vec::new(),
             scratch: Vec::new(),
             look: Looking::default(),
+            spent: Body::default(),
         }
     }
 
-    /// Plans all requests, which are sorted by function.
+    /// Plans these requests, which are sorted by function.
     pub(crate) fn functions(&mut self, order: &[(u32, ActionRequest)]) {
-        self.requests_of(order.iter().filter_map(|(_, w)| w.function));
         let of_one = order.chunk_by(|a, b| a.1.function == b.1.function);
         of_one.for_each(|group| self.function(group[0].1.function, group));
     }
-    /// Does the same with the help of other threads, and gives the same plan. Each function's code is
-    /// analysed independently of the others, which takes most of the time.
-    pub(crate) fn functions_with_help(&mut self, order: &[(u32, ActionRequest)], threads: usize) {
-        self.requests_of(order.iter().filter_map(|(_, w)| w.function));
-        let groups: Vec<&[(u32, ActionRequest)]> =
-            order.chunk_by(|a, b| a.1.function == b.1.function).collect();
-        let (env, arms) = (self.env, self.or_trampolines || self.by_trampolines);
-        let analyse = |group: &&[(u32, ActionRequest)]| {
-            let found = code_for(env, group[0].1.function, group);
-            // The answer is kept for the plan below.
-            if let Some(code) = found.as_ref().filter(|code| arms && code.tail().is_some()) {
-                env.map.names_return_address(env.image, code.function);
-            }
-            found
-        };
-        in_order(&groups, threads, analyse, |group, code| self.plan(group, code.as_ref()));
-    }
-    /// Sets the requested functions, which must be sorted, before [`function`](Self::function) is called for
-    /// each of them.
+    /// Sets all requested functions, which must be sorted, before any of them is planned.
     pub(crate) fn requests_of(&mut self, functions: impl Iterator<Item = FunctionIndex>) {
         self.requested = functions.collect();
         self.requested.dedup();
@@ -135,10 +116,8 @@ impl<'a> Planner<'a> {
 
     /// Plans all requests for one function or, without a function, for single instructions.
     pub(crate) fn function(&mut self, function: Option<FunctionIndex>, requests: &[(u32, ActionRequest)]) {
-        self.plan(requests, code_for(self.env, function, requests).as_ref());
-    }
-    fn plan(&mut self, requests: &[(u32, ActionRequest)], code: Option<&Code>) {
-        self.first = self.sites.len();
+        let code = code_for(self.env, function, requests, &mut self.spent);
+        self.sites.begin_function();
         let order = |role: Action| match role {
             Action::CountEntry | Action::CallEntry | Action::CallArmed => 0,
             Action::Latency
@@ -157,12 +136,15 @@ impl<'a> Planner<'a> {
         self.behind_or_at_head(|planner| {
             for rank in 0..5 {
                 for (index, request) in requests.iter().filter(|(_, w)| order(w.action) == rank) {
-                    if let Err(why) = planner.request(*index, request, code) {
+                    if let Err(why) = planner.request(*index, request, code.as_ref()) {
                         planner.refused.push(Refused { probe: request.probe, request: *index, why });
                     }
                 }
             }
         });
+        if let Some(code) = code {
+            self.spent = code.body;
+        }
     }
 
     fn request(&mut self, index: u32, request: &ActionRequest, code: Option<&Code>) -> Result<(), Refusal> {
@@ -332,13 +314,12 @@ impl<'a> Planner<'a> {
     }
 
     fn mark(&self) -> Mark {
-        let sites = self.sites[self.first..].to_vec();
+        let sites = self.sites.mark();
         let (claims, puns) = (self.claims.mark(), self.puns.mark());
         Mark { sites, claims, puns, kernel: self.kernel.len(), armed: self.armed.len() }
     }
     fn roll_back(&mut self, to: Mark) {
-        self.sites.truncate(self.first);
-        self.sites.extend(to.sites);
+        self.sites.roll_back(to.sites);
         self.claims.rollback(to.claims);
         self.puns.rollback(to.puns);
         self.kernel.truncate(to.kernel);

@@ -41,11 +41,8 @@ impl Planner<'_> {
             let insn = self.env.place(placed.at, stretch.insns[i].len.into());
             return Err(Refusal::MayFault { site: self.env.place(placed.at, JUMP), insn });
         }
-        if let Some(site) = self.sites[self.first..]
-            .iter_mut()
-            .find(|s| s.insns.iter().any(|known| known.addr == placed.at.0))
-        {
-            site.add(placed);
+        if let Some(site) = self.sites.with(placed.at) {
+            self.sites.change(site, |site| site.add(placed));
             return Ok(());
         }
         let SiteAction::Call { probe, .. } = placed.action else {
@@ -158,8 +155,8 @@ impl Planner<'_> {
     }
 
     /// The windows that hold instruction `i`, in the order of their starts, the last one first.
-    fn windows(&self, stretch: Stretch<'_>, i: usize, back: bool) -> Vec<Window> {
-        let mut windows = Vec::new();
+    fn windows(&self, stretch: Stretch<'_>, i: usize, back: bool) -> SmallVec<[Window; 4]> {
+        let mut windows = SmallVec::new();
         let floor = if back { i.saturating_sub(BACK) } else { i };
         for from in (floor..=i).rev() {
             let window = walk(&self.env, stretch, from, i);
@@ -186,8 +183,10 @@ impl Planner<'_> {
             return false;
         }
         let end = window.end(changed);
-        !self.sites[self.first..].iter().any(|s| s.overlaps(window.start, end))
-            && self.claims.is_free(window.start, end)
+        // Only padding is claimed.
+        let takes_padding = window.len < changed;
+        self.sites.over(window.start, end).is_none()
+            && (!takes_padding || self.claims.is_free(window.start, end))
             && in_rseq(&self.env, window.start, end).is_none()
     }
 
@@ -196,7 +195,7 @@ impl Planner<'_> {
         if let Some(refusal) = in_rseq(&self.env, window.start, end) {
             return Some(refusal);
         }
-        let other = self.sites[self.first..].iter().find(|s| s.overlaps(window.start, end))?;
+        let other = self.sites.over(window.start, end)?;
         Some(Refusal::Overlap { site: self.env.place(window.start, JUMP), other: other.start })
     }
 
@@ -226,26 +225,25 @@ impl Planner<'_> {
     /// Makes the window right before instruction `i` longer, so that it includes `i`. Its jump stays as it
     /// is.
     fn extend(&mut self, stretch: Stretch<'_>, i: usize, placed: PlacedAction) -> bool {
-        let before = self.sites[self.first..].iter().rposition(|s| {
-            s.start.0 <= placed.at.0 && placed.at.0 - s.start.0 < 64 && s.reach == Reach::Jump
+        let before = self.sites.before(placed.at + 1).filter(|&index| {
+            let site = self.sites.get(index);
+            placed.at - site.start < 64 && site.reach == Reach::Jump
         });
-        let Some(site) = before.map(|n| self.first + n) else { return false };
-        let start = self.sites[site].start;
+        let Some(index) = before else { return false };
+        let (start, site_end) = (self.sites.get(index).start, self.sites.get(index).code_end());
         let Ok(from) = stretch.insns.binary_search_by_key(&start.0, |i| i.addr) else { return false };
         let window = walk(&self.env, stretch, from, i);
-        let (others, end) = (&self.sites[self.first..], window.end(JUMP));
-        let alone = others.iter().filter(|s| s.overlaps(start, end)).count() == 1;
+        let end = window.end(JUMP);
+        let alone = self.sites.before(end) == Some(index);
         let returns = !self.env.traits.faults_delivered || window.faults_at < JUMP;
         let fits = window.until > i && window.room() >= JUMP && alone && returns;
-        if !fits || in_rseq(&self.env, start, end).is_some() {
+        if !fits || in_rseq(&self.env, start, end).is_some() || site_end - start > window.len {
             return false;
         }
-        let grown = &mut self.sites[site];
-        if grown.code_end() - start > window.len {
-            return false;
-        }
-        grown.insns = SmallVec::from_slice(&stretch.insns[from..window.until]);
-        grown.add(placed);
+        self.sites.change(index, |grown| {
+            grown.insns = SmallVec::from_slice(&stretch.insns[from..window.until]);
+            grown.add(placed);
+        });
         true
     }
 
@@ -277,7 +275,7 @@ impl Planner<'_> {
 
     fn pun(&mut self, stretch: Stretch<'_>, window: &Window) -> Option<(u64, Reach)> {
         let changed = window.room().min(JUMP - 1);
-        if changed == 0 || !self.is_clear(window, JUMP) || !self.tail_stays(window) {
+        if changed == 0 || self.puns.is_full() || !self.is_clear(window, JUMP) || !self.tail_stays(window) {
             return None;
         }
         let bytes: [u8; 5] = self.env.image.text(window.start, JUMP)?.try_into().ok()?;

@@ -1,0 +1,147 @@
+//! The sites of all functions that were planned so far, and an index of those of the current one.
+//!
+//! In: sites, changes of sites. Out: the site at a place, without a look at all of them: a function may have thousands.
+//! Invariant: windows of one function are disjoint, so of those that begin before a place only the last can reach it.
+//! What was done since a mark can be undone.
+//! Does not: choose windows.
+
+use crate::x86_64::site::PatchedSite;
+use trapline_record::Svma;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Sites {
+    all: Vec<PatchedSite>,
+    /// Index in `all` of the current function's first.
+    first: usize,
+    /// Starts of the current function's, with their indexes in `all`; sorted.
+    starts: Vec<(Svma, usize)>,
+    /// The current function's sites as they were before each change, with their indexes; in order.
+    before: Vec<(usize, PatchedSite)>,
+}
+
+/// A state to return to, of the current function.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SitesMark {
+    all: usize,
+    before: usize,
+}
+
+impl Sites {
+    /// None yet, with room for so many.
+    pub(crate) fn with_capacity(sites: usize) -> Self {
+        Self { all: Vec::with_capacity(sites), ..Self::default() }
+    }
+    /// All sites, function by function.
+    pub(crate) fn into_all(self) -> Vec<PatchedSite> {
+        self.all
+    }
+    pub(crate) fn all(&self) -> &[PatchedSite] {
+        &self.all
+    }
+    /// The site that was planned last.
+    pub(crate) fn last(&self) -> Option<&PatchedSite> {
+        self.all.last()
+    }
+    /// From here on another function's sites come.
+    pub(super) fn begin_function(&mut self) {
+        self.first = self.all.len();
+        self.starts.clear();
+        self.before.clear();
+    }
+    /// The current function's sites.
+    pub(super) fn current(&self) -> &[PatchedSite] {
+        &self.all[self.first..]
+    }
+
+    pub(super) fn push(&mut self, site: PatchedSite) {
+        self.index(site.start, self.all.len());
+        self.all.push(site);
+    }
+    fn index(&mut self, start: Svma, at: usize) {
+        let place = self.starts.partition_point(|other| other.0 < start);
+        self.starts.insert(place, (start, at));
+    }
+    /// Changes a site, but not where it starts.
+    pub(super) fn change(&mut self, index: usize, change: impl FnOnce(&mut PatchedSite)) {
+        self.before.push((index, self.all[index].clone()));
+        change(&mut self.all[index]);
+    }
+
+    /// Index of the last site that starts before `end`.
+    pub(super) fn before(&self, end: Svma) -> Option<usize> {
+        let place = self.starts.partition_point(|start| start.0 < end);
+        place.checked_sub(1).map(|place| self.starts[place].1)
+    }
+    /// A site whose window has bytes in `start..end`.
+    pub(super) fn over(&self, start: Svma, end: Svma) -> Option<&PatchedSite> {
+        self.before(end).map(|index| &self.all[index]).filter(|site| site.overlaps(start, end))
+    }
+    /// Index of the site that displaces the instruction at `at`.
+    pub(super) fn with(&self, at: Svma) -> Option<usize> {
+        self.before(at + 1).filter(|&index| self.all[index].insns.iter().any(|insn| insn.addr == at.0))
+    }
+    pub(super) fn get(&self, index: usize) -> &PatchedSite {
+        &self.all[index]
+    }
+
+    pub(super) fn mark(&self) -> SitesMark {
+        SitesMark { all: self.all.len(), before: self.before.len() }
+    }
+    pub(super) fn roll_back(&mut self, to: SitesMark) {
+        while self.before.len() > to.before
+            && let Some((index, site)) = self.before.pop()
+        {
+            self.all[index] = site;
+        }
+        self.all.truncate(to.all);
+        self.starts.retain(|start| start.1 < to.all);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sites;
+    use crate::plan::PatchRole;
+    use crate::x86_64::jump::JUMP;
+    use crate::x86_64::site::{Owner, PatchedSite, Reach};
+    use smallvec::SmallVec;
+    use trapline_record::Svma;
+
+    fn site(start: u64) -> PatchedSite {
+        PatchedSite {
+            owner: Owner { request: 0, probe: 0, role: PatchRole::Entry },
+            start: Svma(start),
+            insns: SmallVec::from_iter(trapline_insn::x86_64::sweep(&[0x31, 0xC0, 0x31, 0xDB, 0x90], start)),
+            actions: SmallVec::new(),
+            changed: JUMP,
+            reach: Reach::Jump,
+            faults_before: false,
+        }
+    }
+
+    #[test]
+    fn a_site_is_found_by_its_bytes_and_changes_are_undone() {
+        let mut sites = Sites::with_capacity(4);
+        sites.push(site(0x100));
+        sites.begin_function();
+        [0x40, 0x20, 0x30].into_iter().for_each(|start| sites.push(site(start)));
+        let over = |sites: &Sites, start, end| sites.over(Svma(start), Svma(end)).map(|site| site.start.0);
+        assert_eq!(over(&sites, 0x24, 0x30), Some(0x20));
+        assert_eq!(
+            [over(&sites, 0x25, 0x30), over(&sites, 0x10, 0x20), over(&sites, 0x100, 0x105)],
+            [None; 3]
+        );
+        // Instructions begin at bytes 0, 2 and 4.
+        assert_eq!([0x22, 0x24, 0x23].map(|at| sites.with(Svma(at))), [Some(2), Some(2), None]);
+
+        let (mark, before) = (sites.mark(), sites.current().to_vec());
+        sites.change(2, |site| site.changed = 2);
+        sites.push(site(0x28));
+        sites.change(4, |site| site.changed = 1);
+        sites.change(2, |site| site.changed = 3);
+        assert_eq!((sites.current().len(), sites.with(Svma(0x28))), (4, Some(4)));
+        sites.roll_back(mark);
+        assert_eq!((sites.current(), sites.with(Svma(0x28))), (&before[..], None));
+    }
+}
