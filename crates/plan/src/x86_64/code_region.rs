@@ -6,7 +6,7 @@
 //! ```text
 //!   K                 CC CC k2 k3, lowest byte first; k2 and k3 are of TRAPPING
 //!   a jump's target   site + JUMP + K
-//!   data              ends where the mirrored range begins
+//!   data              ends where the mirrored range begins, or lies elsewhere if both are too long for one free range
 //!   mirrored range    text.start + JUMP + K, rounded down to a page .. text.end + JUMP + K, rounded up, + PAGE
 //!   arena             behind it
 //! ```
@@ -48,6 +48,13 @@ pub(crate) struct ModuleSpace {
     pub(crate) arena: RemoteAddr,
 }
 
+impl ModuleSpace {
+    /// From the first byte of data and code to the last.
+    pub(crate) fn span(&self) -> Span {
+        (self.data.addr.min(self.code.addr), self.data.end().max(self.code.end()))
+    }
+}
+
 impl CodeRegion {
     pub(crate) fn of(place: ModuleSpace) -> Self {
         let ModuleSpace { k, data, code, arena } = place;
@@ -82,25 +89,26 @@ const HALVINGS: u32 = 5;
 const LEAST_ARENA: u64 = GATE + SPARE + 4 * PAGE;
 
 /// Chooses K and the space behind it, with as much of the arena as there is room for. The heap keeps more room than it needs,
-/// unless nothing else is free.
+/// unless nothing else is free. Of a large module, several plans may follow each other in one process, each while the code
+/// of those before is still there; then the data lies elsewhere, before the arena is halved.
 ///
 /// # Errors
 /// [`PlanError::NoSpace`] when no displacement leads to free memory.
 pub(crate) fn choose(space: &AddressSpace, need: &Need) -> Result<ModuleSpace, PlanError> {
     let half = |nth: u32| (need.arena >> nth).next_multiple_of(PAGE).max(LEAST_ARENA.min(need.arena));
-    let mut tried = 0;
-    let arenas = (0..=HALVINGS).map(half);
-    for (arena, growth) in arenas.flat_map(|arena| [(arena, ROOMY_HEAP), (arena, HEAP_GROWTH)]) {
-        tried = 0;
-        for k in displacements() {
-            tried += 1;
-            if let Some(place) = place_at((space, growth), &Need { arena, ..*need }, k) {
+    for arena in (0..=HALVINGS).map(half) {
+        let need = &Need { arena, ..*need };
+        for growth in [ROOMY_HEAP, HEAP_GROWTH] {
+            if let Some(place) = displacements().find_map(|k| place_at((space, growth), need, k)) {
                 return Ok(place);
             }
         }
+        if let Some(place) = displacements().find_map(|k| place_apart(space, need, k)) {
+            return Ok(place);
+        }
     }
     let len = need.data + (need.text.1 - need.text.0) + half(HALVINGS);
-    Err(PlanError::NoSpace { text: need.text.0, need: len, tried })
+    Err(PlanError::NoSpace { text: need.text.0, need: len, tried: displacements().count() as u32 })
 }
 
 fn place_at((space, growth): (&AddressSpace, u64), need: &Need, k: i32) -> Option<ModuleSpace> {
@@ -119,6 +127,20 @@ fn place_at((space, growth): (&AddressSpace, u64), need: &Need, k: i32) -> Optio
         code: Region { addr: RemoteAddr(low), len: end - low },
         arena: RemoteAddr(arena),
     })
+}
+
+/// The same with the data in the first free range that is within reach.
+fn place_apart(space: &AddressSpace, need: &Need, k: i32) -> Option<ModuleSpace> {
+    let place = place_at((space, HEAP_GROWTH), &Need { data: 0, ..*need }, k)?;
+    let (first, last) = (place.code.addr.min(need.module.0), place.code.end().max(need.module.1));
+    let own = (place.code.addr, place.code.end());
+    let gaps = space.gaps(last.0.saturating_sub(REACH), first.0.saturating_add(REACH), own);
+    let fits = |&(start, end): &(u64, u64)| {
+        let at = start.next_multiple_of(PAGE);
+        (at.checked_add(need.data)? <= end).then_some(RemoteAddr(at))
+    };
+    let addr = gaps.iter().find_map(fits)?;
+    Some(ModuleSpace { data: Region { addr, len: need.data }, ..place })
 }
 
 /// Chooses a space for a module's whole text, with `data` bytes for its segment, and `stubs` bytes for code.
@@ -245,6 +267,22 @@ mod tests {
         let arena = place.code.end() - place.arena;
         // The next larger one would be as long as what is between two mappings.
         assert_eq!(arena, 0x40_0000, "{arena:#x}");
+    }
+
+    #[test]
+    fn data_lies_elsewhere_if_no_range_holds_all() {
+        let (text, every) = (0x40_0000, 0x80_0000);
+        let page = |nth: u64| (RemoteAddr(nth * every), RemoteAddr(nth * every + PAGE));
+        let space = AddressSpace { occupied: (1..256).map(page).collect(), heap_end: None };
+        let need = Need { data: 0x50_0000, arena: 0x30_0000, ..need(text) };
+        let place = choose(&space, &need).unwrap();
+        assert_eq!((place.code.end() - place.arena, place.data.len), (need.arena, need.data));
+        for region in [place.data, place.code] {
+            assert!(space.is_free(region.addr, region.end()), "{region:x?}");
+        }
+        assert!(place.data.end() <= place.code.addr || place.code.end() <= place.data.addr, "{place:x?}");
+        let last = place.data.end().max(place.code.end());
+        assert!(last.0 - text <= REACH, "{place:x?}");
     }
 
     #[test]

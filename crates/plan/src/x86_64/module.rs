@@ -43,7 +43,7 @@ pub(crate) fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanErr
         Some(code_region) => code_region.place(),
         None => choose(input.space, &need(input)?)?,
     };
-    let own = (place.data.addr, place.code.end());
+    let own = place.span();
     let planned = match speculation.take().and_then(|sites| sites.fits(env.traits, env.calls, input.requests))
     {
         Some(sites) => Planned { overlap: overlap(spans(&sites)), sites: sites.into(), ..Planned::default() },
