@@ -175,7 +175,7 @@ fn ci() -> Result<Outcome> {
         ("test", &[]),
         ("fuzz", &["--seconds", "10"]),
         ("stress", &["--cycles", "100"]),
-        ("world", &["--seconds", "240"]),
+        ("world", &["--seconds", "300"]),
         ("storm", &["--seconds", "10"]),
     ];
     let mut total = Outcome::default();

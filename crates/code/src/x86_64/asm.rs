@@ -137,6 +137,10 @@ impl<'a> Asm<'a> {
     pub(super) fn since(&self, begin: usize) -> &[u8] {
         &self.out[begin..]
     }
+    /// Replaces bytes at an offset.
+    pub(super) fn put_back(&mut self, at: usize, bytes: &[u8]) {
+        self.out[at..at + bytes.len()].copy_from_slice(bytes);
+    }
     #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);

@@ -19,7 +19,7 @@
 //!
 //! Each thread keeps some programs that it made, with locations. What differs from probe to probe is in no program.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use trapline_code::Allocated;
 use trapline_code::x86_64::{Frame, Inputs, Piece, allocate, emit};
@@ -44,6 +44,15 @@ struct Made {
     question: Question,
     allocated: Allocated,
     pieces: Pieces<Piece>,
+    numbered: Numbered,
+}
+
+/// Code that is the same for all probes but for the probe's number, with the offset of that, and the inputs that it was
+/// made for.
+#[derive(Debug)]
+struct Numbered {
+    inputs: Cell<Option<RecordInputs>>,
+    pieces: Pieces<(Piece, usize)>,
 }
 
 /// The part, where its values are, where the rings and the areas are, what stands behind a record.
@@ -87,7 +96,7 @@ thread_local! {
 }
 
 /// How a record gets its first word.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ids {
     /// The thread's number, and the probe.
     Of(ThreadId, u32),
@@ -102,24 +111,62 @@ pub(super) enum Ids {
 impl Made {
     /// Appends the part. Returns the jumps of its outcomes.
     fn append(&self, asm: &mut Asm<'_>, inputs: &RecordInputs) -> Vec<(u8, Fix)> {
-        let (place, begin) = (Piece::place(asm), asm.here());
-        if let Some(appended) = self.pieces.append(place, |piece| piece.append(asm)) {
+        // The words of a record have the probe's number in them.
+        match self.question.0 {
+            Part::Words { .. } | Part::Word(_) | Part::Pair(_) => match inputs.number() {
+                Some(number) if self.numbered.is_for(inputs) => self.append_numbered(asm, inputs, number),
+                _ => self.emit(asm, inputs),
+            },
+            _ => {
+                let (place, begin) = (Piece::place(asm), asm.here());
+                if let Some(appended) = self.pieces.append(place, |piece| piece.append(asm)) {
+                    return appended;
+                }
+                let leave = self.emit(asm, inputs);
+                self.pieces.keep(place, &leave, |jumps| Piece::since(asm, begin, jumps));
+                leave
+            }
+        }
+    }
+    fn append_numbered(&self, asm: &mut Asm<'_>, inputs: &RecordInputs, number: u32) -> Vec<(u8, Fix)> {
+        let (place, begin, kept) = (Piece::place(asm), asm.here(), &self.numbered.pieces);
+        if let Some(appended) = kept.append(place, |(piece, at)| piece.append_with(asm, *at, number)) {
             return appended;
         }
+        let leave = self.emit(asm, inputs);
+        let jumps: Vec<Fix> = leave.iter().map(|one| one.1).collect();
+        let piece = Piece::since(asm, begin, &jumps);
+        let (mut other, next) = (Vec::new(), inputs.of_next_probe());
+        self.emit(&mut Asm::new(&mut other, begin), &next);
+        let at = next.number().and_then(|next| piece.place_of(&other, (number, next)));
+        if let Some(at) = at {
+            kept.keep(place, &leave, |_| (piece, at));
+        }
+        leave
+    }
+    fn emit(&self, asm: &mut Asm<'_>, inputs: &RecordInputs) -> Vec<(u8, Fix)> {
         // No program divides or claims.
         let none = Mem::At(RSP, SAVED_RDX);
         let frame = Frame { words: &WORDS, rdx: none, rdx_is_read: false, spare: [none; 2], unbroken: true };
-        let leave = emit(asm, &self.allocated, inputs, frame);
-        // The words of a record have the probe's number in them.
-        if !matches!(self.question.0, Part::Words { .. } | Part::Word(_) | Part::Pair(_)) {
-            self.pieces.keep(place, &leave, |jumps| Piece::since(asm, begin, jumps));
-        }
-        leave
+        emit(asm, &self.allocated, inputs, frame)
+    }
+}
+
+impl Numbered {
+    const fn new() -> Self {
+        Self { inputs: Cell::new(None), pieces: Pieces::new() }
+    }
+    /// Whether it is for these inputs, whatever the probe. It is for the first that it is asked about.
+    fn is_for(&self, inputs: &RecordInputs) -> bool {
+        let asked = inputs.of_any_probe();
+        let known = self.inputs.get().unwrap_or(asked);
+        self.inputs.set(Some(known));
+        known == asked
     }
 }
 
 /// Where a part's inputs are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RecordInputs {
     /// Address of ring 0.
     pub(super) rings: u64,
@@ -153,7 +200,7 @@ impl RecordInputs {
         let appended = MADE.with_borrow_mut(|made| {
             let make = || {
                 let allocated = allocate(part.program()?, registers, words, self)?;
-                Ok(Made { question, allocated, pieces: Pieces::new() })
+                Ok(Made { question, allocated, pieces: Pieces::new(), numbered: Numbered::new() })
             };
             made.answer(|made| made.question == question, make).map(|made| made.append(asm, self))
         });
@@ -161,6 +208,36 @@ impl RecordInputs {
             asm.lack(why);
             Vec::new()
         })
+    }
+    /// The number in the code of a record's words that depends on the probe, if it takes four bytes whatever it is.
+    fn number(&self) -> Option<u32> {
+        match self.ids {
+            Ids::Of(ThreadId::Unknown, probe) => Some(probe),
+            // A smaller one takes one byte.
+            Ids::Of(_, probe) => (probe > i8::MAX as u32).then_some(probe),
+            Ids::Compact(_, probe) => Some(self.compact(probe)),
+            Ids::Passed(_) | Ids::Kept(_) => None,
+        }
+    }
+    /// The same for all probes.
+    fn of_any_probe(self) -> Self {
+        self.of_probe(|_| 0)
+    }
+    fn of_next_probe(self) -> Self {
+        self.of_probe(|probe| probe.wrapping_add(1))
+    }
+    fn of_probe(self, other: impl Fn(u32) -> u32) -> Self {
+        let ids = match self.ids {
+            Ids::Of(id, probe) => Ids::Of(id, other(probe)),
+            Ids::Compact(id, probe) => Ids::Compact(id, other(probe)),
+            ids => ids,
+        };
+        Self { ids, ..self }
+    }
+    /// The numbers in a word of a compact ring.
+    const fn compact(&self, probe: u32) -> u32 {
+        let values = if self.behind.is_there() { VALUES as u32 } else { 0 };
+        probe << PROBE_SHIFT | self.kind as u32 | values
     }
     const fn is_compact(&self) -> bool {
         matches!(self.ids, Ids::Compact(..))
@@ -215,10 +292,7 @@ impl Inputs for RecordInputs {
             (input::TIME, _) if to == RDX => {}
             (input::TIME, _) => asm.mov(to, RDX),
             (input::IDS, Ids::Kept(at)) => asm.load(to, Mem::At(at, 0)),
-            (input::IDS, Ids::Compact(_, probe)) => {
-                let values = if self.behind.is_there() { VALUES as u32 } else { 0 };
-                asm.mov_imm32(to, probe << PROBE_SHIFT | self.kind as u32 | values);
-            }
+            (input::IDS, Ids::Compact(_, probe)) => asm.mov_imm32(to, self.compact(probe)),
             (input::VALUE.., Ids::Compact(..)) => match self.behind.place(nth - input::VALUE) {
                 ValuePlace::Argument(nth) => self.load_saved(asm, nth.into(), to),
                 ValuePlace::Text(word) => {
@@ -250,6 +324,45 @@ impl Inputs for RecordInputs {
             (input::USED, _) => asm.load(to, Mem::At(RSP, ANSWER + packed::USED_AT)),
             (input::KEY, _) => asm.lea(to, Mem::At(self.key.0, self.key.1 + self.kind as i32)),
             (_, _) => self.load_saved(asm, nth.wrapping_sub(input::VALUE), to),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ids, RecordInputs};
+    use crate::machine::ThreadId;
+    use crate::programs::records::{Behind, Part};
+    use crate::x86_64::stub::asm::{Asm, RSI};
+    use trapline_record::ring::RecordKind;
+
+    /// The code of a record's words for one probe after the other, each at an address of the same kind.
+    fn words(of: impl Fn(u32) -> Ids + Send + 'static, probes: &'static [u32]) -> Vec<Vec<u8>> {
+        // What was made before is kept by thread.
+        let all = std::thread::spawn(move || {
+            let one = |&probe: &u32| {
+                let (rings, area, kind, ids) = (0x7000_0000_0000, -160, RecordKind::Entry, of(probe));
+                let (key, depth, by_go, behind) = ((RSI, 0), 0, false, Behind::default());
+                let inputs = RecordInputs { rings, area, kind, ids, key, depth, by_go, behind };
+                let mut code = Vec::new();
+                let mut asm = Asm::new(&mut code, 0x1000);
+                let leave = inputs.append(&mut asm, Part::Words { values: 2, publish: None });
+                assert!(asm.lacks().is_none() && leave.is_empty(), "{:?}", asm.lacks());
+                code
+            };
+            probes.iter().map(one).collect()
+        });
+        all.join().expect("no panic")
+    }
+
+    #[test]
+    fn words_that_are_appended_again_are_those_of_their_own_probe() {
+        const PROBES: [u32; 7] = [700, 0xFF, 0x100, 5, 0x7FFF_FFFE, 700, 0];
+        for id in [ThreadId::Unknown, ThreadId::At(720), ThreadId::Call] {
+            let each: Vec<Vec<u8>> =
+                PROBES.iter().map(|probe| words(move |_| Ids::Of(id, *probe), &[0]).remove(0)).collect();
+            assert_eq!(words(move |probe| Ids::Of(id, probe), &PROBES), each, "{id:?}");
+            assert!(each[0] != each[1], "{id:?}");
         }
     }
 }
