@@ -22,12 +22,14 @@ pub(crate) fn text(tallied: &Tallied, end: &WatchEnd) -> String {
 }
 
 fn seen(tallied: &Tallied, tally: &Tally) -> String {
-    let share = if tallied.shown > 0 { tallied.exact as f64 / tallied.shown as f64 } else { 1.0 };
+    let exact = match tallied.shown {
+        0 => String::new(),
+        shown => format!(", {} with an exact value", percent(tallied.exact as f64 / shown as f64)),
+    };
     let mut line = format!(
-        "accesses: {} in {:.2} s, {} with an exact value, {} lost",
+        "accesses: {} in {:.2} s{exact}, {} lost",
         grouped(tallied.shown),
         tally.watched.as_secs_f64(),
-        percent(share),
         grouped(tally.lost)
     );
     if tally.lost_more {
@@ -105,7 +107,7 @@ fn cost(end: &WatchEnd) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::text;
+    use super::{Tallied, text};
     use crate::report::watch::samples::sample;
 
     #[test]
@@ -117,5 +119,12 @@ threads: 2 watched, 1 born since; armed in 1.00 us, disarmed in 2.00 us
 cost: 5 traps of 9.00 us each, 45.0 us in all, 4.5 % of the target's CPU time
 ";
         assert_eq!(text(&tallied, &end), expected);
+    }
+
+    #[test]
+    fn of_no_accesses_none_is_exact() {
+        let (_, _, end) = sample();
+        let none = Tallied::new(&[]);
+        assert!(text(&none, &end).starts_with("\naccesses: 0 in 2.00 s, 3 lost\n"), "{}", text(&none, &end));
     }
 }
