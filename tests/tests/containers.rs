@@ -2,10 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use trapline_tests::arriving::{Group, furnish, waiting};
 use trapline_tests::running::Running;
 use trapline_tests::{bpf, or_skip, oracle, victims};
+
+/// Each test looks at all processes, and takes those that another has just begun.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A container: a root of its own on overlayfs with its own C library, mounts, processes, and a control group that has
 /// its id in its name. Its first process waits for a line, runs `/bin/app 2 6`, and so on.
@@ -68,6 +75,7 @@ impl Drop for Container {
 /// function that is called as often, in the file of the container that is meant.
 #[test]
 fn programs_of_containers_are_told_apart_and_their_neighbour_is_left_alone() {
+    let _one = one_at_a_time();
     let path = or_skip!(victims::plain("tree"));
     let other = or_skip!(victims::c_by("tree", "gcc", &["-O0"]));
     let places = |path: &Path| oracle::offsets(path, &["leaf", "twin"]);
@@ -146,6 +154,7 @@ impl Drop for Podman {
 /// Judge: podman.
 #[test]
 fn a_container_is_found_by_the_name_that_podman_gives_it() {
+    let _one = one_at_a_time();
     let path = or_skip!(victims::plain("tree"));
     let podman = or_skip!(Podman::start(&path));
     let tracing = or_skip!(waiting(&["--container", &podman.name, "/bin/app:leaf"]));
