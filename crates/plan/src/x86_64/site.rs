@@ -117,11 +117,12 @@ impl PatchedSite {
         }
         true
     }
-    /// Adds an action behind those of the same moment.
-    pub(crate) fn add(&mut self, placed: PlacedAction) {
+    /// Adds an action behind those of the same moment. Returns its place among the actions.
+    pub(crate) fn add(&mut self, placed: PlacedAction) -> usize {
         let key = |a: &PlacedAction| (a.at, a.moment());
         let place = self.actions.partition_point(|other| key(other) <= key(&placed));
         self.actions.insert(place, placed);
+        place
     }
     /// Bit `n`: an instruction that can run starts at byte `n` of the changed bytes; the first one is not
     /// counted.

@@ -5,6 +5,7 @@
 //! What was done since a mark can be undone.
 //! Does not: choose windows.
 
+use crate::x86_64::action::PlacedAction;
 use crate::x86_64::site::PatchedSite;
 use trapline_record::Svma;
 
@@ -16,15 +17,24 @@ pub(crate) struct Sites {
     first: usize,
     /// Starts of the current function's, with their indexes in `all`; sorted.
     starts: Vec<(Svma, usize)>,
-    /// The current function's sites as they were before each change, with their indexes; in order.
-    before: Vec<(usize, PatchedSite)>,
+    /// What undoes each change of the current function's sites, in order.
+    undo: Vec<Undo>,
+}
+
+/// Undoes a change of the site with this index.
+#[derive(Debug)]
+enum Undo {
+    /// Removes the action at this place. A site may have a million actions, so it is not copied for each.
+    Remove(usize, usize),
+    /// It is as it was.
+    PutBack(usize, Box<PatchedSite>),
 }
 
 /// A state to return to, of the current function.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SitesMark {
     all: usize,
-    before: usize,
+    undo: usize,
 }
 
 impl Sites {
@@ -47,7 +57,7 @@ impl Sites {
     pub(super) fn begin_function(&mut self) {
         self.first = self.all.len();
         self.starts.clear();
-        self.before.clear();
+        self.undo.clear();
     }
     /// The current function's sites.
     pub(super) fn current(&self) -> &[PatchedSite] {
@@ -62,9 +72,14 @@ impl Sites {
         let place = self.starts.partition_point(|other| other.0 < start);
         self.starts.insert(place, (start, at));
     }
+    /// Adds an action to a site.
+    pub(super) fn add(&mut self, index: usize, placed: PlacedAction) {
+        let place = self.all[index].add(placed);
+        self.undo.push(Undo::Remove(index, place));
+    }
     /// Changes a site, but not where it starts.
     pub(super) fn change(&mut self, index: usize, change: impl FnOnce(&mut PatchedSite)) {
-        self.before.push((index, self.all[index].clone()));
+        self.undo.push(Undo::PutBack(index, Box::new(self.all[index].clone())));
         change(&mut self.all[index]);
     }
 
@@ -86,13 +101,16 @@ impl Sites {
     }
 
     pub(super) fn mark(&self) -> SitesMark {
-        SitesMark { all: self.all.len(), before: self.before.len() }
+        SitesMark { all: self.all.len(), undo: self.undo.len() }
     }
     pub(super) fn roll_back(&mut self, to: SitesMark) {
-        while self.before.len() > to.before
-            && let Some((index, site)) = self.before.pop()
+        while self.undo.len() > to.undo
+            && let Some(undo) = self.undo.pop()
         {
-            self.all[index] = site;
+            match undo {
+                Undo::Remove(index, place) => drop(self.all[index].actions.remove(place)),
+                Undo::PutBack(index, site) => self.all[index] = *site,
+            }
         }
         self.all.truncate(to.all);
         self.starts.retain(|start| start.1 < to.all);
@@ -103,6 +121,8 @@ impl Sites {
 mod tests {
     use super::Sites;
     use crate::plan::PatchRole;
+    use crate::request::Hold;
+    use crate::x86_64::action::{PlacedAction, SiteAction, When};
     use crate::x86_64::jump::JUMP;
     use crate::x86_64::site::{Owner, PatchedSite, Reach};
     use smallvec::SmallVec;
@@ -117,6 +137,18 @@ mod tests {
             changed: JUMP,
             reach: Reach::Jump,
             faults_before: false,
+        }
+    }
+
+    fn placed(at: u64) -> PlacedAction {
+        PlacedAction {
+            at: Svma(at),
+            when: When::Before,
+            action: SiteAction::Hold(Hold::Prctl),
+            dead: Default::default(),
+            request: 0,
+            lowered: 0,
+            detour: None,
         }
     }
 
@@ -140,6 +172,11 @@ mod tests {
         sites.push(site(0x28));
         sites.change(4, |site| site.changed = 1);
         sites.change(2, |site| site.changed = 3);
+        [0x24, 0x22, 0x24].into_iter().for_each(|at| sites.add(2, placed(at)));
+        assert_eq!(
+            sites.get(2).actions.iter().map(|placed| placed.at.0).collect::<Vec<_>>(),
+            [0x22, 0x24, 0x24]
+        );
         assert_eq!((sites.current().len(), sites.with(Svma(0x28))), (4, Some(4)));
         sites.roll_back(mark);
         assert_eq!((sites.current(), sites.with(Svma(0x28))), (&before[..], None));

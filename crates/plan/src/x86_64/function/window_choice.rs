@@ -42,7 +42,7 @@ impl Planner<'_> {
             return Err(Refusal::MayFault { site: self.env.place(placed.at, JUMP), insn });
         }
         if let Some(site) = self.sites.with(placed.at) {
-            self.sites.change(site, |site| site.add(placed));
+            self.sites.add(site, placed);
             return Ok(());
         }
         let SiteAction::Call { probe, .. } = placed.action else {
@@ -240,10 +240,9 @@ impl Planner<'_> {
         if !fits || in_rseq(&self.env, start, end).is_some() || site_end - start > window.len {
             return false;
         }
-        self.sites.change(index, |grown| {
-            grown.insns = SmallVec::from_slice(&stretch.insns[from..window.until]);
-            grown.add(placed);
-        });
+        let insns = SmallVec::from_slice(&stretch.insns[from..window.until]);
+        self.sites.change(index, |grown| grown.insns = insns);
+        self.sites.add(index, placed);
         true
     }
 
