@@ -138,7 +138,7 @@ impl<'a> Asm<'a> {
         &self.out[begin..]
     }
     /// Replaces bytes at an offset.
-    pub(super) fn put_back(&mut self, at: usize, bytes: &[u8]) {
+    pub(super) fn replace(&mut self, at: usize, bytes: &[u8]) {
         self.out[at..at + bytes.len()].copy_from_slice(bytes);
     }
     #[inline]

@@ -47,7 +47,7 @@ impl Piece {
     pub fn append_with(&self, asm: &mut Asm<'_>, at: usize, number: u32) -> Vec<Fix> {
         let begin = asm.here().wrapping_sub(asm.origin()) as usize;
         let leave = self.append(asm);
-        asm.put_back(begin + at, &number.to_le_bytes());
+        asm.replace(begin + at, &number.to_le_bytes());
         leave
     }
     /// Appends it, at a place of the same kind.

@@ -1,6 +1,6 @@
 //! Plans all sites of one function: entry, exits, single instructions, and what they do to each other.
-//! `code` has a function's code. `entry` and `exits` put actions at its entry and its exits; `sites` has what is planned. `behind` decides when an entry's window begins behind the first instruction. `window_choice` chooses
-//! window and tactic.
+//! `code` has a function's code. `entry` and `exits` put actions at its entry and its exits; `sites` keeps what is planned.
+//! `behind` decides when an entry's window begins behind the first instruction. `window_choice` chooses window and tactic.
 //!
 //! In: a function and its requests. Out: sites with disjoint windows. If two requests need the same
 //! window, one site serves both. A request is met as a whole or refused as a whole. Invariant: RET-3 a call
