@@ -178,6 +178,8 @@ mod tests {
             [0x22, 0x24, 0x24]
         );
         assert_eq!((sites.current().len(), sites.with(Svma(0x28))), (4, Some(4)));
+        // A site to which actions are added, and nothing else.
+        [0x32, 0x30].into_iter().for_each(|at| sites.add(3, placed(at)));
         sites.roll_back(mark);
         assert_eq!((sites.current(), sites.with(Svma(0x28))), (&before[..], None));
     }
